@@ -16,8 +16,8 @@ from pathlib import Path
 
 from benchmarks.stores import StoreBench, store_bench
 from broker.store import hot
-from broker.store.keys.key_reader import KeyQuestion
 from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
+from broker.store.keys.key_store import KeyQuestion
 from broker.store.store_message import StoreMessage
 from remoting.native.contracts import KeyChunk
 from remoting.protocol.records.record import MESSAGE, encode_record

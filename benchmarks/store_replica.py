@@ -21,8 +21,8 @@ import structlog
 
 from benchmarks.stores import MIB, messages
 from broker.store import hot
+from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
-from broker.store.replica.raw_part import RawPart
 from broker.store.settings import StoreSettings
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints

@@ -21,9 +21,9 @@ from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, ReplicaIdentity, Reset, Send, Write
 from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Frame, Transfer
 from broker.replication.proof import NONCE_BYTES
+from broker.store.append.replica_writer import RawPart
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore
-from broker.store.replica.raw_part import RawPart
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.transport.certificates import CertificateProblem

@@ -41,9 +41,9 @@ from broker.replication.frames import (
 )
 from broker.replication.leader import Leader
 from broker.replication.proof import NONCE_BYTES, prove, proved
-from broker.replication.tls_detection import TlsAcceptor
+from broker.replication.tls_detection import Doors
+from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
-from broker.store.replica.raw_part import RawPart
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
 from remoting.server.tls import ServerTls

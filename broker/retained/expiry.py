@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from broker.store.errors import CorruptLog
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.upkeep.retained_message import expires_ms
+from broker.store.upkeep.retention import expires_ms
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:

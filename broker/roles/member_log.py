@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from broker.roles.serving import upkeep
 from broker.store.errors import GivenUp, StoreFailed
 from broker.store.log.confirm import NEVER
-from broker.store.log.role import UNLIMITED
+from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log_store import LogStore
 from remoting.transport.turn import soon
 

@@ -16,10 +16,10 @@ from typing import Any, Self
 
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log.confirm import Callback
+from broker.store.log.epoch_file import WRITER, role_of
 from broker.store.log.flusher import Schedule
 from broker.store.log.format_version import check_format
 from broker.store.log.index_thread import IndexThread
-from broker.store.log.role import WRITER, role_of
 from broker.store.parts import Parts, Site, mount
 from broker.store.recovery.quarantine import DamagedRange
 from broker.store.recovery.truncation import Truncation

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from broker.store.append.replica_writer import ReplicaWriter, WholeGroups
 from broker.store.append.writer import WritePath, Writer
 from broker.store.confirm_positions import ConfirmPositions, FlushTools, Listeners
 from broker.store.index.index_flusher import IndexFlusher, room_maker
@@ -19,21 +20,19 @@ from broker.store.index.time_search import TimeSearch
 from broker.store.keys.key_store import KeyStore
 from broker.store.log.confirm import Confirm
 from broker.store.log.disk_guard import DiskGuard
+from broker.store.log.epoch_file import UNLIMITED, Role
 from broker.store.log.failure import Failure
 from broker.store.log.flusher import Schedule
 from broker.store.log.index_thread import IndexThread, Jobs
-from broker.store.log.role import UNLIMITED, Role
 from broker.store.queues import Queues, Reading
 from broker.store.recovery.opened import Opened
 from broker.store.recovery.opening import Opening
-from broker.store.replica.replica_writer import ReplicaWriter, WholeGroups
 from broker.store.settings import StoreSettings
 from broker.store.state.state_log import StateChange
 from broker.store.store_message import StoreMessage
-from broker.store.upkeep.damage_watch import DamageWatch
+from broker.store.upkeep.damage import DamageWatch, Scrub
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
-from broker.store.upkeep.scrub import Scrub
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 

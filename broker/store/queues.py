@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.append.writer import Writer
 from broker.store.index.queue_index import QueueIndex
 from broker.store.index.reader import Reader
 from broker.store.index.time_search import TimeSearch
 from broker.store.log.failure import Failure
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
-from broker.store.replica.replica_writer import ReplicaWriter
 from broker.store.state.queue_registry import QueueRegistry
 from broker.store.state.state_log import StateChange
-from broker.store.upkeep.damage_watch import DamageWatch
+from broker.store.upkeep.damage import DamageWatch
 from remoting.protocol.errors import LocalMisuse
 
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.store.append.replica_writer import RawPart, ReplicaWriter, raw_part
 from broker.store.log.epoch_file import Epoch, below, save_epochs
 from broker.store.parts import Parts, Site
 from broker.store.recovery.truncation import Truncation
-from broker.store.replica.raw_part import RawPart, raw_part
-from broker.store.replica.replica_writer import ReplicaWriter
 from remoting.protocol.errors import LocalMisuse
 
 Change = Callable[[Truncation], None]

@@ -14,7 +14,9 @@ from typing import Any
 from broker.replication.follower import Write
 from broker.replication.ha_client import HaClient
 from broker.store import log_store
-from broker.store.index import index_flusher, manifest, run_writer
+from broker.store.append import replica_writer
+from broker.store.append.replica_writer import RawPart, ReplicaWriter
+from broker.store.index import index_flusher, manifest, run
 from broker.store.keys import key_manifest
 from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, format_version
 from broker.store.log.commit_log import CommitLog, LogRepair
@@ -22,9 +24,6 @@ from broker.store.log.segment import Segment
 from broker.store.log_store import LogStore
 from broker.store.recovery import quarantine, truncation
 from broker.store.recovery.truncation import Truncation
-from broker.store.replica import replica_writer
-from broker.store.replica.raw_part import RawPart
-from broker.store.replica.replica_writer import ReplicaWriter
 from broker.store.state import state_snapshot
 from broker.store.upkeep.retention import Retention
 from controller.consensus import journal
@@ -251,7 +250,7 @@ STORE: dict[str, Plant] = {
     "epochs": _content_not_flushed(epoch_file),
     "manifest": _content_not_flushed(manifest),
     "offsets": offsets_not_flushed,
-    "index-run": lambda: _set(run_writer, "os", Without(os, "fsync")),
+    "index-run": lambda: _set(run, "os", Without(os, "fsync")),
     "key-manifest": _content_not_flushed(key_manifest),
     "snapshot": snapshot_not_flushed,
 }

@@ -22,8 +22,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.store import hot
+from broker.store.attached.index_view import RunSet
 from broker.store.attached.log_view import LogView
-from broker.store.attached.run_set import RunSet
 from broker.store.attached.store import AttachedStore
 from broker.store.attached.tail_view import TailView
 from broker.store.errors import Unsettled

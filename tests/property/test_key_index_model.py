@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.store import hot
-from broker.store.keys.key_reader import KeyQuestion
+from broker.store.keys.key_store import KeyQuestion
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, RecordView
 from tests.property.test_store_model import MEMORY, Silent
 from tests.sim.disk import crash_copy

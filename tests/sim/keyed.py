@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from broker.store.keys.key_reader import KeyQuestion
+from broker.store.keys.key_store import KeyQuestion
 from broker.store.log_store import LogStore
 from broker.store.store_message import StoreMessage
 from remoting.protocol.records.properties import UNIQUE_KEY

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.replication.epochs import Epochs, Extent, truncation_point
-from broker.store.keys.key_reader import KeyQuestion
+from broker.store.keys.key_store import KeyQuestion
 from broker.store.log.epoch_file import epoch_at, recovered
 from broker.store.log_store import LogStore
 from broker.store.state.state_log import StateChange

@@ -108,7 +108,7 @@ class Writer:
         self._guard = path.guard
         self._failure = path.failure
         self._indexing = Indexing(path)
-        self._appender = Appender(opened.log, opened.index, opened.epoch, path.settings.record_limit_bytes)
+        self._appender = RecordEncoder(opened.log, opened.index, opened.epoch, path.settings.record_limit_bytes)
         self._pen = self._appender.pen
         self._flush_entries = path.settings.flush_entries
         self._now_ns = path.clock.now_ns

@@ -10,9 +10,9 @@
 Entries are sorted by (qid, queue offset); start[i] is where queue qid[i] begins. Without flag 1 every entry holds one
 message and offsets count up from first_offset; with it an entry holds the messages up to the next entry's offset, the
 queue's last one those up to next_offset. The directory checksum covers bytes [0, 52) and the directory; it is checked
-at every open, the columns' one by `verify` and before a merge.
-Invariant: a run covers every entry of the log in [first position, end position), and is never changed after its rename.
-Thread rule: immutable, any thread.
+at every open, the columns' one by `verify` and before a merge. Invariant: a run covers every entry of the log in [first
+position, end position), and is never changed after its rename; it gets its name only when every byte of it is on the
+disk. Thread rule: immutable, any thread.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from broker.store import hot
 from broker.store.errors import CorruptIndex
 from remoting.native.checksum import crc32c
+from remoting.native.contracts import RunData
+from runtime.files import fsync_dir
 
 MAGIC = b"LMQRUN02"
 HEAD = struct.Struct("<8sQIIQqqI")
@@ -108,3 +112,49 @@ def run_path(directory: Path, file_id: int) -> Path:
 def columns_at(queue_count: int) -> int:
     """Where the columns of a run with so many queues begin."""
     return (HEAD_BYTES + 24 * queue_count + 4 + 7) & ~7
+
+
+def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], data: RunData) -> None:
+    """Write one run durably under a temporary name, rename it, and make that durable before a MANIFEST says it.
+
+    `bounds` are the log positions covered. Raises OSError.
+    """
+    n, m = len(data.queues), len(data.positions)
+    flags = 0 if data.offsets is None else FLAG_OFFSETS
+    directory = _bytes([
+        (data.first_offsets, "<i8"), (data.next_offsets, "<i8"), (data.starts, "<u4"), (data.queues, "<u4"),
+    ])  # fmt: skip
+    directory.append(bytes(columns_at(n) - HEAD_BYTES - 24 * n - 4))
+    columns = _bytes([(data.positions, "<i8"), (data.sizes, "<u4"), (data.tags, "<u4")])
+    if data.offsets is not None:
+        columns += _bytes([(data.offsets, "<i8")])
+    head = HEAD.pack(MAGIC, file_id, level, n, m, *bounds, flags)
+    sums = SUMS.pack(_checksum(directory, crc32c(head)), _checksum(columns, 0))
+    temporary = path.with_suffix(".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as file:
+        for part in (head + sums + bytes(HEAD_BYTES - len(head) - len(sums)), *directory, *columns):
+            view = memoryview(part).cast("B") if len(part) else memoryview(b"")
+            while view:
+                view = view[file.write(view) :]
+        os.fsync(descriptor)
+    temporary.rename(path)
+    fsync_dir(path.parent)
+
+
+def _bytes(columns: Sequence[tuple[npt.NDArray[Any], str]]) -> list[Any]:
+    """Return the columns as they go into the file, not copied where they are so already."""
+    return [np.ascontiguousarray(column, kind) for column, kind in columns]
+
+
+def _checksum(parts: Sequence[Any], value: int) -> int:
+    for part in parts:
+        value = crc32c(part, value)
+    return value
+
+
+def merge_runs(runs: Sequence[Run]) -> RunData:
+    """Join neighbouring runs, oldest first. Raises CorruptIndex."""
+    for run in runs:
+        run.check()
+    return hot.core.make_run_table(runs).merge()

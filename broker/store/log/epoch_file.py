@@ -1,17 +1,22 @@
-"""Which epoch wrote which part of the log: (epoch, position of its first byte), oldest first.
+"""What a store is opened as, and which epoch wrote which part of its log: (epoch, position of its first byte).
 
-    EPOCHS   one sealed line of JSON: {"epochs": [[epoch, start], ...]}
+    Role()              a node by itself: every start raises the epoch by one
+    Role(epoch=e)       the master of a group in epoch e, which the group's controller has given out
+    Role(replica=True)  a replica of a group
+    EPOCHS              one sealed line of JSON: {"epochs": [[epoch, start], ...]}, oldest first
 
 An epoch ends where the next one starts, the last one at the end of the log. Replicas compare these lists to find where
 their logs part. Invariant: epochs and starts both rise; an entry is durable before the first byte of its epoch, so that
 no byte of the log lies under an epoch that did not write it; an entry that starts where another one wrote nothing takes
-its place. An unreadable or missing file is made anew from the records. Thread rule: plain values; saving blocks.
+its place. In a group nothing that was not said to be confirmed is shown, not even after a restart. An unreadable or
+missing file is made anew from the records. Thread rule: plain values; saving blocks.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,13 +24,39 @@ from typing import Any
 from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.role import Role
 from broker.store.log.sealed_json import open_sealed_json, sealed_json
 from broker.store.log.segment import Segment
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.record import HEADER
 from runtime.files import atomic_replace
+
+WRITER, REPLICA = "writer", "replica"
+UNLIMITED = 2**63 - 1
+"""A confirm limit that limits nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A role; `epoch` is given to the master of a group only."""
+
+    replica: bool = False
+    epoch: int | None = None
+
+    @property
+    def grouped(self) -> bool:
+        """Whether others have a say in what is confirmed."""
+        return self.replica or self.epoch is not None
+
+
+def role_of(name: str, epoch: int | None) -> Role:
+    """Return the role of that name. Raises LocalMisuse."""
+    if name == WRITER:
+        return Role(epoch=epoch)
+    if name != REPLICA or epoch is not None:
+        raise LocalMisuse(f'role "{name}" with epoch {epoch}: "{WRITER}", or "{REPLICA}" without an epoch')
+    return Role(replica=True)
+
 
 NAME = "EPOCHS"
 Epoch = tuple[int, int]

@@ -4,7 +4,7 @@
 
 Invariant: when it returns, everything recovered is on the disk, the bytes behind the end are zeros, and the raised
 epoch is durable. A damaged index or snapshot is rebuilt from the log; damage of the log below its durable position is
-left as it is and walked around (`salvage`) or, by `damage_policy`, refused with no log file changed.
+left as it is and walked around (`quarantine`) or, by `damage_policy`, refused with no log file changed.
 Thread rule: runs to its end before the store is used; the index thread may already run.
 """
 
@@ -26,17 +26,27 @@ from broker.store.index.unconfirmed import Covered, hide, unconfirmed_entries
 from broker.store.log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.durable_mark import DurableMark, Mark, load_mark
-from broker.store.log.epoch_file import EpochsFound
-from broker.store.log.role import Role
+from broker.store.log.epoch_file import EpochsFound, Role
 from broker.store.log.taken_group import TakenGroup, whole_groups
-from broker.store.recovery.log_end import Damage, LogEnd, Scan, decide_end
+from broker.store.recovery.log_end import (
+    Damage,
+    LogEnd,
+    Scan,
+    decide_end,
+    durable_cuts,
+    find_short_files,
+    keep_torn_tail,
+)
 from broker.store.recovery.mending import NamesSeen, floors_or_holes, mend
 from broker.store.recovery.opened import Opened
-from broker.store.recovery.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
+from broker.store.recovery.quarantine import (
+    DamagedRange,
+    Quarantine,
+    load_quarantine,
+    save_quarantine,
+    scan_over_damage,
+)
 from broker.store.recovery.replayer import Replayer, Stretch, count_below
-from broker.store.recovery.salvage import scan_over_damage
-from broker.store.recovery.short_files import durable_cuts, find_short_files
-from broker.store.recovery.torn_tail import keep_torn_tail
 from broker.store.settings import StoreSettings
 from broker.store.state.queue_registry import QueueRegistry
 from broker.store.state.state_log import StateChange

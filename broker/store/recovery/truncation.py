@@ -26,8 +26,8 @@ from broker.store.log.checkpoint import Checkpoint, save_checkpoint
 from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.durable_mark import Mark, lower_mark
 from broker.store.log.epoch_file import Epoch, below, save_epochs
+from broker.store.recovery.log_end import keep_torn_tail
 from broker.store.recovery.quarantine import DamagedRange, Quarantine, load_quarantine, save_quarantine
-from broker.store.recovery.torn_tail import keep_torn_tail
 from broker.store.state.state_snapshot import NAME as SNAPSHOT
 from broker.store.state.state_snapshot import load_snapshot
 from runtime.faults import FaultPoints

@@ -3,8 +3,10 @@
 Invariant: the tables are what replaying every state change of the log in order gives; a change at a position replaces
 what an earlier position said. They apply at append, because the writer needs them; whoever shows state to a client
 waits until the confirm position has passed the position of what it read. Queues are many and kept in columns
-(`name_table`), every other kind in small dicts that a snapshot shares (`shared_table`). Thread rule: loop thread; what
-`freeze` returns may go elsewhere.
+(`name_table`), every other kind in a table that is spread over many small dicts. Freezing hands these out and marks
+them as shared; a later change copies the one small dict it touches first, so a frozen table costs the loop nothing at
+once and little later, and a dict that was handed out never changes again. Thread rule: loop thread; what `freeze`
+returns may go elsewhere.
 """
 
 from __future__ import annotations
@@ -13,9 +15,61 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from broker.store.state.name_table import Entry, FrozenNames, NameTable
-from broker.store.state.shared_table import SHARDS, Shards, SharedTable
 from broker.store.state.state_kinds import QUEUE
 from broker.store.state.state_log import StateChange
+
+SHARDS = 256
+Shards = tuple[dict[bytes, Entry], ...]
+
+
+class SharedTable:
+    """Keys of one kind with (value, position)."""
+
+    __slots__ = ("_shards", "_shared", "count")
+
+    def __init__(self) -> None:
+        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
+        self._shared = bytearray(SHARDS)
+        self.count = 0
+
+    def get(self, key: bytes) -> Entry | None:
+        """Return (value, position) or None."""
+        return self._shards[hash(key) % SHARDS].get(key)
+
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Set a key in its shard, copied first where a snapshot shares it."""
+        shard = self._own(hash(key) % SHARDS)
+        before = len(shard)
+        shard[key] = entry
+        self.count += len(shard) - before
+
+    def discard(self, key: bytes) -> None:
+        """Forget a key, if it is there."""
+        at = hash(key) % SHARDS
+        if key in self._shards[at]:
+            del self._own(at)[key]
+            self.count -= 1
+
+    def items(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position)), in no order; nothing may change meanwhile."""
+        for shard in self._shards:
+            yield from shard.items()
+
+    def shard(self, at: int) -> dict[bytes, Entry]:
+        """Return one of the `SHARDS` small dicts; it must not be changed."""
+        return self._shards[at]
+
+    def freeze(self) -> Shards:
+        """Return all entries as they are now."""
+        self._shared[:] = b"\1" * SHARDS
+        return tuple(self._shards)
+
+    def _own(self, at: int) -> dict[bytes, Entry]:
+        if self._shared[at]:
+            self._shards[at] = self._shards[at].copy()
+            self._shared[at] = 0
+        return self._shards[at]
+
 
 LOOK_ENTRIES = 8_192
 """Entries looked at before a list of those that are old is handed out, however few it holds."""

@@ -21,8 +21,8 @@ from broker.store.log.index_thread import IndexThread, Jobs
 from broker.store.recovery.opened import Opened
 from broker.store.state.state_snapshot import save_snapshot, snapshot_size
 from broker.store.state.state_tables import FrozenTables
+from broker.store.upkeep.damage import Scrub
 from broker.store.upkeep.retention import Retention
-from broker.store.upkeep.scrub import Scrub
 
 CHECKPOINT_LOG_BYTES = 16 * 1024 * 1024
 """Log written between two checkpoints. The mark is noted at every step; this is its second copy."""

@@ -4,13 +4,13 @@ Groups of queues with a retention of their own (`queue_groups`): one that keeps 
 that keeps more holds the segments it needs against the log's age, never against its size.
 
 Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control
-records, queues with their present next offset, retained messages as records without a queue. Invariant: a segment goes
-only when what was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so
-the log alone still tells all state, also after a crash.
-What must be said again is looked for bit by bit, because the tables may be large; what is said while that goes on is
-younger than the segment. In a group the master then says how far it lets the log go (LOG_BEGIN): a replica, which says
-nothing, lets nothing go beyond that, and only what its own settings let go. Thread rule: loop thread; each step says
-`carry_entries_max` entries at most and looks at a bounded part of the tables.
+records, queues with their present next offset, retained messages as records without a queue, with what is left of their
+Message Expiry Interval, so that saying one again never lets it live longer. Invariant: a segment goes only when what
+was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so the log alone still
+tells all state, also after a crash. What must be said again is looked for bit by bit, because the tables may be large;
+what is said while that goes on is younger than the segment. In a group the master then says how far it lets the log go
+(LOG_BEGIN): a replica, which says nothing, lets nothing go beyond that, and only what its own settings let go. Thread
+rule: loop thread; each step says `carry_entries_max` entries at most and looks at a bounded part of the tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker.store.errors import StoreFull
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.role import Role
+from broker.store.log.epoch_file import Role
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.queue_groups import QueueGroups
@@ -33,9 +33,41 @@ from broker.store.state.state_log import StateChange
 from broker.store.state.state_tables import Said, StateTables
 from broker.store.store_message import StoreMessage
 from broker.store.upkeep.group_expiry import GroupExpiry
-from broker.store.upkeep.retained_message import republished
 from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.records.mqtt_properties import EXPIRY, expiry_of
 from remoting.protocol.records.record import HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
+
+
+def expires_ms(record: RecordView) -> int | None:
+    """When the message expires; None when it does not."""
+    if EXPIRY not in bytes(record.meta):
+        return None
+    expiry_s = expiry_of(record.properties())
+    return None if expiry_s is None else record.store_ms + expiry_s * 1_000
+
+
+def republished(record: RecordView, now_ms: int) -> StoreMessage | None:
+    """The message as it is to be said now, without a queue; None when it has expired."""
+    n_props, topic_len, keys_len, tags_len, props_len = record.counts
+    message = StoreMessage(
+        (), record.born_ms, record.flags, record.tag_hash, n_props, topic_len, keys_len, tags_len, props_len,
+        bytes(record.meta), bytes(record.body), record.producer_seq,
+    )  # fmt: skip
+    at_ms = expires_ms(record)
+    if at_ms is None:
+        return message
+    left_ms = at_ms - now_ms
+    if left_ms <= 0:
+        return None
+    left = b"%d" % -(-left_ms // 1_000)
+    pairs = [(key, left if key == EXPIRY else value) for key, value in record.properties()]
+    parts = [part for pair in pairs for part in pair]
+    names = message.meta[4 * n_props : 4 * n_props + topic_len + keys_len + tags_len]
+    lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
+    message.props_len = sum(map(len, parts))
+    message.meta = b"".join((lengths, names, *parts))
+    return message
+
 
 Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
 AGE, SIZE, FULL_DISK = "age", "size", "disk_full"

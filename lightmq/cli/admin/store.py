@@ -60,7 +60,7 @@ def dump(
     limit: Annotated[int, Parameter(name=["--limit", "-n"], help="At most so many records; 0: all.")] = 0,
 ) -> None:
     """Print records as JSON lines, in log order."""
-    from broker.store.inspection.record_dump import records
+    from broker.store.inspection.commands import records
 
     with _misuse_without_directory():
         for record in records(directory, start=start, queue=queue, limit=limit):
@@ -75,8 +75,8 @@ def stat(
     queues: Annotated[bool, Parameter(negative=(), help="List ids and names of the queues instead.")] = False,
 ) -> None:
     """Print positions, epochs, log files, index runs, queues and the sizes of the state."""
+    from broker.store.inspection.commands import queues_of, state_of, summarise
     from broker.store.inspection.directory import open_directory
-    from broker.store.inspection.summary import queues_of, state_of, summarise
 
     with _misuse_without_directory():
         if queues:
@@ -108,7 +108,7 @@ def stat(
 @store.command(name="rebuild-index")
 def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> None:
     """Build the index anew from the log; the broker must be stopped."""
-    from broker.store.inspection.index_rebuild import rebuild_index as rebuild
+    from broker.store.inspection.commands import rebuild_index as rebuild
     from runtime.clock import SystemClock
     from runtime.logs import get_logger
 

@@ -117,22 +117,11 @@ async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
     def append_raw(part: object) -> int:
         raise StoreFailed(f"no disk for {part}")
 
-    monkeypatch.setattr(replica.client.log_copy, "store", Failing(replica.store, append_raw))
+    monkeypatch.setattr(replica.store.replica, "append_raw", append_raw)
     await until(lambda: bool(replica.failures))
     assert isinstance(replica.failures[0], StoreFailed)
     await replica.stop()
     await master.stop()
-
-
-class Failing:
-    """A store one of whose methods is replaced."""
-
-    def __init__(self, store: LogStore, append_raw: object) -> None:
-        self._store = store
-        self.append_raw = append_raw
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
 
 
 async def test_nobody_there_is_no_failure(tmp_path: Path) -> None:

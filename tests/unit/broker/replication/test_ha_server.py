@@ -131,11 +131,7 @@ async def test_bytes_that_have_expired_end_the_stream(tmp_path: Path, monkeypatc
     def raw(position: int, bytes_max: int) -> None:
         raise LocalMisuse(f"position {position} has expired, {bytes_max} bytes were wanted")
 
-    class Expired:
-        def __getattr__(self, name: str):
-            return raw if name == "raw" else getattr(master.store, name)
-
-    monkeypatch.setattr(master.server._lead, "store", Expired())
+    monkeypatch.setattr(master.store.replica, "raw", raw)
     caller = await Caller.dial(master)
     assert isinstance(await caller.hello(), Welcome)
     caller.writer.write(frames.encode_ready(frames.Ready(3, 0)))

@@ -63,7 +63,7 @@ async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read
     answer = await connection.request(Command(RequestCode.QUERY_MESSAGE, fields=fields))
     assert [message.body for message in iter_stored(answer.body)] == [b"1", b"0"]
     assert "1 records" in (answer.remark or "")
-    monkeypatch.setattr("broker.store.keys.key_reader.EXAMINED_MAX", 1)
+    monkeypatch.setattr("broker.store.keys.key_store.EXAMINED_MAX", 1)
     answer = await connection.request(Command(RequestCode.QUERY_MESSAGE, fields=fields))
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
     assert "ended after 1 records" in (answer.remark or "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.attached.run_set import RunSet
+from broker.store.attached.index_view import RunSet
 from broker.store.attached.tail_view import Moved
 from broker.store.errors import CorruptIndex
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from broker.store.index.manifest import Manifest, offsets_path, save_offsets
 from broker.store.index.next_offsets import next_offsets_of
-from broker.store.index.run import Run, run_path
-from broker.store.index.run_writer import write_run
+from broker.store.index.run import Run, run_path, write_run
 from tests.sim.index_entries import run_data
 
 

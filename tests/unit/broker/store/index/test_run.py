@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from broker.store import hot
 from broker.store.errors import CorruptIndex
-from broker.store.index.run import Run, run_path
-from broker.store.index.run_writer import merge_runs, write_run
+from broker.store.index.run import Run, merge_runs, run_path, write_run
 from tests.sim.index_entries import run_data
 
 

@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from broker.store import hot
-from broker.store.index.run import run_path
-from broker.store.index.run_writer import write_run
-from broker.store.inspection.directory import open_directory
-from broker.store.inspection.index_check import LogEntries, check_cover, check_run
-from broker.store.inspection.log_files import Stretches
+from broker.store.index.run import run_path, write_run
+from broker.store.inspection.directory import Stretches, open_directory
+from broker.store.inspection.verifier import LogEntries, check_cover, check_run
 from tests.sim.index_entries import run_data
 
 

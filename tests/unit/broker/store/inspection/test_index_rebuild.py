@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from broker.store.errors import CorruptLog
-from broker.store.inspection.index_rebuild import ASIDE, rebuild_index
+from broker.store.inspection.commands import ASIDE, rebuild_index
 from broker.store.inspection.verifier import verify
 from runtime.clock import ManualClock
 from runtime.files import DirectoryLocked

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.inspection.directory import open_directory
-from broker.store.inspection.key_check import KeyFiles, LogKeys, check_keys, open_key_files
-from broker.store.inspection.log_files import Walk
-from broker.store.inspection.summary import summarise
+from broker.store.inspection.commands import summarise
+from broker.store.inspection.directory import KeyFiles, LogKeys, Walk, check_keys, open_directory, open_key_files
 from broker.store.inspection.verifier import verify
 from broker.store.keys.key_manifest import KeyManifest, load_key_manifest, save_key_manifest
 from broker.store.keys.key_run import KeyRun, write_key_run

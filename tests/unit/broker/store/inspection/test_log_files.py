@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.inspection.log_files import LogFiles, Walk
+from broker.store.inspection.directory import LogFiles, Walk
 from tests.sim.log_judge import read_log
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.inspection.record_dump import records, text
+from broker.store.inspection.commands import records, text
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.log_judge import read_log
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.inspection.log_files import LogFiles, Walk
-from broker.store.inspection.state_replay import StateReplay
+from broker.store.inspection.directory import LogFiles, Walk
+from broker.store.inspection.verifier import StateReplay
 from broker.store.state import state_kinds
 from broker.store.state.state_tables import StateTables
 from tests.sim.stores import StoreBench

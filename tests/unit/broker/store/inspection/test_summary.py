@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from broker.store.inspection.commands import queues_of, state_of, summarise
 from broker.store.inspection.directory import open_directory
-from broker.store.inspection.summary import queues_of, state_of, summarise
 from tests.sim.stores import StoreBench
 
 

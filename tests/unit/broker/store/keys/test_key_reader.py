@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.store.keys import key_reader
-from broker.store.keys.key_reader import KeyMatches, KeyQuestion
+from broker.store.keys import key_store
+from broker.store.keys.key_store import KeyMatches, KeyQuestion
 from remoting.protocol.records.record import RecordView
 from tests.sim.keyed import found, keyed_message
 from tests.sim.stores import StoreBench
@@ -64,8 +64,8 @@ def test_count_and_bytes_end_a_look_up(filled: StoreBench) -> None:
 
 def test_the_work_has_a_bound(filled: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Records that are read and do not match end the look-up, and it says so."""
-    monkeypatch.setattr(key_reader, "EXAMINED_MAX", 7)
-    monkeypatch.setattr(key_reader, "has_key", lambda view, topic, key, **_: view.body == b"2")
+    monkeypatch.setattr(key_store, "EXAMINED_MAX", 7)
+    monkeypatch.setattr(key_store, "has_key", lambda view, topic, key, **_: view.body == b"2")
     matches = ask(filled)
     assert (matches.records, matches.examined, matches.complete) == ([], 7, False)
 
@@ -77,7 +77,7 @@ def test_equal_numbers_of_different_keys_are_told_apart(tmp_path: Path, monkeypa
     for n in range(9):
         bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 3))])
     bench.settle()
-    real = key_reader.key_hash
+    real = key_store.key_hash
     assert bench.store.keys is not None
     index = bench.store.keys._index
     every = [real(b"t", b"k%d" % n) for n in range(3)]

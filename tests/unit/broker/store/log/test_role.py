@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store.log.role import Role, role_of
+from broker.store.log.epoch_file import Role, role_of
 from remoting.protocol.errors import LocalMisuse
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import CorruptLog
-from broker.store.inspection.log_files import LogFiles
+from broker.store.inspection.directory import LogFiles
 from broker.store.log.commit_log import CommitLog
-from broker.store.recovery.quarantine import DamagedRange, Quarantine
-from broker.store.recovery.salvage import find_next, scan_over_damage
+from broker.store.recovery.quarantine import DamagedRange, Quarantine, find_next, scan_over_damage
 from remoting.protocol.records.record import FILLER, FLAG_GROUP_OPEN, MESSAGE, encode_record
 from runtime.faults import FaultPoints
 

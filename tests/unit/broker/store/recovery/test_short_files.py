@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import CorruptLog
-from broker.store.recovery.short_files import durable_cuts, find_short_files
+from broker.store.recovery.log_end import durable_cuts, find_short_files
 from tests.sim.stores import StoreBench, bodies, message
 
 

@@ -8,8 +8,8 @@ import pytest
 import structlog
 
 from broker.store.log.commit_log import CommitLog
-from broker.store.recovery import torn_tail
-from broker.store.recovery.torn_tail import TORN_FILES_MAX, keep_torn_tail
+from broker.store.recovery import log_end
+from broker.store.recovery.log_end import TORN_FILES_MAX, keep_torn_tail
 from runtime.faults import FaultPoints
 
 
@@ -39,7 +39,7 @@ def test_nothing_to_keep(tmp_path: Path, log: CommitLog) -> None:
 
 def test_few_and_small(tmp_path: Path, log: CommitLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest ones stay, cut at the limit."""
-    monkeypatch.setattr(torn_tail, "TORN_BYTES_MAX", 16)
+    monkeypatch.setattr(log_end, "TORN_BYTES_MAX", 16)
     for epoch in range(TORN_FILES_MAX + 3):
         keep_torn_tail(log, tmp_path, 140 - epoch, epoch, structlog.get_logger())
     kept = sorted((tmp_path / "quarantine").iterdir(), key=lambda path: path.name.rpartition("-")[2])

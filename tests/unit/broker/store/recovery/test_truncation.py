@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from broker.store.errors import StoreFailed
 from broker.store.index.manifest import Manifest, load_manifest, save_manifest
-from broker.store.index.run import run_path
-from broker.store.index.run_writer import write_run
+from broker.store.index.run import run_path, write_run
 from broker.store.log.checkpoint import load_checkpoint
 from broker.store.log.durable_mark import load_mark
 from broker.store.log.epoch_file import load_epochs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.state.shared_table import SHARDS, SharedTable
+from broker.store.state.state_tables import SHARDS, SharedTable
 
 KEYS = st.integers(0, 40).map(lambda number: b"key-%d" % number)
 

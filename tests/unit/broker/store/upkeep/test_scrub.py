@@ -9,14 +9,14 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store.log_store import LogStore
-from broker.store.upkeep import scrub
+from broker.store.upkeep import damage
 from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, message
 
 
 def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBench, list[int]]:
     """A stopped replica with forty records in several files, one larger than a piece; where each begins."""
-    monkeypatch.setattr(scrub, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(damage, "PIECE_BYTES", 1_000)
     master = ReplicaBench(directory / "master", epoch=1, segment_size_bytes=8192)
     replica = ReplicaBench(directory / "replica", role="replica", segment_size_bytes=8192)
     queue, begins = master.store.queues.open(b"q"), []
@@ -70,9 +70,9 @@ def test_a_sound_log_is_read_once_and_again_a_day_later(tmp_path: Path, monkeypa
     walk(replica)
     size = store.end_position - store.begin_position
     assert (store._parts.scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (1, size)
-    walk(replica, scrub.PAUSE_MS)
+    walk(replica, damage.PAUSE_MS)
     assert store._parts.scrub.passes_total == 1
-    walk(replica, scrub.PAUSE_MS + 1)
+    walk(replica, damage.PAUSE_MS + 1)
     assert (store._parts.scrub.passes_total, store.metrics()["scrubbed_bytes_total"]) == (2, 2 * size)
     assert store.replica.sound_end == store.end_position
     replica.close()
@@ -106,7 +106,7 @@ def test_damage_of_a_cleanly_stopped_writer_is_found_while_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No start and no reader looked at it; it is told with the command to run, counted, and known after a restart."""
-    monkeypatch.setattr(scrub, "PIECE_BYTES", 1_000)
+    monkeypatch.setattr(damage, "PIECE_BYTES", 1_000)
     bench, begins = writer(tmp_path, scrub_bytes_per_second=2_000)
     flip(bench, begins[3])
     with capture_logs() as events:
@@ -135,7 +135,7 @@ def read_again(bench: StoreBench) -> LogStore:
 
 def test_a_writer_reads_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Time pays for bytes, at most a second's worth at once; a piece may overdraw it once."""
-    monkeypatch.setattr(scrub, "PIECE_BYTES", 500)
+    monkeypatch.setattr(damage, "PIECE_BYTES", 500)
     bench, _ = writer(tmp_path, scrub_bytes_per_second=1_000)
     store = bench.open()
     for second in range(6):
@@ -170,7 +170,7 @@ def test_a_file_that_goes_while_it_waits_to_be_read_is_no_failure(
     bench, begins = writer(tmp_path)
     store, jobs, failures = bench.open(), [], []
     thread = SimpleNamespace(submit=lambda job, done: jobs.append((job, done)))
-    walk = scrub.Scrub(store._log, thread, failures.append, failures.append)
+    walk = damage.Scrub(store._log, thread, failures.append, failures.append)
     walk.step(0, store.positions.flushed)
     store._log.segments[0].close()
     [(job, done)] = jobs

@@ -1,31 +1,72 @@
-"""The write path of a replica: bytes of another one's log are checked, written, indexed and applied as they are.
+"""The write path of a replica, and the pieces of a log that it takes over: bytes of another one's log, as they stand.
 
-Bytes come in parts that end with a record but perhaps within an atomic group. They are written at once; index, state
-and keys take in whole groups only. Invariant: what was written is byte for byte what the sender has, in files of the
-same bases and sizes; nothing is written that fails a check; the entry of a new epoch is durable before its first byte.
-Thread rule: loop thread.
+A part is a whole number of records of one epoch in one log file, but perhaps ends within an atomic group. Parts are
+checked and written at once; index, state and keys take in whole groups only. Invariant: what was written is byte for
+byte what the sender has, in files of the same bases and sizes; nothing is written that fails a check; the entry of a
+new epoch is durable before its first byte. Thread rule: loop thread; the bytes of a part may travel, they are those of
+the mapped file.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from broker.store import hot
 from broker.store.append.writer import WritePath
 from broker.store.errors import CorruptIndex, StoreFailed
-from broker.store.log.commit_log import LogRepair
-from broker.store.log.epoch_file import save_epochs, with_epoch
+from broker.store.log.commit_log import CommitLog, LogRepair
+from broker.store.log.epoch_file import Epoch, epoch_at, save_epochs, with_epoch
 from broker.store.log.segment import Segment
 from broker.store.log.taken_group import taken_groups
 from broker.store.recovery.replayer import Replayer, Stretch
-from broker.store.replica.raw_part import RawPart
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES_MIN
 from broker.store.state.state_log import StateChange
 from broker.store.store_message import StoreMessage
 from remoting.native.contracts import Encoded, EntryBlock, Progress
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+_NOTHING = 2**62
+"""A position from which on nothing is collected: the walk only finds where records end."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawPart:
+    """Bytes of the log from `position` on, in the file that starts at `segment_base` and has `segment_size` bytes."""
+
+    position: int
+    segment_base: int
+    segment_size: int
+    epoch: int
+    data: memoryview
+
+    @property
+    def end(self) -> int:
+        """Position behind the last byte."""
+        return self.position + len(self.data)
+
+
+def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: int) -> RawPart | None:
+    """Return what stands from `position` on, None at the end of the log.
+
+    Up to `bytes_max` bytes and the rest of the record that these end in. `position` is where a record begins. Raises
+    LocalMisuse below the begin of the log.
+    """
+    if position >= log.end:
+        return None
+    segment = log.segment_at(position)
+    if segment is None:
+        raise LocalMisuse(f"position {position} has expired; the log begins at {log.begin}")
+    epoch, next_start = epoch_at(epochs, position)
+    limit = min(log.end, segment.end, log.end if next_start is None else next_start)
+    end = limit
+    if position + bytes_max < limit:
+        wanted = position + max(1, bytes_max)
+        end = hot.core.collect(segment.view, segment.base, position, wanted, _NOTHING, _NOTHING, 1)[0]
+    at = position - segment.base
+    return RawPart(position, segment.base, segment.size, epoch, segment.view[at : at + end - position])
 
 
 class WholeGroups:

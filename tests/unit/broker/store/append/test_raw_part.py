@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.replica.raw_part import RawPart
+from broker.store.append.replica_writer import RawPart
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.log_judge import read_log
 from tests.sim.replicas import ReplicaBench, log_bytes
