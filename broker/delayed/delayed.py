@@ -190,7 +190,7 @@ class Delayed:
         for offset, record in enumerate(records, cursor):
             bucket.seen(offset, _due_ms(record, bucket))
         bucket.skip(after)
-        return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_look_again
+        return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_rescan
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
         """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""

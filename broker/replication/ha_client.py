@@ -215,7 +215,7 @@ class HaClient:
         self._said = ""
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Begin to dial the master and to copy its log."""
         self.log_copy.store.positions.on_kept(self._kept)
         self._task = asyncio.get_running_loop().create_task(self._follow())
 
@@ -316,7 +316,7 @@ class HaClient:
                     self._link.write(action.data)
             elif isinstance(action, Write):
                 self._write(action)
-            elif isinstance(action, Confirm):
+            elif isinstance(action, AdvanceConfirm):
                 self.log_copy.store.positions.limit_confirm(action.position)
             elif isinstance(action, (Cut, Reset)):
                 over = self._cut(follower, action) or over

@@ -41,7 +41,7 @@ from broker.replication.frames import (
 )
 from broker.replication.leader import Leader
 from broker.replication.proof import NONCE_BYTES, prove, proved
-from broker.replication.tls_detection import Doors
+from broker.replication.tls_detection import TlsAcceptor
 from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation

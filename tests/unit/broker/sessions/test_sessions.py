@@ -215,7 +215,7 @@ def test_a_full_disk_refuses_new_sessions_and_lets_stored_ones_read(bench) -> No
     """Resuming and closing need no room; a durable session that cannot be written does not exist."""
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
-    results, _ = sessions.subscribe(Subscribe("c", epoch, True, wanted(("a/b", 1))))
+    results, _ = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 1))))
     bench.store.disk.full = True
     sessions.close(SessionClose("c", epoch, True, [(results[0].queue_id, 3)], []), 1)
     again = sessions.open(opening(), "p", 2)

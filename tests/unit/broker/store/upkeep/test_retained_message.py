@@ -9,7 +9,7 @@ import pytest
 from broker.publishing.append import image_message
 from broker.store.state import state_kinds
 from broker.store.store_message import StoreMessage
-from broker.store.upkeep.retention import expires_ms, said_again
+from broker.store.upkeep.retention import expires_ms, republished
 from remoting.protocol.records.image import encode_image, image_views
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.stores import StoreBench, message
