@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from benchmarks.gather_read import SCHEMA
 from benchmarks.stores import MIB, Meter, StoreBench, store_bench
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.batches import body
 from remoting.batches.row import BatchRow
 from remoting.protocol.bodies.pull_body import PulledRange
-from remoting.protocol.records.record import FLAG_CODEC_SHIFT, FLAG_FORMAT_SHIFT, FORMAT_ARROW
+from remoting.protocol.records.image import encode_batch_image
 from spark_connector.columns.batches import decode_range
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.writing.batch_encoder import CODECS
@@ -67,15 +67,23 @@ def encode_ns(batches: list[pa.RecordBatch], codec: int) -> float:
 
 def append_ns(bench: StoreBench, bodies: list[bytes], codec: int, count: int, records: int) -> float:
     """CPU nanoseconds per message of appending ready bodies, all threads."""
-    meter, flags = Meter(), FORMAT_ARROW << FLAG_FORMAT_SHIFT | codec << FLAG_CODEC_SHIFT
+    meter = Meter()
     for _ in range(ROUNDS):
         groups = [
-            [StoreMessage((0, 1), n, flags, 0, 0, len(TOPIC), 0, 0, 0, TOPIC, bodies[n % BODIES], 0, count)]
+            [
+                Placed(
+                    encode_batch_image(
+                        topic=TOPIC, queue_index=0, born_ms=n, body=bodies[n % BODIES], count=count, codec=codec
+                    ),
+                    [(0, 1)],
+                    count,
+                )
+            ]
             for n in range(records)
         ]
         meter.start()
         for group in groups:
-            bench.store.append(group)
+            bench.store.append(*group)
             bench.turn()
         meter.stop(records * count)
         bench.settle()

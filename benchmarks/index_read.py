@@ -15,9 +15,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from benchmarks.stores import LOOK_AGAIN_S, META, MIB, StoreBench, settle_garbage, store_bench
+from benchmarks.stores import LOOK_AGAIN_S, MIB, PROPERTIES, StoreBench, settle_garbage, store_bench
 from broker.store import hot
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
+from remoting.protocol.records.image import encode_image
 
 WANTED = 32
 ROUNDS = 7
@@ -35,14 +36,16 @@ CASES = {
 }
 
 
-def messages(count: int, seed: int, queues: int) -> list[StoreMessage]:
+def messages(count: int, seed: int, queues: int) -> list[Placed]:
     """Messages for three queues each."""
     colds, body = queues - FIRST_COLD, b"21.5"
     made = []
     for at in range(seed, seed + count):
         own = PARENTS + WILDCARDS + at // 10 * 7 % SCATTERED if at % 10 == 0 else FIRST_COLD + at * 7919 % colds
         spread = (at % PARENTS, PARENTS + at * 31 % WILDCARDS, own)
-        made.append(StoreMessage(spread, at, 9, 0, 1, 5, 0, 0, 35, META, body))
+        made.append(
+            Placed(encode_image(flags=9, born_ms=at, topic=b"plant", properties=PROPERTIES, body=body), [spread])
+        )
     return made
 
 
@@ -50,7 +53,7 @@ def fill(bench: StoreBench, entries: int, queues: int) -> None:
     """Append so many index entries."""
     total, flusher = entries // 3, bench.store._parts.index_flusher  # noqa: SLF001
     for first in range(0, total, 1024):
-        bench.store.append(messages(min(1024, total - first), first, queues))
+        bench.store.append(*messages(min(1024, total - first), first, queues))
         bench.turn()
         while flusher.busy:  # so that all runs have their usual sizes
             bench.turn()

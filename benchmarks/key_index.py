@@ -18,8 +18,9 @@ from benchmarks.stores import StoreBench, store_bench
 from broker.store import hot
 from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
 from broker.store.keys.key_store import KeyQuestion
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.native.contracts import KeyChunk
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.record import MESSAGE, encode_record
 from remoting.protocol.records.record_keys import key_hash
 
@@ -130,11 +131,13 @@ def appending(bench: StoreBench, count: int, turn: int, *, keys: bool) -> float:
     batches = []
     for first in range(turn * count, (turn + 1) * count, BATCH):
         texts = [key(number) if keys else b"" for number in range(first, min(first + BATCH, (turn + 1) * count))]
-        batches.append([StoreMessage((0,), 5, 0, 0, 0, 6, len(one), 0, 0, TOPIC + one, body) for one in texts])
+        batches.append(
+            [Placed(encode_image(flags=0, born_ms=5, topic=TOPIC, keys=one, body=body), [(0,)]) for one in texts]
+        )
 
     def work() -> None:
         for batch in batches:
-            store.append(batch)
+            store.append(*batch)
             bench.turn()
         bench.settle()
         store.maintain(time.time_ns() // 1_000_000)

@@ -22,9 +22,10 @@ from pathlib import Path
 import structlog
 
 from broker.store.log_store import LogStore
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
 from broker.store.state.name_table import VALUE, NameTable
-from broker.store.store_message import StoreMessage
+from remoting.protocol.records.image import encode_image
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 
@@ -48,7 +49,8 @@ def make(directory: Path, queues: int) -> None:
     parent = store.queues.open(b"plant")
     for first in range(0, queues, BATCH):
         ids = store.queues.open_all([name(number) for number in range(first, min(first + BATCH, queues))])
-        store.append([StoreMessage((parent, own), 1, 0, 0, 0, 5, 0, 0, 0, META, bytes(100)) for own in ids])
+        image = encode_image(flags=0, born_ms=1, topic=META, body=bytes(100))
+        store.append(*[Placed(image, [(parent, own)]) for own in ids])
         while due:
             due.popleft()()
     store.close()

@@ -81,7 +81,7 @@ def bulk(rows: int, rounds: int) -> Iterator[str]:
     with tempfile.TemporaryDirectory(prefix="range-readers-", dir=".") as folder:
         bench = StoreBench(Path(folder, "data"), 1, flush="async")
         for first in range(0, rows, 1_000):
-            bench.store.append(messages(1_000, 1, first, bytes(100)))
+            bench.store.append(*messages(1_000, 1, first, bytes(100)))
             bench.turn()
         bench.settle()
         attached = AttachedStore(Path(folder, "data"))

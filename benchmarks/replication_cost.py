@@ -23,7 +23,7 @@ from typing import NamedTuple
 import structlog
 
 from benchmarks.cpu_clocks import loop_cpu_s, process_cpu_s
-from benchmarks.stores import META
+from benchmarks.stores import PROPERTIES
 from broker.replication.acknowledge import Acknowledge
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
@@ -31,8 +31,9 @@ from broker.replication.ha_server import HaServer
 from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import SyncStateSet
 from broker.store.log_store import LogStore
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
+from remoting.protocol.records.image import encode_image
 from remoting.transport.turn import soon
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
@@ -122,10 +123,13 @@ async def confirmed(store: LogStore, behind_bytes: int = 0) -> None:
 async def one_round(store: LogStore, queue: int, batch: int, total: int, replicas: Sequence[int]) -> Cost:
     """Append, let the loop turn, and wait until all is confirmed."""
     count = (total // 8 if batch == 1 else total) // batch
-    group = [StoreMessage((queue,), 1, 9, 0, 1, 5, 0, 0, 35, META, BODY) for _ in range(batch)]
+    group = [
+        Placed(encode_image(flags=9, born_ms=1, topic=b"plant", properties=PROPERTIES, body=BODY), [(queue,)])
+        for _ in range(batch)
+    ]
     started, before = time.perf_counter(), spent_s(replicas)
     for _ in range(count):
-        store.append(group)
+        store.append(*group)
         await asyncio.sleep(0)
         if store.end_position - store.confirm_position > BEHIND_BYTES_MAX:
             await confirmed(store, BEHIND_BYTES_MAX)

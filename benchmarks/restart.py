@@ -26,9 +26,10 @@ import structlog
 from broker.store import hot
 from broker.store.inspection.verifier import verify
 from broker.store.log_store import LogStore
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
 from remoting.native.choice import PURE_VARIABLE
+from remoting.protocol.records.image import encode_image
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 
@@ -90,7 +91,7 @@ def fill_tail(directory: Path, queues: int) -> Figures:
     number, end = 0, 0
     while store.metrics()["index_tail_entries"] + 3 * BATCH < StoreSettings().flush_entries:
         batch = [message((n % 4, n % 1000, n * 7919 % queues)) for n in range(number, number + BATCH)]
-        end = store.append(batch).end_position
+        end = store.append(*batch).end_position
         number += BATCH
         turn(due)
     while store.confirm_position < end:
@@ -99,9 +100,9 @@ def fill_tail(directory: Path, queues: int) -> Figures:
     return {"messages": number, "entries": store.metrics()["index_tail_entries"]}
 
 
-def message(queues: tuple[int, ...]) -> StoreMessage:
+def message(queues: tuple[int, ...]) -> Placed:
     """100 bytes in these queues."""
-    return StoreMessage(tuple(dict.fromkeys(queues)), 1, 0, 0, 0, 5, 0, 0, 0, b"plant", BODY)
+    return Placed(encode_image(flags=0, born_ms=1, topic=b"plant", body=BODY), [tuple(dict.fromkeys(queues))])
 
 
 def make_messages(directory: Path, messages: int, queues: int) -> Figures:
@@ -110,7 +111,7 @@ def make_messages(directory: Path, messages: int, queues: int) -> Figures:
     store.queues.open_all([b"queue-%d" % n for n in range(queues)])
     for first in range(0, messages, BATCH):
         count = min(BATCH, messages - first)
-        store.append([message((n % 4, n % 1000, n * 7919 % queues)) for n in range(first, first + count)])
+        store.append(*[message((n % 4, n % 1000, n * 7919 % queues)) for n in range(first, first + count)])
         turn(due)
         store.maintain(0)
     store.close()

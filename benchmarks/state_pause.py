@@ -17,21 +17,24 @@ from pathlib import Path
 import structlog
 
 from benchmarks.stores import MIB, StoreBench, messages
+from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
-from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
 
 BATCH = 16
 CHANGES_AT_ONCE = 10_000
 MAINTAIN_S = 0.02
 
 
-def retained(number: int) -> StoreMessage:
+def retained(number: int) -> Placed:
     """A retained message of its own MQTT topic."""
     topic = b"plant/machine-%d" % number
-    meta = b"\x0f\x00" + len(topic).to_bytes(2, "little") + b"plant" + b"originMqttTopic" + topic
-    return StoreMessage((number % 4,), 5, FLAG_MQTT | FLAG_RETAIN, 0, 1, 5, 0, 0, 15 + len(topic), meta, bytes(20))
+    properties = [(MQTT_TOPIC_KEY, topic)]
+    flags = FLAG_MQTT | FLAG_RETAIN
+    image = encode_image(flags=flags, born_ms=5, topic=b"plant", properties=properties, body=bytes(20))
+    return Placed(image, [(number % 4,)])
 
 
 def fill(bench: StoreBench, entries: int) -> None:
@@ -41,7 +44,7 @@ def fill(bench: StoreBench, entries: int) -> None:
             numbers = range(first, min(first + CHANGES_AT_ONCE, entries))
             bench.store.append_state([StateChange(kind, b"key-%d" % number, bytes(size)) for number in numbers])
     for first in range(0, entries, 1_000):
-        bench.store.append([retained(number) for number in range(first, min(first + 1_000, entries))])
+        bench.store.append(*[retained(number) for number in range(first, min(first + 1_000, entries))])
     bench.settle()
 
 
@@ -57,7 +60,7 @@ class Loop:
         begun = before = upkeep = time.perf_counter()
         longest, steps = 0.0, 0
         while not done():
-            self._bench.store.append(self._batch)
+            self._bench.store.append(*self._batch)
             self._bench.turn()
             if maintain and before - upkeep > MAINTAIN_S:
                 upkeep = before

@@ -30,7 +30,7 @@ def measure(bench: StoreBench, queues: int, batches: Sequence[int], total: int) 
             seed += size
             meter.start()
             for group in groups:
-                store.append(group)
+                store.append(*group)
                 while due:
                     due.popleft()()
             meter.stop(size)

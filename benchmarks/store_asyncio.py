@@ -21,8 +21,8 @@ from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.publishing.append import Appender
 from broker.store import hot
+from broker.store.placed import Appended, Placed
 from broker.store.settings import StoreSettings
-from broker.store.store_message import Appended, StoreMessage
 from remoting.protocol.errors import Refused
 from runtime.process import loop_name, run, settle_garbage
 
@@ -30,7 +30,7 @@ IN_FLIGHT = (1, 16, 128, 1024)
 ROUNDS = 7
 
 
-async def produce(appender: Appender, mine: list[StoreMessage], times_ns: list[int]) -> None:
+async def produce(appender: Appender, mine: list[Placed], times_ns: list[int]) -> None:
     """Send one after the other, each when the one before is acknowledged."""
     make_future, clock_ns = asyncio.get_running_loop().create_future, time.monotonic_ns
     for message in mine:
@@ -45,7 +45,7 @@ async def produce(appender: Appender, mine: list[StoreMessage], times_ns: list[i
                 future.set_result((appended, first))
 
         begun_ns = clock_ns()
-        appender.add([message], done)
+        appender.add(message, done)
         await acknowledged
         times_ns.append(clock_ns() - begun_ns)
 

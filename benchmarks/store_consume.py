@@ -12,9 +12,10 @@ import argparse
 import time
 from collections.abc import Sequence
 
-from benchmarks.stores import META, StoreBench, store_bench
+from benchmarks.stores import PROPERTIES, StoreBench, store_bench
 from broker.store import hot
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
+from remoting.protocol.records.image import encode_image
 
 CONSUMED = (1, 16, 10_000)
 OTHERS = 100_000
@@ -54,12 +55,17 @@ class Consumer:
             self._next[queue] = at
 
 
-def messages(first: int, queues: int) -> list[StoreMessage]:
+def messages(first: int, queues: int) -> list[Placed]:
     """One batch."""
     made = []
     for at in range(first, first + BATCH):
         others = queues + at * 7919 % OTHERS, queues + (at * 104_729 + 1) % OTHERS
-        made.append(StoreMessage((at % queues, *others), at, 9, 0, 1, 5, 0, 0, 35, META, BODY))
+        made.append(
+            Placed(
+                encode_image(flags=9, born_ms=at, topic=b"plant", properties=PROPERTIES, body=BODY),
+                [(at % queues, *others)],
+            )
+        )
     return made
 
 
@@ -74,7 +80,7 @@ def measure(queues: int, flush: str, total: int) -> None:
             started_s = time.thread_time()
             batch = messages(first, queues)
             made_s = time.thread_time()
-            store.append(batch)
+            store.append(*batch)
             bench.turn()
             appended_s = time.thread_time()
             stored += BATCH

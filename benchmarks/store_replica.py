@@ -70,7 +70,7 @@ def filled(directory: Path, total: int) -> Node:
     node = Node(directory, epoch=1)
     node.store.queues.open_all([b"q%d" % number for number in range(QUEUES)])
     for at in range(0, total, BATCH):
-        node.store.append(messages(BATCH, QUEUES, at, bytes(100)))
+        node.store.append(*messages(BATCH, QUEUES, at, bytes(100)))
         node.turn(node.store.end_position)
     return node
 

@@ -38,7 +38,7 @@ class Run:
             begun = time.thread_time()
             batch = messages(BATCH, self.queues, at, self.body)
             made = time.thread_time()
-            store.append(batch)
+            store.append(*batch)
             turn()
             now = time.monotonic()
             if now - self.maintained >= MAINTAIN_S:

@@ -21,8 +21,10 @@ from typing import Any
 import structlog
 
 from broker.store.log_store import LogStore
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.record import MQTT_TOPIC_KEY
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 from runtime.process import settle_garbage
@@ -30,7 +32,7 @@ from runtime.process import settle_garbage
 MIB = 1024 * 1024
 PARENTS, WILDCARDS = 4, 1_000
 NAMES_AT_ONCE = 50_000
-META = b"\x0f\x00\x14\x00" + b"plant" + b"originMqttTopic" + b"plant/line/1/machine"
+PROPERTIES = [(MQTT_TOPIC_KEY, b"plant/line/1/machine")]
 LOOK_AGAIN_S = 0.0002
 
 
@@ -75,7 +77,7 @@ def store_bench(queues: int, **settings: Any) -> Iterator[StoreBench]:
         shutil.rmtree(directory)
 
 
-def messages(count: int, queues: int, seed: int, body: bytes) -> list[StoreMessage]:
+def messages(count: int, queues: int, seed: int, body: bytes) -> list[Placed]:
     """Messages for three queues each: 1 of 4 parents, 1 of up to 1,000 wildcard ones, 1 of all the others."""
     wildcards = min(WILDCARDS, max(queues // 8, 1))
     lights = max(queues - PARENTS - wildcards, 1)
@@ -83,7 +85,12 @@ def messages(count: int, queues: int, seed: int, body: bytes) -> list[StoreMessa
     for at in range(seed, seed + count):
         light = (PARENTS + wildcards + at * 7919 % lights) % queues
         spread = (at % PARENTS % queues, (PARENTS + at * 31 % wildcards) % queues, light)
-        made.append(StoreMessage(tuple(dict.fromkeys(spread)), at, 9, 0, 1, 5, 0, 0, 35, META, body))
+        made.append(
+            Placed(
+                encode_image(flags=9, born_ms=at, topic=b"plant", properties=PROPERTIES, body=body),
+                [tuple(dict.fromkeys(spread))],
+            )
+        )
     return made
 
 

@@ -29,5 +29,5 @@ cdef class InProcessConnection(_End):
     cdef public bint _closing
     cdef _Lane _lane
 
-    cpdef append(self, runs, stored)
+    cpdef append(self, bytes images, stored)
     cpdef _check_open(self)

@@ -27,7 +27,7 @@ from remoting.transport.contracts import (
     Handler,
     PushCallback,
 )
-from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, PlainRun, Said, Stored
+from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, Said, Stored
 from remoting.transport.ending import run_close_callback
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.turn import soon
@@ -180,11 +180,11 @@ class InProcessConnection(_End):
         """Whether `append` may be used instead of frames."""
         return self._port is not None
 
-    def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
-        """Hand plain publishes over as they are, behind every request made before; `stored` follows."""
+    def append(self, images: bytes, stored: Stored) -> None:
+        """Hand record images over, behind every request made before; `stored` follows."""
         self._check_open()
         assert self._port is not None
-        self._lane.call(self._port.append, runs, stored)
+        self._lane.call(self._port.append, images, stored)
 
     def session_open(self, request: SessionOpen, said: Said[SessionOpened]) -> None:
         """Take a client's session, behind every request made before."""

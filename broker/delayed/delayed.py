@@ -1,9 +1,7 @@
 """Messages that wait for their time: accepted, acknowledged and kept as any other, delivered when they are due.
 
-A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time; what it is due at, and what the
-placement needs then, stands in its producer_seq:
-
-    bits 0-15 queue index | 16-23 entry kind | 24-31 flags of the entry | 32-63 due, ms after the bucket's start
+A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time; what it is due at (ms after the
+start of the bucket) and what the placement needs then stands in its producer_seq (`remoting.protocol.records.staged`).
 
 When it is due it is placed as if it had just come, and appended as one group with the mark that says so
 (`bucket`; DELAYED state): after kill -9 either both are there or none, so it is delivered exactly once. Only
@@ -21,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from broker.delayed.bucket import DelayBucket, Key
 from broker.store.errors import UnreadableOffsets
+from broker.store.placed import Placed
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
+from remoting.protocol.records.image import change_image
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
+from remoting.protocol.records.staged import hide, show
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
@@ -48,7 +48,7 @@ COUNT_INTERVAL_MS = 1_000
 GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 """Messages and bytes delivered as one group; a single larger message goes alone."""
 
-Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
+Append = Callable[[Placed, Sequence[StateChange]], int]
 
 
 class Delayed:
@@ -89,19 +89,18 @@ class Delayed:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
-    def put(self, message: StoreMessage, kind: int, queue_index: int, due_ms: int, now_ms: int) -> StoreMessage:
-        """Turn a placed message into a waiting one, to be appended at once; as it is when it is due already.
+    def put(self, image: RecordView, due_ms: int, now_ms: int) -> tuple[bytes, tuple[int, ...]] | None:
+        """Turn an image into a waiting one, to be appended at once to that queue; None when it is due already.
 
         Raises:
             Refused: it is due later than `delay_ms_max` allows, or too many wait.
         """
         if not self.admit(due_ms, now_ms):
-            return message
+            return None
         self.waiting += 1
         start_ms = due_ms - due_ms % BUCKET_MS
         bucket = self._buckets.get(start_ms) or self._known(start_ms, DELAY_PREFIX + b"%d" % start_ms)
-        kept = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | (message.flags & 0xFF) << 24
-        return _waiting(message, bucket, kept, due_ms)
+        return hide(image, due_ms - start_ms), (bucket.queue_id,)
 
     def admit(self, due_ms: int, now_ms: int) -> bool:
         """Whether a message that is due then has to wait; raises Refused as `put` when it has and may not."""
@@ -209,12 +208,12 @@ class Delayed:
 
     def _deliver(self, bucket: DelayBucket, keys: list[Key]) -> None:
         """Append the messages of these keys, as far as a group reaches, with the mark."""
-        messages: list[StoreMessage] = []
+        messages: list[Placed] = []
         size = taken = 0
         try:
             for key in keys:
                 message = self._due_message(bucket, key)
-                size += 0 if message is None else len(message.body) + len(message.meta)
+                size += 0 if message is None else len(message.images)
                 if messages and size > GROUP_BYTES_MAX:
                     break
                 taken += 1
@@ -228,11 +227,11 @@ class Delayed:
             raise
         bucket.put_back(keys[taken:])
 
-    def _append(self, bucket: DelayBucket, mark: Key, taken: int, messages: list[StoreMessage]) -> bool:
+    def _append(self, bucket: DelayBucket, mark: Key, taken: int, messages: list[Placed]) -> bool:
         """Append messages and mark as one; False when the store will never take one of the messages."""
         change = self._change(bucket, mark, bucket.floor, bucket.delivered + taken)
         try:
-            self._store.append(messages, atomic=True, changes=[change])
+            self._store.append(*messages, atomic=True, changes=[change])
         except LocalMisuse as error:
             if not messages:
                 raise
@@ -252,14 +251,13 @@ class Delayed:
         if message is None:
             self._append(bucket, key, 1, [])
 
-    def _due_message(self, bucket: DelayBucket, key: Key) -> StoreMessage | None:
+    def _due_message(self, bucket: DelayBucket, key: Key) -> Placed | None:
         """The message as it goes to its topic now; None when it cannot."""
         records, _after = self._read(bucket, key[1], 1)
         if not records:
             return None
-        message, kind, queue_index = _sent(records[0])
         try:
-            return self._placement.place_now(message, kind, queue_index)
+            return self._placement.placed(show(records[0]), now=True)
         except Refused as error:
             self._give_up(1, error.remark)
             return None
@@ -283,40 +281,23 @@ class Delayed:
         floor = first + len(doomed) if records else after
         keys = [(_due_ms(record, bucket), offset) for offset, record in enumerate(doomed, first)]
         waiting = [(record, key) for record, key in zip(doomed, keys, strict=True) if bucket.waits(key)]
-        messages = []
-        for record, (due_ms, _offset) in waiting:
-            # What comes later may not be due before the time it comes: see `bucket`.
-            messages.append(_waiting(_copy(record), bucket, record.producer_seq, max(due_ms, self._now_ms)))
+        # What comes later may not be due before the time it comes: see `bucket`.
+        images = [_again(record, bucket, max(due_ms, self._now_ms)) for record, (due_ms, _offset) in waiting]
         delivered = bucket.delivered - (len(doomed) - len(waiting))
-        append(messages, [self._change(bucket, bucket.mark, floor, delivered)])
+        append(
+            Placed(b"".join(images), [(bucket.queue_id,)] * len(images)),
+            [self._change(bucket, bucket.mark, floor, delivered)],
+        )
         bucket.moved(floor, delivered)
-        self.carried += len(messages)
+        self.carried += len(images)
         return True
 
 
-def _waiting(message: StoreMessage, bucket: DelayBucket, kept: int, due_ms: int) -> StoreMessage:
-    message.producer_seq = (kept & 0xFFFF_FFFF) | (due_ms - bucket.start_ms) << 32
-    message.flags = FLAG_STAGED | (message.flags & ~0xFF)
-    message.queues = (bucket.queue_id,)
-    return message
+def _again(record: RecordView, bucket: DelayBucket, due_ms: int) -> bytes:
+    """The image of a waiting record that is stored anew, due then."""
+    seq = record.producer_seq & 0xFFFF_FFFF | (due_ms - bucket.start_ms) << 32
+    return change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=seq)
 
 
 def _due_ms(record: RecordView, bucket: DelayBucket) -> int:
     return bucket.start_ms + (record.producer_seq >> 32)
-
-
-def _sent(record: RecordView) -> tuple[StoreMessage, int, int]:
-    """(the message as it was sent, entry kind, queue index) of a waiting record."""
-    kept = record.producer_seq
-    message = _copy(record)
-    message.flags = (message.flags & ~0xFF) | (kept >> 24 & 0xFF)
-    message.producer_seq = 0
-    return message, kept >> 16 & 0xFF, kept & 0xFFFF
-
-
-def _copy(record: RecordView) -> StoreMessage:
-    n_props, topic_len, keys_len, tags_len, props_len = record.counts
-    return StoreMessage(
-        (), record.born_ms, record.flags & ~FLAG_GROUP_OPEN, record.tag_hash, n_props, topic_len, keys_len, tags_len,
-        props_len, bytes(record.meta), bytes(record.body),
-    )  # fmt: skip

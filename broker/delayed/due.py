@@ -1,7 +1,7 @@
 """When a message wants to be delivered: what its properties say, in the words of MQTT clients and of RocketMQ's.
 
-    MQTT entry     delay-ms = milliseconds                      (user property)
-    queue entry    TIMER_DELAY_SEC | TIMER_DELAY_MS | TIMER_DELIVER_MS = time in ms | DELAY = level 1..18
+    MQTT           delay-ms = milliseconds                      (user property)
+    queue          TIMER_DELAY_SEC | TIMER_DELAY_MS | TIMER_DELIVER_MS = time in ms | DELAY = level 1..18
 
 The first that is there counts, in this order; a level above 18 is 18, a level of 0 no delay. Invariant: what is not a
 number in decimal digits is refused, never taken for "now".
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.publishing.placement import KIND_MQTT, MQTT_DELAY
-from broker.store.store_message import StoreMessage, property_value
+from broker.publishing.placement import MQTT_DELAY
+from broker.store.placed import property_value
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.image import KIND_MQTT, kind_of
+from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
     from broker.delayed.delayed import Delayed
@@ -26,17 +28,17 @@ LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200
 DIGITS_MAX = 15
 
 
-def due_ms(message: StoreMessage, kind: int, now_ms: int) -> int | None:
-    """When the message is due; None when it says nothing. Refused(MESSAGE_ILLEGAL) for what is no number."""
-    if kind == KIND_MQTT:
-        wish = property_value(message, MQTT_DELAY)
+def due_ms(image: RecordView, now_ms: int) -> int | None:
+    """When an image is due; None when it says nothing. Refused(MESSAGE_ILLEGAL) for what is no number."""
+    if kind_of(image) == KIND_MQTT:
+        wish = property_value(image, MQTT_DELAY)
         return now_ms + _number(MQTT_DELAY, wish) if wish else None
     for key, unit_ms in ((DELAY_S, 1_000), (DELAY_MS, 1)):
-        if wish := property_value(message, key):
+        if wish := property_value(image, key):
             return now_ms + _number(key, wish) * unit_ms
-    if wish := property_value(message, DELIVER_MS):
+    if wish := property_value(image, DELIVER_MS):
         return _number(DELIVER_MS, wish)
-    level = _number(LEVEL, property_value(message, LEVEL) or b"0")
+    level = _number(LEVEL, property_value(image, LEVEL) or b"0")
     return now_ms + LEVELS_S[min(level, len(LEVELS_S)) - 1] * 1_000 if level else None
 
 
@@ -47,21 +49,21 @@ def _number(key: bytes, text: bytes) -> int:
 
 
 class Diversion:
-    """Sends placed messages that name a later time to where they wait."""
+    """Sends images that name a later time to where they wait."""
 
     def __init__(self, delayed: Delayed, clock: Clock) -> None:
         self._delayed = delayed
         self._clock = clock
 
-    def divert(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
-        """What is to be appended now: the message, or the waiting one made of it. Raises Refused if it may not wait."""
+    def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]] | None:
+        """The waiting image made of one and its queue; None for what is due now. Raises Refused if it may not wait."""
         now_ms = self._clock.now_ms()
-        at_ms = due_ms(message, kind, now_ms)
-        return message if at_ms is None else self._delayed.put(message, kind, queue_index, at_ms, now_ms)
+        at_ms = due_ms(image, now_ms)
+        return None if at_ms is None else self._delayed.put(image, at_ms, now_ms)
 
-    def check(self, message: StoreMessage, kind: int) -> None:
+    def check(self, image: RecordView) -> None:
         """Refused when the message names a later time and may not wait for it."""
         now_ms = self._clock.now_ms()
-        at_ms = due_ms(message, kind, now_ms)
+        at_ms = due_ms(image, now_ms)
         if at_ms is not None:
             self._delayed.admit(at_ms, now_ms)

@@ -2,10 +2,10 @@
 
 cdef class Appender:
     cdef bint _has_exact
-    cdef list _messages
+    cdef Py_ssize_t _count
     cdef object _messages_in
     cdef object _metrics
     cdef object _store
     cdef list _waiting
 
-    cpdef now(self, list messages, stored)
+    cpdef now(self, placed, stored)

@@ -12,18 +12,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.meta import hot
-from broker.publishing.placement import kind_of
 from broker.requests.access import PUBLISH
 from broker.requests.refusals import refusal_of
 from broker.store.errors import StoreError
+from broker.store.placed import Appended, Placed
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import Appended, StoreMessage
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.image import client_id_of, image_views, iter_images, packet_id_of, wanted_queue
-from remoting.protocol.records.record import FLAG_MQTT, RecordView, tag_hash
+from remoting.protocol.records.image import client_id_of, image_views, packet_id_of
+from remoting.protocol.records.record import FLAG_MQTT, RecordView
 from remoting.transport.contracts import Peer
 from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
@@ -68,7 +67,7 @@ ExactIds = Sequence[tuple[PublisherSession, int]]
 NO_EXACT_IDS: ExactIds = ()
 NOT_STORED = (0, -1)
 """Place of an image that was left out."""
-Waiting = tuple[int, Done, ExactIds]
+Waiting = tuple[int, Placed, Done, ExactIds]
 
 
 class Appender:
@@ -76,34 +75,35 @@ class Appender:
 
     def __init__(self, store: LogStore, metrics: BrokerMetrics) -> None:
         self._metrics = metrics
-        self._messages: list[StoreMessage] = []
+        self._count = 0
+        """Images that have gathered."""
         self._waiting: list[Waiting] = []
         self._has_exact = False
         self._store = store
         self._messages_in = metrics.messages_in
 
-    def add(self, messages: list[StoreMessage], done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
+    def add(self, placed: Placed, done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
         """Append the messages at the end of this turn and call `done` when they are in the log and confirmed.
 
         `exact`: QoS 2 packet ids among them; they are noted in the same group.
         """
         if not self._waiting:
             soon(self.flush)
-        self._waiting.append((len(self._messages), done, exact))
-        self._messages += messages
+        self._waiting.append((self._count, placed, done, exact))
+        self._count += len(placed.queues)
         if exact:
             self._has_exact = True
 
-    def now(self, messages: list[StoreMessage], stored: Stored) -> None:
+    def now(self, placed: Placed, stored: Stored) -> None:
         """Append what has gathered and these messages behind it, at once; `stored` follows, never in this call."""
         if self._waiting:
             self.flush()
         try:
-            end = self._store.append(messages).end_position
+            end = self._store.append(placed).end_position
         except (LocalMisuse, StoreError) as error:
             soon(stored, refusal_of(self._metrics, error))
             return
-        self._messages_in.value += len(messages)
+        self._messages_in.value += placed.count
         self._store.when_confirmed(end, partial(self._confirmed, stored))
 
     def _confirmed(self, stored: Stored, error: Exception | None) -> None:
@@ -114,42 +114,40 @@ class Appender:
 
     def flush(self) -> None:
         """Append what has gathered."""
-        messages, self._messages = self._messages, []
         waiting, self._waiting = self._waiting, []
-        self._has_exact = False
+        self._has_exact, self._count = False, 0
         if waiting:
-            self._append(messages, waiting)
+            self._append(waiting)
 
     def flush_exact(self) -> None:
         """Append what has gathered if packet ids are among it, before somebody asks a session for its ids."""
         if self._has_exact:
             self.flush()
 
-    def _append(self, messages: list[StoreMessage], waiting: list[Waiting]) -> None:
+    def _append(self, waiting: list[Waiting]) -> None:
         metrics = self._metrics
-        exact = [one for _first, _done, ids in waiting for one in ids]
+        exact = [one for _first, _placed, _done, ids in waiting for one in ids]
         changes = _noted(exact) if exact else ()
         try:
-            appended = self._store.append(messages, changes=changes)
+            appended = self._store.append(*[placed for _, placed, _, _ in waiting], changes=changes)
         except LocalMisuse as error:
             _forgotten(exact)
             if len(waiting) == 1:
-                waiting[0][1](None, 0, refusal_of(metrics, error))
+                waiting[0][2](None, 0, refusal_of(metrics, error))
                 return
             # One of the frames holds what the store cannot take; the others must not suffer for it.
-            starts = [first for first, _done, _ids in waiting] + [len(messages)]
-            for index, (first, done, ids) in enumerate(waiting):
-                self._append(messages[first : starts[index + 1]], [(0, done, ids)])
+            for _first, placed, done, ids in waiting:
+                self._append([(0, placed, done, ids)])
             return
         except StoreError as error:
             _forgotten(exact)
-            for _first, done, _ids in waiting:
+            for _first, _placed, done, _ids in waiting:
                 done(None, 0, refusal_of(metrics, error))
             return
-        metrics.messages_in.value += sum([message.count for message in messages])
+        metrics.messages_in.value += sum([placed.count for _, placed, _, _ in waiting])
 
         def confirmed(error: Exception | None) -> None:
-            for first, done, _ids in waiting:
+            for first, _placed, done, _ids in waiting:
                 done(appended, first, None if error is None else refusal_of(metrics, error))
 
         self._store.when_confirmed(appended.end_position, confirmed)
@@ -167,34 +165,11 @@ def _forgotten(exact: ExactIds) -> None:
         session.release((packet_id,))
 
 
-def image_message(image: RecordView) -> StoreMessage:
-    """A store message from a checked image; queues are filled in by the placement."""
-    n_props, topic_len, keys_len, tags_len, props_len = image.counts
-    return StoreMessage(
-        (),
-        image.born_ms,
-        image.flags,
-        tag_hash(image.tags) if tags_len else 0,
-        n_props,
-        topic_len,
-        keys_len,
-        tags_len,
-        props_len,
-        bytes(image.meta),
-        bytes(image.body),
-        0,
-        image.count,
-    )
-
-
 def authorize_body(authorizer: Authorizer, peer: Peer, command: Command) -> None:
     """Refused unless the peer may publish to every topic of the request's images."""
     if authorizer.open:
         return
-    topics = hot.core.topics(command.body)
-    if topics is None:
-        topics = {image.mqtt_topic or image.topic for image in iter_images(command.body)}
-    for topic in topics:
+    for topic in hot.core.topics(command.body):
         authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 
@@ -211,42 +186,24 @@ def admit_retained(quota: RetainedQuota, metrics: BrokerMetrics, images: list[Re
 def append_many(broker: Broker, peer: Peer, command: Command) -> None:
     """Handler of APPEND_MANY; the reply follows when the records are confirmed."""
     authorize_body(broker.authorizer, peer, command)
-    plain = None if broker.retained_quota.active else hot.core.placed(command.body, broker.placement.way)
-    if plain is not None:
-        _append(broker, peer, command, plain, NO_EXACT_IDS, ())
-        return
-    images = image_views(command.body)
     if broker.retained_quota.active:
-        admit_retained(broker.retained_quota, broker.metrics, images)
-    place = broker.placement.place
-    exact: ExactIds = NO_EXACT_IDS
-    left_out: list[int] = []
-    if any(packet_id_of(image) for image in images):
-        exact, left_out = exact_ids(broker, peer, images)
-    if len(left_out) == len(images) > 0:
+        admit_retained(broker.retained_quota, broker.metrics, image_views(command.body))
+    noted = PacketIds(broker, peer)
+    placed = broker.placement.placed(command.body, admit=noted.admit)
+    if noted.left_out and not placed.queues:
         broker.appender.flush_exact()  # what is stored already may be a repetition of what gathers
         end = broker.store.end_position
-        broker.answers.reply_at(end, peer, command.reply(body=encode_append_reply(end, [NOT_STORED] * len(images))))
+        body = encode_append_reply(end, [NOT_STORED] * len(noted.left_out))
+        broker.answers.reply_at(end, peer, command.reply(body=body))
         return
-    wanted = list(images) if left_out else images
-    for at in reversed(left_out):
-        del wanted[at]
-    messages = [place(image_message(image), kind_of(image.flags), wanted_queue(image)) for image in wanted]
-    _append(broker, peer, command, messages, exact, left_out)
+    _append(broker, peer, command, placed, noted)
 
 
-def _append(
-    broker: Broker,
-    peer: Peer,
-    command: Command,
-    messages: list[StoreMessage],
-    exact: ExactIds,
-    left_out: Sequence[int],
-) -> None:
+def _append(broker: Broker, peer: Peer, command: Command, placed: Placed, noted: PacketIds) -> None:
     """Append a request's messages with the others of this turn; answer where each went once it is confirmed."""
     unwanted = None
     if command.fields.get(SUBSCRIBERS_FIELD) == "1":
-        unwanted = _unwanted(broker, messages, left_out)
+        unwanted = _unwanted(broker, placed, noted.left_out)
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
@@ -256,56 +213,64 @@ def _append(
             return
         assert appended is not None, "who is not refused was stored"
         offsets = appended.offsets
-        placed = [(message.queues[0], offsets[first + index]) for index, message in enumerate(messages)]
-        for at in left_out:
-            placed.insert(at, NOT_STORED)
-        reply = command.reply(body=encode_append_reply(appended.end_position, placed, unwanted))
+        places = [(queues[0], offsets[first + index]) for index, queues in enumerate(placed.queues)]
+        for at in noted.left_out:
+            places.insert(at, NOT_STORED)
+        reply = command.reply(body=encode_append_reply(appended.end_position, places, unwanted))
         if broker.publication.pending:
-            broker.publication.when_published(_queue_topics(messages), partial(peer.send, reply))
+            broker.publication.when_published(_queue_topics(placed), partial(peer.send, reply))
         else:
             peer.send(reply)
 
-    broker.appender.add(messages, done, exact)
+    broker.appender.add(placed, done, noted.ids)
 
 
-def _unwanted(broker: Broker, messages: list[StoreMessage], left_out: Sequence[int]) -> list[bool]:
+def _unwanted(broker: Broker, placed: Placed, left_out: Sequence[int]) -> list[bool]:
     """Whether nobody has subscribed to a message's topic, for every image of the request; unknown of those left out."""
     want = broker.subscribers.want
-    unwanted = [not want(message) for message in messages]
+    unwanted = [not want(image, queues) for image, queues in placed]
     for at in left_out:
         unwanted.insert(at, False)
     return unwanted
 
 
-def _queue_topics(messages: list[StoreMessage]) -> set[str]:
+def _queue_topics(placed: Placed) -> set[str]:
     """The topics of a producer's messages; none of MQTT's, whose acknowledgements must come in their order."""
-    if any(message.flags & FLAG_MQTT for message in messages):
-        return set()
-    places = (slice(4 * message.n_props, 4 * message.n_props + message.topic_len) for message in messages)
-    return {message.meta[place].decode("utf-8", "replace") for message, place in zip(messages, places, strict=True)}
+    topics = set()
+    for image, _queues in placed:
+        if image.flags & FLAG_MQTT:
+            return set()
+        topics.add(image.topic.decode("utf-8", "replace"))
+    return topics
 
 
-def exact_ids(broker: Broker, peer: Peer, images: list[RecordView]) -> tuple[ExactIds, list[int]]:
-    """The packet ids to note, and the images that are not to be stored.
+class PacketIds:
+    """The packet ids of a request's QoS 2 publishes: those to note, and the images that are not to be stored.
 
     Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
     through the proxy that has it, and was told nothing else meanwhile.
     """
-    exact: list[tuple[PublisherSession, int]] = []
-    left_out = []
-    taken = set()
-    for at, image in enumerate(images):
-        noted = packet_id_of(image)
-        if not noted:
-            continue
-        session = broker.sessions.owned(client_id_of(image).decode("utf-8", "replace"), peer)
+
+    def __init__(self, broker: Broker, peer: Peer) -> None:
+        self._broker = broker
+        self._peer = peer
+        self._taken: set[tuple[str, int]] = set()
+        self.ids: list[tuple[PublisherSession, int]] = []
+        """(session, packet id) to note with the messages."""
+        self.left_out: list[int] = []
+        """Numbers of the images that are not stored."""
+
+    def admit(self, number: int, image: RecordView) -> bool:
+        """Whether an image with a packet id is to be stored."""
+        broker, noted = self._broker, packet_id_of(image)
+        session = broker.sessions.owned(client_id_of(image).decode("utf-8", "replace"), self._peer)
         if session is None:
             broker.metrics.dropped.child("publish_fenced").value += 1
-            left_out.append(at)
-        elif session.is_received(noted) or (session.client_id, noted) in taken:
+        elif session.is_received(noted) or (session.client_id, noted) in self._taken:
             broker.metrics.dropped.child("publish_repeated").value += 1
-            left_out.append(at)
         else:
-            taken.add((session.client_id, noted))
-            exact.append((session, noted))
-    return exact, left_out
+            self._taken.add((session.client_id, noted))
+            self.ids.append((session, noted))
+            return True
+        self.left_out.append(number)
+        return False

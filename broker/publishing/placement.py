@@ -1,4 +1,4 @@
-"""From an accepted entry to a message with its queues: the one place that decides where a message goes.
+"""From accepted images to their queues: the one place that decides where a message goes.
 
 Used by append-many, by RocketMQ's send codes and by the commit of staged rows, so that all three agree on permissions,
 automatic creation, queue choice and named light queues. Loop thread only.
@@ -9,25 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.meta.hot import Way
-from broker.store.store_message import StoreMessage, mqtt_topic, property_value
+from broker.meta import hot
+from broker.store.placed import Placed, property_value
 from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
+from remoting.native.contracts import Way
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import QUEUE_INDEX_ANY
+from remoting.protocol.records.image import (
+    KIND_BATCH,
+    KIND_MQTT,
+    KIND_QUEUE,
+    QUEUE_INDEX_ANY,
+    kind_of,
+    packet_id_of,
+    wanted_queue,
+)
 from remoting.protocol.records.mqtt_properties import EXPIRY
 from remoting.protocol.records.record import (
     CODEC_LZ4,
     CODEC_NONE,
     CODEC_ZSTD,
     FLAG_CODEC_SHIFT,
-    FLAG_FORMAT_MASK,
     FLAG_FORMAT_SHIFT,
-    FLAG_MQTT,
-    FLAG_QOS_MASK,
     FLAG_RETAIN,
     FORMAT_ARROW,
+    RecordView,
 )
 
 if TYPE_CHECKING:
@@ -35,14 +42,9 @@ if TYPE_CHECKING:
     from broker.topics.topics import Topics
     from broker.topics.topics import TopicSettings as TopicConfig
 
-KIND_MQTT = 0
-KIND_QUEUE = 1
-KIND_BATCH = 2
-MQTT_OWN_PROPERTIES = 1
-"""Properties every MQTT entry has: its topic. A device's has its client id too, a row of Spark has not."""
 MQTT_DELAY, DELAY, TIMER_DELIVER = b"delay-ms", b"DELAY", b"TIMER_DELIVER_MS"
-ENTRY_FLAGS_MASK = FLAG_QOS_MASK | FLAG_RETAIN
-"""What a sender may set itself; grouping and staging are the broker's."""
+Admit = Callable[[int, RecordView], bool]
+"""(number of an image with a packet id, the image) -> whether it is to be stored."""
 BATCH_FLAGS = frozenset(
     FORMAT_ARROW << FLAG_FORMAT_SHIFT | codec << FLAG_CODEC_SHIFT for codec in (CODEC_NONE, CODEC_LZ4, CODEC_ZSTD)
 )
@@ -71,66 +73,109 @@ class Placement:
         self._message_size_bytes_max = message_size_bytes_max
         self._properties_bytes_max = properties_bytes_max
         self._turn: dict[str, int] = {}
-        self.divert: Callable[[StoreMessage, int, int], StoreMessage] | None = None
-        """Takes placed messages that may wish to be delivered later; gives back what is to be appended now."""
-        self.check_wait: Callable[[StoreMessage, int], None] | None = None
-        """Refused when a placed message wishes to be delivered later and may not."""
+        self.divert: Callable[[RecordView], tuple[bytes, tuple[int, ...]] | None] | None = None
+        """Takes images that may wish to be delivered later; gives back where they wait, None for what is due."""
+        self.check_wait: Callable[[RecordView], None] | None = None
+        """Refused when an image wishes to be delivered later and may not."""
         self._retained_expiry = retained_expiry
         self.way = Way(
             dispatcher.cached,
             dispatcher.mqtt,
             self._writable,
             self._turned,
+            self._too_large,
             message_size_bytes_max,
             properties_bytes_max,
         )
-        """What the hot loops need to place plain rows as `place` does."""
+        """What the walk over images needs to know."""
 
-    def place(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
-        """Fill in the message's queues and flags: those of its topic, or where it waits for the time it names.
+    def placed(self, images: bytes, *, now: bool = False, admit: Admit | None = None) -> Placed:
+        """The images with the queues of their topics, or of where they wait for the time they name.
 
-        Raises:
-            Refused: as `place_now`, or it may not wait.
-        """
-        placed = self.place_now(message, kind, queue_index)
-        if self.divert is not None and names_a_time(placed, kind):
-            return self.divert(placed, kind, queue_index)
-        return placed
-
-    def place_staged(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
-        """As `place_now`, for a message that `place` is to see again: what that would refuse is refused already now.
+        `now`: whatever time they name. `admit` is asked about those with a packet id; what it refuses is left out.
 
         Raises:
-            Refused: as `place_now`, or it may not wait.
+            Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
+            RemoteViolation: an image is malformed.
         """
-        placed = self.place_now(message, kind, queue_index)
-        if self.check_wait is not None and names_a_time(placed, kind):
-            self.check_wait(placed, kind)
-        return placed
+        queues, odd = hot.core.placed(images, self.way)
+        if not odd:
+            return Placed(images, queues)
+        pieces: list[bytes] = []
+        left_out: list[int] = []
+        done = 0
+        count = len(queues)
+        for number, at in odd:
+            image = RecordView(images, at)
+            end = at + image.total
+            if admit is not None and packet_id_of(image) and not admit(number, image):
+                left_out.append(number)
+                pieces.append(images[done:at])
+                done = end
+                continue
+            count += image.count - 1
+            queues[number] = self._queues_of(image)
+            waiting = None if now or self.divert is None or not names_a_time(image) else self.divert(image)
+            if waiting is not None:
+                pieces += (images[done:at], waiting[0])
+                queues[number], done = waiting[1], end
+        for number in reversed(left_out):
+            del queues[number]
+        pieces.append(images[done:])
+        return Placed(b"".join(pieces), queues, count - len(left_out))
 
-    def place_now(self, message: StoreMessage, kind: int, queue_index: int) -> StoreMessage:
-        """Fill in the message's queues and flags whatever time it names.
+    def check(self, images: bytes) -> tuple[int, int]:
+        """(images, messages in them), when all of them could be placed now; what `placed` would refuse is refused.
 
         Raises:
-            Refused: unknown or unwritable topic, queue out of range, too large, malformed MQTT entry.
+            Refused, RemoteViolation: as `placed`.
         """
-        if len(message.body) > self._message_size_bytes_max:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"the message body of {len(message.body)} bytes exceeds {self._message_size_bytes_max}",
-            )
-        if message.props_len > self._properties_bytes_max:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"{message.props_len} bytes of properties exceed {self._properties_bytes_max}",
-            )
+        queues, odd = hot.core.placed(images, self.way)
+        count = len(queues)
+        for _number, at in odd:
+            image = RecordView(images, at)
+            self._queues_of(image)
+            if self.check_wait is not None and names_a_time(image):
+                self.check_wait(image)
+            count += image.count - 1
+        return len(queues), count
+
+    def _queues_of(self, image: RecordView) -> tuple[int, ...]:
+        kind = kind_of(image)
         if kind == KIND_MQTT:
-            return self._place_mqtt(message)
-        if kind == KIND_QUEUE:
-            return self._place_queue(message, queue_index)
+            return self._queues_of_mqtt(image)
+        name = image.topic.decode("utf-8", "replace")
         if kind == KIND_BATCH:
-            return self._place_batch(message, queue_index)
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"entry kind {kind} is not known")
+            self._check_batch(name, image.flags)
+        config = self.topic_for_write(name)
+        index = self.queue_index(config, wanted_queue(image))
+        light = property_value(image, INNER_MULTI_DISPATCH) if kind == KIND_QUEUE else b""
+        return self._dispatcher.queue(name, index, light)
+
+    def _queues_of_mqtt(self, image: RecordView) -> tuple[int, ...]:
+        topic = image.mqtt_topic
+        assert topic is not None, "an image that was checked"
+        queues = self._dispatcher.mqtt(topic)
+        if image.flags & FLAG_RETAIN:
+            expiry = property_value(image, EXPIRY)
+            if expiry.isdigit():
+                self._retained_expiry(topic, int(expiry))
+        return queues
+
+    def _check_batch(self, name: str, flags: int) -> None:
+        """A batch goes to topics that were made for it alone: others have readers that know single records only."""
+        if not self._topics.require(name).takes_batches:
+            remark = f"the topic[{name}] takes no batches; a batch topic is created with +queue.type=BatchCQ"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        if flags not in BATCH_FLAGS:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a batch of flags {flags:#x} is of no known format")
+
+    def _too_large(self, body_bytes: int, properties_bytes: int) -> Refused:
+        if body_bytes > self._message_size_bytes_max:
+            remark = f"the message body of {body_bytes} bytes exceeds {self._message_size_bytes_max}"
+        else:
+            remark = f"{properties_bytes} bytes of properties exceed {self._properties_bytes_max}"
+        return Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
     def topic_for_write(self, name: str, queue_count: int | None = None) -> TopicConfig:
         """The topic's configuration, created by use if allowed; Refused when it cannot be written to."""
@@ -166,50 +211,11 @@ class Placement:
         name = topic.decode("utf-8", "replace")
         self._turn[name] = self._turn.get(name, 0) + count
 
-    def _place_mqtt(self, message: StoreMessage) -> StoreMessage:
-        topic = mqtt_topic(message)
-        if topic is None:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the first property of an MQTT entry must be originMqttTopic")
-        flags = message.flags & ENTRY_FLAGS_MASK
-        message.flags = flags | FLAG_MQTT
-        message.queues = self._dispatcher.mqtt(topic)
-        if flags & FLAG_RETAIN and message.n_props > MQTT_OWN_PROPERTIES and EXPIRY in message.meta:
-            expiry = property_value(message, EXPIRY)
-            if expiry.isdigit():
-                self._retained_expiry(topic, int(expiry))
-        return message
 
-    def _place_queue(self, message: StoreMessage, queue_index: int) -> StoreMessage:
-        at = 4 * message.n_props
-        name = message.meta[at : at + message.topic_len].decode("utf-8", "replace")
-        config = self.topic_for_write(name)
-        index = self.queue_index(config, queue_index)
-        message.flags &= ~(0xFF & ~FLAG_QOS_MASK)
-        light = property_value(message, INNER_MULTI_DISPATCH) if INNER_MULTI_DISPATCH in message.meta else b""
-        message.queues = self._dispatcher.queue(name, index, light)
-        return message
-
-    def _place_batch(self, message: StoreMessage, queue_index: int) -> StoreMessage:
-        """A batch goes to topics that were made for it alone: others have readers that know single records only."""
-        name = message.meta[: message.topic_len].decode("utf-8", "replace")
-        config = self._topics.require(name)
-        if not config.takes_batches:
-            remark = f"the topic[{name}] takes no batches; a batch topic is created with +queue.type=BatchCQ"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        if message.flags not in BATCH_FLAGS:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"a batch of flags {message.flags:#x} is of no known format")
-        self.topic_for_write(name)
-        message.queues = self._dispatcher.queue(name, self.queue_index(config, queue_index))
-        return message
-
-
-def kind_of(flags: int) -> int:
-    """Which of the KIND_* a message with these flags is."""
-    return KIND_BATCH if flags & FLAG_FORMAT_MASK else KIND_MQTT if flags & FLAG_MQTT else KIND_QUEUE
-
-
-def names_a_time(message: StoreMessage, kind: int) -> bool:
-    """Whether the message may have a property that says when it is to be delivered; a quick look only."""
+def names_a_time(image: RecordView) -> bool:
+    """Whether an image may have a property that says when it is to be delivered; a quick look only."""
+    kind = kind_of(image)
+    meta = bytes(image.meta)
     if kind == KIND_MQTT:
-        return message.n_props > MQTT_OWN_PROPERTIES and MQTT_DELAY in message.meta
-    return kind == KIND_QUEUE and (DELAY in message.meta or TIMER_DELIVER in message.meta)
+        return MQTT_DELAY in meta
+    return kind == KIND_QUEUE and (DELAY in meta or TIMER_DELIVER in meta)

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.publishing.placement import KIND_QUEUE
 from broker.requests.access import CONSUME, PUBLISH
 from broker.requests.fields import number, text
-from broker.rocketmq.send_body import SendRequest, build_message, check_flags, check_properties, parse_send, split_batch
+from broker.rocketmq.send_body import SendRequest, build_image, check_flags, check_properties, parse_send, split_batch
 from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host, message_at
-from broker.store.store_message import Appended, StoreMessage
+from broker.store.placed import Appended, Placed
 from remoting.access.resources import of_group
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -91,18 +90,17 @@ class SendRequests:
         config = self._placement.topic_for_write(topic, min(request.queue_count, self._config.template_queue_count))
         index = self._placement.queue_index(config, request.queue_index)
         born_host = _host(peer.address)
-        messages = []
+        images = []
         needed: set[str] = {topic}
         for flag, properties, body in parts:
             check_properties(properties)
             needed.update(self._replies.expect_reply(properties))
             properties.setdefault(UNIQUE_KEY, self._identity.unique_id().encode())
             request.flag = flag
-            message = build_message(request, topic, born_host, properties)
-            message.body = body
-            messages.append(self._placement.place(message, KIND_QUEUE, index))
+            images.append(build_image(request, topic, index, born_host, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
-        self._appender.add(messages, self._answer(peer, command, messages, needed, index, unique))
+        placed = self._placement.placed(b"".join(images))
+        self._appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
 
     def send_back(self, peer: Peer, command: Command) -> None:
         """A consumer could not handle a message: store it again in its group's retry (or dead-letter) topic."""
@@ -125,9 +123,8 @@ class SendRequests:
         kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
         request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
-        message = build_message(request, target, _host(peer.address), kept)
-        message.body = bytes(view.body)
-        placed = self._placement.place_now(message, KIND_QUEUE, 0)
+        image = build_image(request, target, 0, _host(peer.address), kept, view.body)
+        placed = self._placement.placed(image, now=True)
 
         def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
             if refused is not None:
@@ -135,7 +132,7 @@ class SendRequests:
             else:
                 self._send_found((target,), peer, command.reply())
 
-        self._appender.add([placed], done)
+        self._appender.add(placed, done)
 
     def _target(self, request: SendRequest) -> str:
         """The topic a message really goes to: one tried too often goes to the dead-letter topic instead of retry."""
@@ -155,7 +152,7 @@ class SendRequests:
         self,
         peer: Peer,
         command: Command,
-        messages: list[StoreMessage],
+        placed: Placed,
         topics: Collection[str],
         index: int,
         unique: str,
@@ -169,7 +166,7 @@ class SendRequests:
             assert appended is not None, "who is not refused was stored"
             offset = appended.offsets[first]
             fields = {
-                "msgId": self._message_ids(messages[0].queues[0], offset, len(messages)),
+                "msgId": self._message_ids(placed.queues[0][0], offset, len(placed)),
                 "queueId": str(index),
                 "queueOffset": str(offset),
                 "transactionId": unique,

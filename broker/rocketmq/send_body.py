@@ -1,26 +1,25 @@
 """What RocketMQ's send requests carry: header fields in the long or the one-letter form, properties, batch bodies.
 
 Codes 310 and 320 name the fields a..n, code 10 spells them out; the C++ client mixes value types. The result is one
-plain description per request and one store message per message. Batch bodies and properties are read by
+plain description per request and one record image per message. Batch bodies and properties are read by
 `remoting.protocol`. Pure functions.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from broker.requests.fields import flag, number, text
 from broker.rocketmq.stored_message import BORN_HOST_KEY, FLAG_KEY, HIDDEN_PREFIX, RECONSUME_KEY
-from broker.store.store_message import StoreMessage
 from remoting.protocol.bodies.batch_body import decode_batch
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, pack_host
 from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, decode_properties
-from remoting.protocol.records.record import FLAG_SYS_SHIFT, tag_hash
+from remoting.protocol.records.record import FLAG_SYS_SHIFT
 
 SHORT_NAMES = {
     "producerGroup": "a",
@@ -131,8 +130,15 @@ def _born(host: Host) -> bytes:
     return pack_host(host).hex().encode()
 
 
-def build_message(request: SendRequest, topic: str, born_host: Host, properties: dict[bytes, bytes]) -> StoreMessage:
-    """A store message without queues and body; TAGS and KEYS go where our record keeps them."""
+def build_image(
+    request: SendRequest,
+    topic: str,
+    queue_index: int,
+    born_host: Host,
+    properties: dict[bytes, bytes],
+    body: bytes | memoryview,
+) -> bytes:
+    """The record image of one message of the request; TAGS and KEYS go where our record keeps them."""
     kept = dict(properties)
     tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
     kept[BORN_HOST_KEY] = _born(born_host)
@@ -140,23 +146,17 @@ def build_message(request: SendRequest, topic: str, born_host: Host, properties:
         kept[FLAG_KEY] = b"%d" % request.flag
     if request.reconsume_times:
         kept[RECONSUME_KEY] = b"%d" % request.reconsume_times
-    parts = [part for pair in kept.items() for part in pair]
-    raw = b"".join(parts)
-    name = topic.encode()
-    if len(raw) > STORED_PROPERTIES_BYTES_MAX:
-        remark = f"properties of {len(raw)} bytes, the limit is {STORED_PROPERTIES_BYTES_MAX}"
+    size = sum(map(len, kept)) + sum(map(len, kept.values()))
+    if size > STORED_PROPERTIES_BYTES_MAX:
+        remark = f"properties of {size} bytes, the limit is {STORED_PROPERTIES_BYTES_MAX}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-    lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
-    return StoreMessage(
-        queues=(),
-        born_ms=request.born_ms,
+    return encode_image(
         flags=(request.system_flag & 0xFFFF) << FLAG_SYS_SHIFT,
-        tag_hash=tag_hash(tags) if tags else 0,
-        n_props=len(kept),
-        topic_len=len(name),
-        keys_len=len(keys),
-        tags_len=len(tags),
-        props_len=len(raw),
-        meta=b"".join((lengths, name, keys, tags, raw)),
-        body=b"",
+        born_ms=request.born_ms,
+        topic=topic.encode(),
+        queue_index=queue_index,
+        keys=keys,
+        tags=tags,
+        properties=list(kept.items()),
+        body=body,
     )

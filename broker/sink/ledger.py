@@ -27,14 +27,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.meta import hot
-from broker.sink.stages import Attempt, AttemptKey, Stages, check_sink, staged_messages
+from broker.sink.stages import Attempt, AttemptKey, Stages, check_sink
 from broker.store.errors import UnreadableOffsets
+from broker.store.placed import Placed, together
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
-from remoting.native.choice import COMPILED
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.staged import show
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
@@ -175,9 +176,9 @@ class SinkLedger:
     def step(self, run: CommitRun) -> None:
         """Append the next group of a commit; the last one closes the batch and drops what was staged for it."""
         assert not run.finished, run
-        messages = self._next_group(run)
-        done = run.done + sum([message.count for message in messages])
-        assert messages or done == run.total, run
+        group = self._next_group(run)
+        done = run.done + group.count
+        assert group.count or done == run.total, run
         finished = done == run.total
         last, _position = self._record(run.sink)
         if finished:
@@ -186,8 +187,8 @@ class SinkLedger:
         else:
             record = msgspec.structs.replace(last, open=OpenCommit(run.batch, run.handles, done, run.plan))
         change = StateChange(state_kinds.LEDGER, run.sink.encode(), _encode(record))
-        if messages:
-            run.position = self._store.append(messages, atomic=True, changes=[change]).end_position
+        if group.count:
+            run.position = self._store.append(group, atomic=True, changes=[change]).end_position
         else:
             run.position = self._store.append_state([change])
         run.done, run.finished = done, finished
@@ -250,9 +251,9 @@ class SinkLedger:
         if confirmed != count:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle says {count}")
 
-    def _next_group(self, run: CommitRun) -> list[StoreMessage]:
+    def _next_group(self, run: CommitRun) -> Placed:
         """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
-        messages: list[StoreMessage] = []
+        parts: list[Placed] = []
         room = self._group_bytes_max
         taken = first = 0
         for partition, attempt, count in run.handles:
@@ -262,29 +263,27 @@ class SinkLedger:
                 continue
             key = AttemptKey(run.sink, run.batch, partition, attempt)
             placed, used = self._shown(key, start, count, room)
-            messages += placed
-            rows = sum([message.count for message in placed])
-            start += rows
-            taken += rows
+            parts.append(placed)
+            start += placed.count
+            taken += placed.count
             room -= used
             if room <= 0 or start < count:
                 break
-        return messages
+        return together(parts)
 
-    def _shown(self, key: AttemptKey, start: int, count: int, room: int) -> tuple[list[StoreMessage], int]:
+    def _shown(self, key: AttemptKey, start: int, count: int, room: int) -> tuple[Placed, int]:
         """Rows of an attempt from `start` as messages with their queues, at least one, and the bytes they were."""
         found = self._stages.find(key)
         if found is None:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
-        if hot.choice.name == COMPILED:
-            with suppress(UnreadableOffsets):  # the careful way says what is wrong
-                rows = self._store.reading.read_range(found.queue_id, start, count - start, room, count)
-                placed = hot.core.shown(rows.blob, rows.starts, self._placement.way)
-                if placed and rows.first_offset == start:
-                    return placed, len(rows.blob)
+        with suppress(UnreadableOffsets):  # the careful way says what is wrong
+            rows = self._store.reading.read_range(found.queue_id, start, count - start, room, count)
+            images = hot.core.shown(rows.blob, rows.starts)
+            if images and rows.first_offset == start:
+                return self._placement.placed(images), len(rows.blob)
         records = self._read(key, found, start, count, room)
-        place = self._placement.place
-        return [place(*staged) for staged in staged_messages(records)], sum(map(len, records))
+        images = b"".join([show(RecordView(record)) for record in records])
+        return self._placement.placed(images), sum(map(len, records))
 
     def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
         """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""

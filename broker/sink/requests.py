@@ -17,14 +17,13 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.meta import hot
-from broker.publishing.append import admit_retained, authorize_body, image_message
-from broker.publishing.placement import KIND_BATCH, kind_of
+from broker.publishing.append import admit_retained, authorize_body
 from broker.requests.access import PUBLISH
 from broker.requests.refusals import refusal_of
 from broker.sink.ledger import CommitRun, Handle, Plan
-from broker.sink.stages import Attempt, AttemptKey
+from broker.sink.stages import AttemptKey
 from broker.store.errors import StoreError
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.access.resources import of_sink
 from remoting.protocol.bodies.sink_body import (
     NO_BATCH,
@@ -43,7 +42,7 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.image import image_views, wanted_queue
+from remoting.protocol.records.image import image_views
 from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
@@ -109,29 +108,15 @@ class SinkRequests:
         first = int(command.fields.get("first", staged))
         if not 0 <= first <= staged:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
-        messages = None
-        if staged == first:
-            messages = hot.core.staged(command.body, self._placement.way, (attempt.queue_id,))
-        if messages is None:
-            messages = self._staged(_behind(image_views(command.body), staged - first), attempt)
+        images = command.body[_behind(image_views(command.body), staged - first) :] if staged > first else command.body
+        number, count = self._placement.check(images)
+        hidden = Placed(hot.core.hidden(images), [(attempt.queue_id,)] * number, count)
         try:
-            end = self._store.append(messages).end_position if messages else self._store.end_position
+            end = self._store.append(hidden).end_position if number else self._store.end_position
         except StoreError as error:
             raise refusal_of(self._metrics, error) from error
         reply = command.reply(body=encode(StageReply(self._stages.staged(key))))
         self._answers.reply_at(end, peer, reply)
-
-    def _staged(self, images: list[RecordView], attempt: Attempt) -> list[StoreMessage]:
-        """The images as messages of the attempt's hidden queue, each placed once to see that it can be."""
-        messages = []
-        place, hide = self._placement.place_staged, self._stages.stage
-        for image in images:
-            kind, queue_index = kind_of(image.flags), wanted_queue(image)
-            message = place(image_message(image), kind, queue_index)
-            if kind != KIND_BATCH:
-                message.flags = image.flags
-            messages.append(hide(message, kind, queue_index, attempt))
-        return messages
 
     def commit_batch(self, peer: Peer, command: Command) -> None:
         """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
@@ -212,15 +197,16 @@ class SinkRequests:
             peer.send(command.reply(refused.code, refused.remark, refused.fields))
 
 
-def _behind(images: list[RecordView], rows: int) -> list[RecordView]:
-    """The images behind so many rows, which are staged already; they end where an image ends."""
-    at = 0
+def _behind(images: list[RecordView], rows: int) -> int:
+    """Where the images begin behind so many rows, which are staged already; they end where an image ends."""
+    at = end = 0
     while rows > 0 and at < len(images):
         rows -= images[at].count
+        end += images[at].total
         at += 1
     if rows < 0:
         raise Refused(ResponseCode.INVALID_PARAMETER, "the rows that are staged already end inside a batch")
-    return images[at:] if at else images
+    return end
 
 
 def _numbers(handles: list[StageHandle]) -> list[Handle]:

@@ -2,33 +2,19 @@
 
 Each attempt is a hidden queue of the log, named `0x01 stage 0x00 sink 0x00 batch 0x00 partition 0x00 attempt`; its
 records carry the STAGED flag and are dispatched to that queue alone, so no reader of any topic can see them. What the
-record needs to be placed later (entry kind, queue index, sender's flags) is kept in its producer_seq field:
-
-```
-bits 0-15 queue index | 16-23 entry kind | 24-31 flags of the entry (of a batch: format and codec, as in the record)
-```
-A staged batch stays a batch, so the hidden queue counts messages as the queues of its topic will.
+record needs to be placed later is kept in its producer_seq field, see `remoting.protocol.records.staged`. A staged
+batch stays a batch, so the hidden queue counts messages as the queues of its topic will.
 Because attempts are ordinary queues they survive kill -9 without a table of their own.
 Invariant: a hidden queue id is never answered by a pull. Loop thread only.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.store.store_message import StoreMessage
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.record import (
-    DISPATCH_SIZE,
-    FLAG_FORMAT_MASK,
-    FLAG_FORMAT_SHIFT,
-    FLAG_STAGED,
-    HEADER_SIZE,
-)
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -37,8 +23,6 @@ STAGE_PREFIX = b"\x01stage\x00"
 SINK_NAME_BYTES_MAX = 255
 KEPT_EXPIRY_FACTOR = 7
 """What is prepared for a commit is kept so many times as long as other staged rows: it may be decided already."""
-_STAGED = struct.Struct("<24xq8xIIIIHHHHHHIQ")
-"""What a commit needs of a record's header, born_ms to producer_seq."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +103,6 @@ class Stages:
         attempt.seen_ms = now_ms
         return attempt
 
-    def stage(self, message: StoreMessage, kind: int, queue_index: int, attempt: Attempt) -> StoreMessage:
-        """Turn a message into a staged one: hidden queue only, what it needs later kept aside."""
-        batch = message.flags & FLAG_FORMAT_MASK
-        kept = message.flags >> FLAG_FORMAT_SHIFT & 0xFF if batch else message.flags & 0xFF
-        message.producer_seq = (queue_index & 0xFFFF) | (kind & 0xFF) << 16 | kept << 24
-        message.flags = FLAG_STAGED | message.flags & ~0xFF
-        message.queues = (attempt.queue_id,)
-        return message
-
     def drop(self, sink: str, batch_max: int) -> int:
         """Delete all attempts of a sink up to and including a batch; returns how many."""
         return self._delete([key for key in self._attempts if key.sink == sink and key.batch <= batch_max])
@@ -159,21 +134,3 @@ class Stages:
             self._hidden.discard(attempt.queue_id)
             self._store.queues.delete([attempt.queue_id])
         return len(keys)
-
-
-def staged_messages(records: list[memoryview]) -> Iterator[tuple[StoreMessage, int, int]]:
-    """(message as it was sent, entry kind, queue index) of each staged record."""
-    unpack_from, head_size, pair_size = _STAGED.unpack_from, HEADER_SIZE, DISPATCH_SIZE
-    for record in records:
-        (
-            born_ms, body_len, body_off, flags, count, n_dispatch, n_props, topic_len, keys_len, tags_len, props_len,
-            tag_hash, kept,
-        ) = unpack_from(record)  # fmt: skip
-        meta_at = head_size + pair_size * n_dispatch
-        meta_end = meta_at + 4 * n_props + topic_len + keys_len + tags_len + props_len
-        sent = (flags & ~0xFF) | (0 if flags & FLAG_FORMAT_MASK else kept >> 24 & 0xFF)
-        message = StoreMessage(
-            (), born_ms, sent, tag_hash, n_props, topic_len, keys_len, tags_len, props_len,
-            bytes(record[meta_at:meta_end]), record[body_off : body_off + body_len], 0, count,
-        )  # fmt: skip
-        yield message, kept >> 16 & 0xFF, kept & 0xFFFF

@@ -21,12 +21,12 @@ from broker.store.log.flusher import Schedule
 from broker.store.log.format_version import check_format
 from broker.store.log.index_thread import IndexThread
 from broker.store.parts import Parts, Site, mount
+from broker.store.placed import Appended, Placed, together
 from broker.store.recovery.quarantine import DamagedRange
 from broker.store.recovery.truncation import Truncation
 from broker.store.replica_log import Change, ReplicaLog
 from broker.store.settings import StoreSettings
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import Appended, StoreMessage
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 from runtime.files import DirectoryLock, make_directory
@@ -105,19 +105,17 @@ class LogStore:
 
     # -- append -------------------------------------------------------------------------------------------------------
 
-    def append(
-        self, messages: Sequence[StoreMessage], *, atomic: bool = False, changes: Sequence[StateChange] = ()
-    ) -> Appended:
+    def append(self, *placed: Placed, atomic: bool = False, changes: Sequence[StateChange] = ()) -> Appended:
         """Append messages, then state changes; with changes, or `atomic`, all is confirmed and recovered as one.
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse (an unknown queue id); nothing is appended then.
         """
-        return self._writer.append(messages, changes, atomic=atomic or bool(changes))
+        return self._writer.append(together(placed), changes, atomic=atomic or bool(changes))
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
         essential = all(change.value is None for change in changes)
-        return self._writer.append((), changes, atomic=True, essential=essential).end_position
+        return self._writer.append(Placed(), changes, atomic=True, essential=essential).end_position
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""

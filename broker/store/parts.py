@@ -24,12 +24,12 @@ from broker.store.log.epoch_file import UNLIMITED, Role
 from broker.store.log.failure import Failure
 from broker.store.log.flusher import Schedule
 from broker.store.log.index_thread import IndexThread, Jobs
+from broker.store.placed import Placed
 from broker.store.queues import Queues, Reading
 from broker.store.recovery.opened import Opened
 from broker.store.recovery.opening import Opening
 from broker.store.settings import StoreSettings
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
 from broker.store.upkeep.damage import DamageWatch, Scrub
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
@@ -154,8 +154,8 @@ class _Foundation:
 def _carrier(writer: Writer | ReplicaWriter) -> Append:
     """Return what appends on a full disk too, because it makes room or says again what must not be lost."""
 
-    def carry(messages: Sequence[StoreMessage], changes: Sequence[StateChange]) -> int:
-        return writer.append(messages, changes, atomic=True, essential=True).end_position
+    def carry(placed: Placed, changes: Sequence[StateChange]) -> int:
+        return writer.append(placed, changes, atomic=True, essential=True).end_position
 
     return carry
 

@@ -8,8 +8,8 @@ Invariant: a queue has a number exactly while a subscription wants it. Loop thre
 
 from __future__ import annotations
 
-from broker.store.store_message import StoreMessage, property_value
-from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT
+from broker.store.placed import property_value
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, RecordView
 
 NO_LOCAL = 1
 """Bit of a subscription's options: not what its own client publishes."""
@@ -44,25 +44,25 @@ class Subscribers:
             del self._counts[queue_id]
         self._forget(client_id, queue_id, options)
 
-    def want(self, message: StoreMessage) -> bool:
+    def want(self, image: RecordView, queues: tuple[int, ...]) -> bool:
         """Whether somebody has subscribed to the topic of a placed message.
 
         Only of MQTT messages that go out at once is it known that nobody has. Who wants a delayed one is seen when it
         is due; until then it is staged, without the flag.
         """
-        if not message.flags & FLAG_MQTT:
+        if not image.flags & FLAG_MQTT:
             return True
-        found = [queue_id for queue_id in message.queues if queue_id in self._counts]
+        found = [queue_id for queue_id in queues if queue_id in self._counts]
         if not found or not self._not_own:
             return bool(found)
-        return any(self._wants(queue_id, message) for queue_id in found)
+        return any(self._wants(queue_id, image) for queue_id in found)
 
-    def _wants(self, queue_id: int, message: StoreMessage) -> bool:
+    def _wants(self, queue_id: int, image: RecordView) -> bool:
         """A client has a queue once at most with No Local: shared subscriptions cannot have it."""
         not_own = self._not_own.get(queue_id)
         if not_own is None or self._counts[queue_id] > 1:
             return True
-        return property_value(message, CLIENT_ID_KEY).decode("utf-8", "replace") not in not_own
+        return property_value(image, CLIENT_ID_KEY).decode("utf-8", "replace") not in not_own
 
     def _note(self, client_id: str, queue_id: int, options: int) -> None:
         if options & NO_LOCAL:

@@ -13,12 +13,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.publishing.append import image_message
-from broker.publishing.placement import KIND_MQTT
 from broker.requests.access import SESSION
 from broker.requests.tools import Feature, RequestTools
 from broker.store.errors import StoreError
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from broker.wills.wills import StoredWill, Wills
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.will_body import WillDue, WillVerdict
@@ -26,7 +24,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
-from remoting.protocol.records.image import QUEUE_INDEX_ANY, check_image, encode_image
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.names import parent_topic
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
 from remoting.transport.contracts import Handler, Peer
@@ -158,7 +156,7 @@ class WillRequests:
         wills = self._wills
         removal = wills.remove(will)
         try:
-            self._store.append([message], changes=[removal])
+            self._store.append(message, changes=[removal])
         except LocalMisuse as error:
             wills.keep(will)
             self._drop(will, "refused", str(error))
@@ -174,7 +172,7 @@ class WillRequests:
         self._metrics.wills.child(outcome).value += 1
         self._log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
 
-    def _message(self, will: StoredWill) -> StoreMessage:
+    def _message(self, will: StoredWill) -> Placed:
         """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
         spec = will.record().spec
         image = encode_image(
@@ -184,7 +182,7 @@ class WillRequests:
             properties=[(MQTT_TOPIC_KEY, spec.topic), (CLIENT_ID_KEY, will.client_id.encode()), *spec.properties],
             body=spec.payload,
         )
-        return self._placement.place(image_message(check_image(image, 0, 0)), KIND_MQTT, QUEUE_INDEX_ANY)
+        return self._placement.placed(image)
 
 
 class WillFeature(Feature):

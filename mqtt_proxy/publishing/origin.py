@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from remoting.protocol.bodies.append_body import decode_unwanted
+from remoting.protocol.records.image import iter_images
+from remoting.protocol.records.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
     from mqtt_proxy.publishing.publisher import Run
@@ -52,7 +54,9 @@ def tell_unwanted(runs: Sequence[Run], reply: bytes) -> None:
         return
     first = 0
     for run in runs:
-        found = [packet_id for number, packet_id in enumerate(run.ids, first) if packet_id and number in unwanted]
+        ids = iter(run.packet_ids)
+        each = [next(ids) if image.flags & FLAG_QOS_MASK else 0 for image in iter_images(run.images)]
+        found = [packet_id for number, packet_id in enumerate(each, first) if packet_id and number in unwanted]
         if found and run.origin.asks:
             run.origin.unwanted(found)
         first += run.count

@@ -6,17 +6,19 @@ from remoting.inprocess cimport InProcessConnection
 
 cdef class Run:
     cdef public object origin
-    cdef public list images, packet_ids
+    cdef public bytes images
+    cdef public list packet_ids
     cdef public Py_ssize_t size_bytes, count
-    cdef public tuple plain
-    cdef public object ids
+    cdef public bint plain
 
 cdef class Frame:
     cdef public list runs
     cdef public Py_ssize_t size_bytes
 
     @cython.locals(run=Run)
-    cpdef list plain(self)
+    cpdef bytes images(self)
+    @cython.locals(run=Run)
+    cpdef bint is_plain(self)
 
 cdef class Publisher:
     cdef Link _link
@@ -27,7 +29,7 @@ cdef class Publisher:
     cdef bint _scheduled, _asks
     cdef public Py_ssize_t pending_bytes
 
-    @cython.locals(run=Run, size_bytes=Py_ssize_t, packet_ids=list, born_ms=cython.longlong)
+    @cython.locals(run=Run, images=bytes, packet_ids=list, born_ms=cython.longlong, plain=bint)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
     cpdef go_on(self)
     cpdef _schedule(self)

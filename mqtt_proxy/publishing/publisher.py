@@ -22,23 +22,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
-from mqtt_proxy.mqtt.codec.publish import survey
+from mqtt_proxy.mqtt.session import scan
 from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
 from mqtt_proxy.publishing.unanswered import Unanswered
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name
-from remoting.protocol.records.image import encode_mqtt_image
-from remoting.protocol.records.mqtt_properties import to_pairs
-from remoting.protocol.records.record import FLAG_RETAIN
-from remoting.transport.direct import PlainRun
-from remoting.transport.plain_publish import PlainPublish
+from remoting.protocol.records.image import iter_images
+from remoting.protocol.records.record import FLAG_QOS_MASK
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -54,57 +51,34 @@ FAULTS_OF_A_MESSAGE = frozenset(
 )
 """Refusals that concern one message and not the broker's state."""
 
-QOS_EXACT = 2
 APPENDS_IN_FLIGHT = 2
 """While this many appends wait for the disk, further publishes gather: one is being flushed, one is ready for the next
 flush, and what comes after could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
 GATHERED_BYTES_MAX = 256 * 1024
 """Gathered publishes of this size go out however many appends are in flight."""
 
-PLAIN_BYTES = 128
-"""What a publish that is handed over as it is counts for beside topic and payload."""
-
 
 class Run:
-    """Consecutive messages of one origin, as they go into a frame or, in one process, as they are."""
+    """Consecutive messages of one origin, as record images back to back."""
 
-    __slots__ = ("count", "ids", "images", "origin", "packet_ids", "plain", "size_bytes")
+    __slots__ = ("count", "images", "origin", "packet_ids", "plain", "size_bytes")
 
-    def __init__(
-        self,
-        origin: Origin,
-        images: list[bytes],
-        packet_ids: list[int],
-        size_bytes: int,
-        count: int,
-        plain: PlainRun | None = None,
-        ids: Sequence[int] = (),
-    ) -> None:
+    def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int, plain: bool) -> None:
+        """`plain`: the broker has nothing to look at and nothing to say but that they are stored."""
         self.origin = origin
         self.images = images
         self.packet_ids = packet_ids
-        self.size_bytes = size_bytes
+        self.size_bytes = len(images)
         self.count = count
         self.plain = plain
-        self.ids = ids
-        """Packet id of each image, 0 for QoS 0; of a plain run the publishes say it."""
 
     def apart(self) -> list[Run]:
         """The same messages as runs of one each."""
-        if self.plain is not None:
-            client_id, born_ms, publishes = self.plain
-            size = self.size_bytes // self.count
-            runs = [
-                Run(self.origin, [], [one.packet_id] if one.packet_id else [], size, 1, (client_id, born_ms, [one]))
-                for one in publishes
-            ]
-        else:
-            runs = [
-                Run(self.origin, [image], [packet_id] if packet_id else [], len(image), 1, None, (packet_id,))
-                for image, packet_id in zip(self.images, self.ids, strict=True)
-            ]
-        runs[-1].size_bytes += self.size_bytes - sum(run.size_bytes for run in runs)
-        return runs
+        ids = iter(self.packet_ids)
+        return [
+            Run(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1, self.plain)
+            for image in iter_images(self.images)
+        ]
 
 
 class Frame:
@@ -118,38 +92,13 @@ class Frame:
         for run in runs:
             self.size_bytes += run.size_bytes
 
-    def images(self) -> Iterator[bytes]:
+    def images(self) -> bytes:
         """All images in order."""
-        for run in self.runs:
-            yield from run.images if run.plain is None else encode_run(*run.plain)
+        return b"".join([run.images for run in self.runs])
 
-    def plain(self) -> list[PlainRun] | None:
-        """All runs as they are, None when some are for a frame only."""
-        plain: list[PlainRun] = []
-        for run in self.runs:
-            if run.plain is None:
-                return None
-            plain.append(run.plain)
-        return plain
-
-
-def encode_run(
-    client_id: bytes, born_ms: int, publishes: Sequence[PlainPublish], *, exact: bool = False
-) -> list[bytes]:
-    """The record images of what one client sent in one read; `exact`: the broker notes the ids of QoS 2."""
-    encode = encode_mqtt_image
-    return [
-        encode(
-            one.topic,
-            one.payload,
-            one.qos | FLAG_RETAIN if one.retain else one.qos,
-            born_ms,
-            client_id,
-            one.packet_id if exact and one.qos == QOS_EXACT else 0,
-            to_pairs(properties) if (properties := getattr(one, "properties", None)) is not None else (),
-        )
-        for one in publishes
-    ]
+    def is_plain(self) -> bool:
+        """Whether all runs are."""
+        return not [run for run in self.runs if not run.plain]  # no closure where typed
 
 
 class Publisher:
@@ -186,20 +135,18 @@ class Publisher:
     def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
         """`publish` as the hot path calls it."""
         born_ms = self._now_ns() // 1_000_000
-        plain, size_bytes, packet_ids = survey(publishes, exact)
+        try:
+            images, packet_ids, plain = scan.choice.core.images(publishes, client_id, born_ms, exact)
+        except LocalMisuse as error:
+            self._metrics.refused_publishes.child("broker_refused").value += len(publishes)
+            origin.rejected(f"broker_refused: {error}")
+            return
         if self._asks and packet_ids and origin.asks:
             plain = False
-        if plain and self._link.open_direct() is not None:
-            size_bytes += PLAIN_BYTES * len(publishes)
-            run = Run(origin, [], packet_ids, size_bytes, len(publishes), (client_id, born_ms, publishes))
-        else:
-            images = encode_run(client_id, born_ms, publishes, exact=exact)
-            size_bytes = sum(map(len, images))
-            ids = [one.packet_id for one in publishes]
-            run = Run(origin, images, packet_ids, size_bytes, len(publishes), None, ids)
+        run = Run(origin, images, packet_ids, len(publishes), plain)
         self._gathered.append(run)
-        self.pending_bytes += size_bytes
-        self._gathered_bytes += size_bytes
+        self.pending_bytes += run.size_bytes
+        self._gathered_bytes += run.size_bytes
         if self.pending_bytes > self._high_bytes and origin not in self._held:
             self._held[origin] = None
             self._metrics.publish_pauses.value += 1
@@ -275,12 +222,11 @@ class Publisher:
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
         self._metrics.append_frames.value += 1
+        body = frame.images()
         direct = self._link.open_direct()
-        plain = frame.plain() if direct is not None else None
-        if direct is not None and plain is not None:
-            direct.append(plain, functools.partial(self._answered, frame, b""))
+        if direct is not None and frame.is_plain():
+            direct.append(body, functools.partial(self._answered, frame, b""))
             return
-        body = b"".join(frame.images())
         fields = {SUBSCRIBERS_FIELD: "1"} if self._asks and is_asked(frame.runs) else None
         done = functools.partial(self._answered, frame)
         self._link.call(RequestCode.APPEND_MANY, body, done, self._timeout_ms, fields=fields)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from remoting.protocol.records.image import image_views
+from remoting.protocol.records.image import iter_images
 from remoting.protocol.records.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
@@ -74,23 +74,14 @@ class Unanswered:
 
 def each_qos(run: Run) -> list[int]:
     """The QoS of every message of a run."""
-    if run.plain is not None:
-        return [one.qos for one in run.plain[2]]
-    return [image.flags & FLAG_QOS_MASK for image in image_views(b"".join(run.images))]
+    return [image.flags & FLAG_QOS_MASK for image in iter_images(run.images)]
 
 
 def again(run: Run, each: Sequence[int]) -> Run | None:
     """What of a run may be sent twice; None when nothing is left."""
     if all(each):
         return run
-    kept = [one for one, qos in zip(run.apart(), each, strict=True) if qos]
+    kept = [bytes(image.raw) for image in iter_images(run.images) if image.flags & FLAG_QOS_MASK]
     if not kept:
         return None
-    size_bytes = sum(one.size_bytes for one in kept)
-    make = type(run)
-    if run.plain is not None:
-        client_id, born_ms, _publishes = run.plain
-        publishes = [one.plain[2][0] for one in kept if one.plain is not None]
-        return make(run.origin, [], run.packet_ids, size_bytes, len(kept), (client_id, born_ms, publishes))
-    images = [one.images[0] for one in kept]
-    return make(run.origin, images, run.packet_ids, size_bytes, len(kept), None, [one.ids[0] for one in kept])
+    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept), run.plain)

@@ -10,14 +10,13 @@ on at once; whoever cannot write the bytes calls `Ring.undo`. Thread rule: loop 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from broker.store.store_message import StoreMessage
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
 
 RETAINED_MASK = FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED
@@ -25,6 +24,10 @@ RETAINED_VALUE = FLAG_MQTT | FLAG_RETAIN
 """A message whose flags under the mask are this sets or clears the retained message of its topic."""
 
 Column = npt.NDArray[Any]
+Blob = bytes | bytearray | memoryview
+Starts = npt.NDArray[np.uint32]
+QueuesOfTopic = tuple[tuple[int, ...], ...]
+"""The queues of a topic by number, each as a message to it has them."""
 SLOT = np.dtype([
     ("offset", "<i8"), ("position", "<i8"), ("size", "<u4"), ("tag", "<u4"), ("count", "<u4"), ("prev", "<u4"),
 ])  # fmt: skip
@@ -79,7 +82,7 @@ class Encoded(Protocol):
     offsets: list[int]
     """Per message its offset in its first queue, -1 when it has none."""
     retained: list[tuple[int, int]]
-    """(index of the message, log position) of those that set or clear a retained message."""
+    """(where the image begins, log position) of those that set or clear a retained message."""
     controls: list[int]
     """Log position of each control record."""
     keyed: bool
@@ -175,8 +178,8 @@ class Encoder(Protocol):
     def encode(
         self,
         ring: Ring,
-        messages: Sequence[StoreMessage],
-        controls: int,
+        images: bytes,
+        queues: list[tuple[int, ...]],
         atomic: bool,
         store_ms: int,
         queue_limit: int,
@@ -184,7 +187,7 @@ class Encoder(Protocol):
         segment_end: int,
         next_segment: NextSegment,
     ) -> Encoded:
-        """Return the records of `messages`, the last `controls` of which are control records, from `position` on.
+        """Return the records of the images, back to back, from `position` on; `queues` of each, the parent queue first.
 
         Raises RecordTooLarge, LocalMisuse, and what `next_segment` raises; the rows are as before then.
         """  # fmt: skip
@@ -217,14 +220,39 @@ class Pen(Protocol):
         ...
 
     def write(
-        self, messages: Sequence[StoreMessage], atomic: bool, store_ms: int, position: int, first: int, count: int
+        self,
+        images: bytes,
+        queues: list[tuple[int, ...]],
+        atomic: bool,
+        store_ms: int,
+        position: int,
+        first: int,
+        count: int,
     ) -> Encoded | None:
-        """Append `messages` at `position`, their entries behind number `count`, when `first` is the oldest live one.
+        """Append the images at `position`, their entries behind number `count`, when `first` is the oldest live one.
 
         None when they do not fit the stretch or the ring: nothing has happened then. Raises what `Encoder.encode`
         raises, and OSError; the rows are as before then.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Where messages go: what the placement knows, as the walk over images asks it."""
+
+    queues: Mapping[bytes, tuple[int, ...]]
+    """MQTT topic -> queue ids, those at hand; a dict."""
+    missed: Callable[[bytes], tuple[int, ...]]
+    """The same for topics not in there; raises Refused."""
+    writable: Callable[[bytes], tuple[tuple[tuple[int, ...], ...], int]]
+    """RocketMQ topic -> (its queues by number, how many messages took turns); Refused when it takes no writes."""
+    turned: Callable[[bytes, int], None]
+    """Told how many more messages took turns in a topic's queues."""
+    too_large: Callable[[int, int], Exception]
+    """What is raised for a body and properties of such sizes, one of which is above its limit."""
+    body_bytes_max: int
+    properties_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from typing import Protocol, TypeVar
 
 from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.transport.contracts import Peer
-from remoting.transport.plain_publish import PlainPublish
 
 T = TypeVar("T")
 
@@ -34,9 +33,6 @@ Records of other queues may be among them, and any may be missing."""
 Said = Callable[[T | None, Exception | None], None]
 """Called once: an answer that is confirmed and None, or None and the `Refused` that a frame would be answered with."""
 
-PlainRun = tuple[bytes, int, Sequence[PlainPublish]]
-"""(client id, born_ms, publishes): what one client sent in one read."""
-
 
 class DirectPort(Protocol):
     """A broker of this process."""
@@ -45,8 +41,8 @@ class DirectPort(Protocol):
     def open(self) -> bool:
         """Whether everybody may publish; if not, frames go through the checks."""
 
-    def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
-        """Append messages in order; `stored` follows."""
+    def append(self, images: bytes, stored: Stored) -> None:
+        """Append the messages of these record images, in order; `stored` follows."""
 
     def session_open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
         """Take a client's session for the proxy at `peer`."""

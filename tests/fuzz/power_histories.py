@@ -138,7 +138,7 @@ def _write(store: LogStore, number: int, workload: int) -> int:
     done = operation(number, workload)
     names = done.names()
     ids = dict(zip(names, store.queues.open_all(names), strict=True))
-    return store.append(done.messages(number, ids), changes=done.changes).end_position
+    return store.append(*done.messages(number, ids), changes=done.changes).end_position
 
 
 def _expire(bench: ReplicaBench) -> None:

@@ -18,7 +18,7 @@ def told(directory: Path, workload: int = 5, count: int = 40) -> dict:
     for number in range(count):
         done = operation(number, workload)
         ids = dict(zip(done.names(), bench.store.queues.open_all(done.names()), strict=True))
-        bench.store.append(done.messages(number, ids), changes=done.changes)
+        bench.store.append(*done.messages(number, ids), changes=done.changes)
     bench.settle()
     bench.reopen()
     found = report(bench.store)

@@ -141,7 +141,7 @@ class Victim:
                 self._failed = True
                 self.say("failed")
                 try:
-                    store.append([message([0], b"no")])
+                    store.append(message([0], b"no"))
                 except StoreFailed:
                     return False
                 raise AssertionError("an append was taken after the failure") from None
@@ -158,11 +158,11 @@ class Victim:
                 store.queues.delete([doomed])
             names = done.names()
             ids = dict(zip(names, store.queues.open_all(names), strict=True))
-            end = store.append(done.messages(number, ids), changes=done.changes).end_position
+            end = store.append(*done.messages(number, ids), changes=done.changes).end_position
             store.when_confirmed(end, lambda error: self.say("lost" if error else "confirmed", end, number))
         if done.loose:
             loose = store.queues.open(b"loose")
-            store.append([message([loose], b"loose") for _ in range(done.loose)])
+            store.append(*[message([loose], b"loose") for _ in range(done.loose)])
 
     def _turn(self) -> None:
         while self._due:
@@ -175,7 +175,7 @@ class Victim:
         if not queues:
             return []
         try:
-            made = store.append([message([queue], b"loose") for queue in queues])
+            made = store.append(*[message([queue], b"loose") for queue in queues])
         except StoreFull:
             return []
         while store.confirm_position < made.end_position:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
 from tests.sim.stores import message
 
 LIGHTS = 30
@@ -33,18 +33,18 @@ class Operation:
     changes: list[StateChange] = field(default_factory=list)
     loose: int = 0
 
-    def messages(self, number: int, ids: dict[bytes, int]) -> list[StoreMessage]:
+    def messages(self, number: int, ids: dict[bytes, int]) -> list[Placed]:
         """The messages of the group."""
         made = []
         for at, (names, body) in enumerate(zip(self.queues, self.bodies, strict=True)):
             topic = self.retained[0] if self.retained and at == 0 else None
+            flags = (RETAIN if topic else 0) | (BATCH_FORMAT if self.counts[at] else 0)
             made.append(
-                message([ids[name] for name in names], body, flags=RETAIN if topic else 0, mqtt_topic=topic)
+                message(
+                    [ids[name] for name in names], body, flags=flags, mqtt_topic=topic, count=self.counts[at] or 1,
+                    producer_seq=number * SEQUENCE_STEP + at,
+                )
             )  # fmt: skip
-            made[-1].producer_seq = number * SEQUENCE_STEP + at
-            if self.counts[at]:
-                made[-1].flags |= BATCH_FORMAT
-                made[-1].count = self.counts[at]
         return made
 
     def names(self) -> list[bytes]:

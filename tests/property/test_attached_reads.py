@@ -67,14 +67,13 @@ class World:
             queues = chance.sample(self.queues, chance.randint(1, 2))
             count = chance.choice([1, 1, 1, 5])
             body = b"%d" % self.made + b" " * chance.choice([0, 0, 300])
-            made = message(queues, body, flags=(1 << FLAG_FORMAT_SHIFT) if count > 1 else 0)
-            made.count = count
+            made = message(queues, body, flags=(1 << FLAG_FORMAT_SHIFT) if count > 1 else 0, count=count)
             self.made += 1
             sent.append(made)
             for queue in queues:
                 self.lists[queue].append((ends[queue], count, body))
                 ends[queue] += count
-        self.bench.store.append(sent)
+        self.bench.store.append(*sent)
         self.bench.settle()
 
     def run(self, _seed: int) -> None:

@@ -101,7 +101,7 @@ class KeyMachine(RuleBasedStateMachine):
             meant.append((topic, frozenset() if hidden else {*keys, found_by_unique} - {b""}, found_by_unique, body))
         store = self.bench.store
         first = store.end_position
-        store.append(batch, atomic=atomic)
+        store.append(*batch, atomic=atomic)
         end = store.end_position
         for (position, data), (topic, keys, unique, body) in zip(walk(store.directory, first, end), meant, strict=True):
             (store_ms,) = struct.unpack_from("<q", data, 32)

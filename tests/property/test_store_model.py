@@ -159,7 +159,7 @@ class StoreMachine(RuleBasedStateMachine):
         sent, messages = mixed(random.Random(seed), sorted(self.model.queues), count, size, self.number)
         self.number += count
         first = self.store.end_position
-        self.store.append(messages, atomic=atomic, changes=[StateChange(*change) for change in changes])
+        self.store.append(*messages, atomic=atomic, changes=[StateChange(*change) for change in changes])
         self.told(first, sent, changes, atomic=atomic)
 
     @rule(changes=st.lists(state_changes, min_size=1, max_size=6))

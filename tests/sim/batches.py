@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed, together
 from remoting.native.contracts import ROW_WORDS, SLOT, Core, Encoded
+from remoting.protocol.records.image import encode_control_image
 from remoting.protocol.records.record import (
     CODEC_LZ4,
     FLAG_CODEC_SHIFT,
@@ -20,6 +21,7 @@ from remoting.protocol.records.record import (
     FLAG_STAGED,
     FORMAT_ARROW,
 )
+from tests.support.images import placed
 
 FLAGS_BATCH = FORMAT_ARROW << FLAG_FORMAT_SHIFT | CODEC_LZ4 << FLAG_CODEC_SHIFT
 
@@ -28,27 +30,28 @@ CAPACITY = 64
 
 
 @st.composite
-def messages(draw: Any) -> StoreMessage:
-    """A message whose meta has the lengths it says."""
-    pairs = draw(st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=9)), max_size=3))
-    topic, keys, tags = draw(st.tuples(*[st.binary(max_size=7)] * 3))
-    raw = b"".join(part for pair in pairs for part in pair)
-    table = b"".join(len(part).to_bytes(2, "little") for pair in pairs for part in pair)
-    body = draw(st.binary(max_size=60))
-    flags = draw(st.sampled_from([0, FLAG_MQTT, FLAG_MQTT | FLAG_RETAIN, FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED]))
+def messages(draw: Any) -> Placed:
+    """A message of any kind."""
     count = draw(st.sampled_from([1, 1, 2, 65_536]))
+    flags = draw(st.sampled_from([0, FLAG_MQTT, FLAG_MQTT | FLAG_RETAIN, FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED]))
     flags |= FLAGS_BATCH if count > 1 or draw(st.booleans()) else 0
-    return StoreMessage(
-        tuple(draw(st.lists(st.integers(0, QUEUES - 1), max_size=4))), draw(st.integers(-(2**40), 2**40)),
-        flags | draw(st.sampled_from([0, FLAG_GROUP_OPEN, 0xFFFF0001])), draw(st.integers(0, 2**32 - 1)), len(pairs),
-        len(topic), len(keys), len(tags), len(raw), table + topic + keys + tags + raw,
-        memoryview(body) if draw(st.booleans()) else body, draw(st.sampled_from([0, 7, 2**64 - 1])), count,
-    )  # fmt: skip
+    return placed(
+        draw(st.lists(st.integers(0, QUEUES - 1), max_size=4)),
+        draw(st.binary(max_size=60)),
+        flags=flags | draw(st.sampled_from([0, FLAG_GROUP_OPEN, 0xFFFF0001])),
+        born_ms=draw(st.integers(-(2**40), 2**40)),
+        topic=draw(st.binary(max_size=7)),
+        keys=draw(st.binary(max_size=7)),
+        tags=draw(st.one_of(st.binary(max_size=7), st.text(max_size=4).map(str.encode))),
+        properties=draw(st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=9)), max_size=3)),
+        count=count,
+        producer_seq=draw(st.sampled_from([0, 7, 2**64 - 1])),
+    )
 
 
-def bare(body: bytes) -> StoreMessage:
-    """What a control record is made of."""
-    return StoreMessage((), 9, 0, 0, 0, 0, 0, 0, 0, b"", body)
+def bare(body: bytes) -> Placed:
+    """A control record."""
+    return Placed(encode_control_image(body, 9), [()])
 
 
 @dataclass
@@ -72,11 +75,12 @@ class Bench:
         self.made.append(position)
         return position + self.segment
 
-    def encode(self, batch: list[StoreMessage], controls: int = 0, *, atomic: bool = False) -> Encoded:
+    def encode(self, batch: list[Placed], *, atomic: bool = False) -> Encoded:
         """Encode a batch where the last one ended."""
         end = self.position // self.segment * self.segment + self.segment
+        whole = together(batch)
         made = self.encoder.encode(
-            self.ring, batch, controls, atomic, 77, QUEUES, self.position, end, self.next_segment
+            self.ring, whole.images, whole.queues, atomic, 77, QUEUES, self.position, end, self.next_segment
         )
         self.position = made.end_position
         return made

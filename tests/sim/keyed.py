@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from broker.store.keys.key_store import KeyQuestion
 from broker.store.log_store import LogStore
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.protocol.records.properties import UNIQUE_KEY
 from remoting.protocol.records.record import BATCH, CONTROL, FILLER, FLAG_MQTT, FLAG_STAGED, MESSAGE, RecordView
+from tests.support.images import placed
 from tests.support.records import make_record
 
 WORDS = st.sampled_from([b"", b"a", b"b", b"ab", b"k1", b"k2", b"\xff\0", b"x" * 30])
@@ -47,14 +48,10 @@ def back_to_back(records: list[dict[str, Any]], base: int = 0) -> tuple[bytes, l
 
 def keyed_message(
     queues: Sequence[int], body: bytes, *, keys: bytes = b"", unique: bytes = b"", topic: bytes = b"t", flags: int = 0
-) -> StoreMessage:
+) -> Placed:
     """A message as a RocketMQ client's is stored."""
-    name = UNIQUE_KEY if unique else b""
-    table = len(name).to_bytes(2, "little") + len(unique).to_bytes(2, "little") if unique else b""
-    meta = table + topic + keys + name + unique
-    return StoreMessage(
-        tuple(queues), 5, flags, 0, int(bool(unique)), len(topic), len(keys), 0, len(name + unique), meta, body
-    )  # fmt: skip
+    properties = [(UNIQUE_KEY, unique)] if unique else []
+    return placed(queues, body, flags=flags, topic=topic, keys=keys, properties=properties)
 
 
 def found(store: LogStore, key: bytes, **question: Any) -> list[bytes]:

@@ -88,7 +88,7 @@ class Walk:
             messages.append(keyed_message([chance.choice(queues)], b"keyed%d" % self.number, keys=keys))
         self.number += len(messages)
         changes = [self._state() for _ in range(chance.choice([0, 0, 0, 2]))]
-        store.append(messages, atomic=chance.random() < 0.4, changes=changes)
+        store.append(*messages, atomic=chance.random() < 0.4, changes=changes)
 
     def _state(self) -> StateChange:
         value = None if self.chance.random() < 0.3 else b"%d" % self.number

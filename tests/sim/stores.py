@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from broker.store.log_store import LogStore
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
-from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW
+from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW, MQTT_TOPIC_KEY
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.sim.store_model import Sent
+from tests.support.images import placed
 
 SMALL: dict[str, Any] = {
     "segment_size_bytes": 16 * 1024,
@@ -87,15 +89,17 @@ class StoreBench:
 
 
 def message(
-    queues, body: bytes, *, flags: int = 0, topic: bytes = b"t", mqtt_topic: bytes | None = None
-) -> StoreMessage:
+    queues: Sequence[int],
+    body: bytes,
+    *,
+    flags: int = 0,
+    topic: bytes = b"t",
+    mqtt_topic: bytes | None = None,
+    **more: int,
+) -> Placed:
     """A message with a topic and, when given, its MQTT topic."""
-    if mqtt_topic is None:
-        return StoreMessage(tuple(queues), 5, flags, 0, 0, len(topic), 0, 0, 0, topic, body)
-    key = b"originMqttTopic"
-    table = len(key).to_bytes(2, "little") + len(mqtt_topic).to_bytes(2, "little")
-    meta = table + topic + key + mqtt_topic
-    return StoreMessage(tuple(queues), 5, flags, 0, 1, len(topic), 0, 0, len(key) + len(mqtt_topic), meta, body)
+    properties = [] if mqtt_topic is None else [(MQTT_TOPIC_KEY, mqtt_topic)]
+    return placed(queues, body, flags=flags, topic=topic, properties=properties, **more)
 
 
 def bodies(store: LogStore, queue: int) -> list[bytes]:
@@ -109,7 +113,7 @@ def bodies(store: LogStore, queue: int) -> list[bytes]:
 
 def mixed(
     chance: random.Random, queues: list[int], count: int, size: int, number: int
-) -> tuple[list[Sent], list[StoreMessage]]:
+) -> tuple[list[Sent], list[Placed]]:
     """Messages to one to three queues each, some retained, some batches; for the model and for the store."""
     sent, messages = [], []
     for at in range(count):
@@ -121,6 +125,5 @@ def mixed(
         held = chance.choice([1, 2, 7, 300]) if batch else 1
         flags = FLAG_MQTT | FLAG_RETAIN if topic else FORMAT_ARROW << FLAG_FORMAT_SHIFT if batch else 0
         sent.append(Sent(picked, body, held, topic, batch))
-        messages.append(message(picked, body, flags=flags, mqtt_topic=topic))
-        messages[-1].count = held
+        messages.append(message(picked, body, flags=flags, mqtt_topic=topic, count=held))
     return sent, messages

@@ -23,9 +23,9 @@ import structlog
 
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
+from tests.support.images import placed
 
 BODY = struct.Struct("<QQ")
 LIGHTS = 7
@@ -95,13 +95,12 @@ class Writer:
         padding = bytes(self._orders.body_size - BODY.size)
         now_ns = time.monotonic_ns()
         messages = [
-            StoreMessage(
-                (self._parent, self._lights[number % LIGHTS]), 0, 0, 0, 0, len(META), 0, 0, 0, META,
-                BODY.pack(number, now_ns) + padding,
+            placed(
+                (self._parent, self._lights[number % LIGHTS]), BODY.pack(number, now_ns) + padding, topic=META,
             )
             for number in range(self._next, self._next + self._orders.batch)
         ]  # fmt: skip
-        self._store.append(messages)
+        self._store.append(*messages)
         self._next += len(messages)
 
     def _turn(self) -> None:

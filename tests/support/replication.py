@@ -45,7 +45,7 @@ def append(store: LogStore, count: int, size: int = 100) -> int:
     """Append messages; where the log ends then."""
     queue = store.queues.open(b"q")
     for number in range(count):
-        store.append([message([queue], b"%06d" % number + bytes(size))])
+        store.append(message([queue], b"%06d" % number + bytes(size)))
     return store.end_position
 
 

@@ -13,8 +13,9 @@ from broker.store import hot
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog, Piece
 from broker.store.log.segment import Segment
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.native.contracts import Encoded
+from remoting.protocol.records.image import encode_control_image
 
 QUEUES_PER_RECORD_MAX = 1024
 """Queues one record may be dispatched to; a topic that matches more wildcard filters than this is refused."""
@@ -43,25 +44,26 @@ class RecordEncoder:
 
     def encode(
         self,
-        messages: Sequence[StoreMessage],
+        placed: Placed,
         controls: Sequence[bytes],
         *,
         atomic: bool,
         store_ms: int,
         queue_limit: int,
     ) -> Encoded:
-        """Return the batch that appends `messages`, then control records with these bodies.
+        """Return the batch that appends the messages, then control records with these bodies.
 
         Raises RecordTooLarge, LocalMisuse, OSError (no room for the next segment); the log is unchanged then.
         """
+        images, queues = placed.images, placed.queues
         if controls:
-            bare = [StoreMessage((), store_ms, 0, 0, 0, 0, 0, 0, 0, b"", body) for body in controls]
-            messages = [*messages, *bare]
+            images = b"".join([images, *[encode_control_image(body, store_ms) for body in controls]])
+            queues = [*queues, *[() for _body in controls]]
         position, segment = self._log.end, self._segment
-        if messages and (segment is None or not segment.base <= position < segment.end):
+        if queues and (segment is None or not segment.base <= position < segment.end):
             segment = self._segment = self._log.segment_to_append(position)
         return self._encoder.encode(
-            self._index.tail.ring, messages, len(controls), atomic, store_ms, queue_limit, position,
+            self._index.tail.ring, images, queues, atomic, store_ms, queue_limit, position,
             segment.end if segment is not None else position, self._next_segment,
         )  # fmt: skip
 

@@ -21,10 +21,10 @@ from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.epoch_file import Epoch, epoch_at, save_epochs, with_epoch
 from broker.store.log.segment import Segment
 from broker.store.log.taken_group import taken_groups
+from broker.store.placed import Placed
 from broker.store.recovery.replayer import Replayer, Stretch
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES_MIN
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import Encoded, EntryBlock, Progress
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
@@ -108,7 +108,7 @@ class ReplicaWriter:
 
     def append(
         self,
-        messages: Sequence[StoreMessage],
+        placed: Placed,
         changes: Sequence[StateChange],
         *,
         atomic: bool,
@@ -116,7 +116,7 @@ class ReplicaWriter:
     ) -> Encoded:
         """Refuse: a replica says nothing of its own."""
         raise LocalMisuse(
-            f"{len(messages)} messages and {len(changes)} changes for a replica (atomic {atomic}, {essential})"
+            f"{len(placed)} messages and {len(changes)} changes for a replica (atomic {atomic}, {essential})"
         )
 
     def append_raw(self, part: RawPart) -> int:

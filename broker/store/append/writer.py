@@ -17,12 +17,13 @@ from broker.store.keys.key_store import KeyStore
 from broker.store.log.confirm import Confirm
 from broker.store.log.disk_guard import DiskGuard
 from broker.store.log.failure import Failure
+from broker.store.placed import Placed
 from broker.store.recovery.opened import Opened
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange, encode_changes, split_batches
-from broker.store.store_message import StoreMessage, mqtt_topic
 from remoting.native.contracts import KEPT_BYTES_MAX, Encoded
+from remoting.protocol.records.record import RecordView
 from runtime.clock import Clock
 
 
@@ -119,7 +120,7 @@ class Writer:
 
     def append(
         self,
-        messages: Sequence[StoreMessage],
+        placed: Placed,
         changes: Sequence[StateChange],
         *,
         atomic: bool,
@@ -130,39 +131,37 @@ class Writer:
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
         """
         if changes or self._failure.error is not None or self._guard.full or self._armed:
-            return self._append(messages, changes, atomic=atomic, essential=essential)
+            return self._append(placed, changes, atomic=atomic, essential=essential)
         log, tail, now_ms = self._log, self._tail, self._now_ns() // 1_000_000
         if now_ms < self.last_store_ms:
             now_ms = self.last_store_ms
         try:
-            batch = self._pen.write(messages, atomic, now_ms, log.end, tail.first, tail.count)
+            batch = self._pen.write(placed.images, placed.queues, atomic, now_ms, log.end, tail.first, tail.count)
         except OSError as error:
             raise self._not_written(error) from error
         if batch is None:
-            return self._append(messages, changes, atomic=atomic, essential=essential)
+            return self._append(placed, changes, atomic=atomic, essential=essential)
         self.last_store_ms = now_ms
         log.end = self._index.end_position = batch.end_position
         tail.count += len(batch.entries)
         if batch.keyed:
             self._indexing.take_keys(batch)
         self._confirm.add_group(batch)
-        self.messages_total += len(messages)
+        self.messages_total += len(placed.queues)
         self._written()
         if batch.retained:
-            self._apply_state(batch, messages, ())
+            self._apply_state(batch, placed, ())
         if tail.count - tail.first >= self._flush_entries:
             self._path.index_flusher.flush_if_full()
         return batch
 
-    def _append(
-        self, messages: Sequence[StoreMessage], changes: Sequence[StateChange], *, atomic: bool, essential: bool
-    ) -> Encoded:
+    def _append(self, placed: Placed, changes: Sequence[StateChange], *, atomic: bool, essential: bool) -> Encoded:
         """Do what the pen does not: state changes, new files, batches larger than the tail, armed faults."""
         self._failure.check(essential=essential)
         groups = list(split_batches(changes)) if changes else []
         controls = [encode_changes(group) for group in groups]
         now_ms = max(self._path.clock.now_ms(), self.last_store_ms)
-        batch = self._write(messages, controls, now_ms, atomic=atomic)
+        batch = self._write(placed, controls, now_ms, atomic=atomic)
         if batch.end_position == batch.first_position:
             return batch
         self.last_store_ms = now_ms
@@ -170,10 +169,10 @@ class Writer:
         if batch.end_position - batch.first_position > KEPT_BYTES_MAX:
             batch.forget_bytes()
         self._confirm.add_group(batch)
-        self.messages_total += len(messages)
+        self.messages_total += len(placed.queues)
         self._written()
         if groups or batch.retained:
-            self._apply_state(batch, messages, groups)
+            self._apply_state(batch, placed, groups)
         self._path.index_flusher.flush_if_full()
         self._aim()
         return batch
@@ -192,13 +191,11 @@ class Writer:
             return self._failure.fail(failure)
         return self._failure.write_failed(error)
 
-    def _write(
-        self, messages: Sequence[StoreMessage], controls: Sequence[bytes], now_ms: int, *, atomic: bool
-    ) -> Encoded:
+    def _write(self, placed: Placed, controls: Sequence[bytes], now_ms: int, *, atomic: bool) -> Encoded:
         batch = None
         try:
             batch = self._appender.encode(
-                messages, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._path.opened.registry.next_id
+                placed, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._path.opened.registry.next_id
             )
             self._log.write(self._appender.pieces(batch), batch.end_position)
         except (OSError, StoreFailed) as error:
@@ -210,15 +207,13 @@ class Writer:
             raise
         return batch
 
-    def _apply_state(
-        self, batch: Encoded, messages: Sequence[StoreMessage], groups: Sequence[Sequence[StateChange]]
-    ) -> None:
+    def _apply_state(self, batch: Encoded, placed: Placed, groups: Sequence[Sequence[StateChange]]) -> None:
         apply = self._path.opened.tables.apply
         for at, position in batch.retained:
-            message = messages[at]
-            topic = mqtt_topic(message)
+            image = RecordView(placed.images, at)
+            topic = image.mqtt_topic
             if topic is not None:
-                value = b"" if len(message.body) else None
+                value = b"" if len(image.body) else None
                 apply(StateChange(state_kinds.RETAINED, topic, value), position)
         for position, group in zip(batch.controls, groups, strict=True):
             for change in group:

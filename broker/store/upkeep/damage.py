@@ -24,11 +24,11 @@ from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
 from broker.store.index.reader import Reader
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
+from broker.store.placed import Placed
 from broker.store.read_result import RangeResult, ReadResult
 from broker.store.recovery.opened import Opened
 from broker.store.recovery.quarantine import DamagedRange, damage_in, find_next, save_quarantine
 from broker.store.state.state_log import StateChange
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import Progress
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -156,7 +156,7 @@ LOOK_ENTRIES_MAX = 65_536
 """Entries looked at for the end of one damage; a longer one is told piece by piece."""
 _CHUNK_ENTRIES = 256
 Result = TypeVar("Result")
-Say = Callable[[Sequence[StoreMessage], Sequence[StateChange]], object]
+Say = Callable[[Placed, Sequence[StateChange]], object]
 
 
 class DamageWatch:
@@ -198,7 +198,7 @@ class DamageWatch:
         if not mending:
             return
         try:
-            say((), mending)
+            say(Placed(), mending)
             flush()
             self.quarantine.settle()
             save_quarantine(self._directory, self.quarantine)

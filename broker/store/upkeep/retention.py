@@ -25,17 +25,18 @@ from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.epoch_file import Role
+from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.queue_groups import QueueGroups
 from broker.store.state.queue_registry import carried_value
 from broker.store.state.state_log import StateChange
 from broker.store.state.state_tables import Said, StateTables
-from broker.store.store_message import StoreMessage
 from broker.store.upkeep.group_expiry import GroupExpiry
 from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.records.image import change_image
 from remoting.protocol.records.mqtt_properties import EXPIRY, expiry_of
-from remoting.protocol.records.record import HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
 
 
 def expires_ms(record: RecordView) -> int | None:
@@ -46,30 +47,21 @@ def expires_ms(record: RecordView) -> int | None:
     return None if expiry_s is None else record.store_ms + expiry_s * 1_000
 
 
-def republished(record: RecordView, now_ms: int) -> StoreMessage | None:
-    """The message as it is to be said now, without a queue; None when it has expired."""
-    n_props, topic_len, keys_len, tags_len, props_len = record.counts
-    message = StoreMessage(
-        (), record.born_ms, record.flags, record.tag_hash, n_props, topic_len, keys_len, tags_len, props_len,
-        bytes(record.meta), bytes(record.body), record.producer_seq,
-    )  # fmt: skip
+def republished(record: RecordView, now_ms: int) -> bytes | None:
+    """The image of the message as it is to be said now; None when it has expired."""
+    flags = record.flags & ~FLAG_GROUP_OPEN
     at_ms = expires_ms(record)
     if at_ms is None:
-        return message
+        return change_image(record, flags=flags, producer_seq=record.producer_seq)
     left_ms = at_ms - now_ms
     if left_ms <= 0:
         return None
     left = b"%d" % -(-left_ms // 1_000)
     pairs = [(key, left if key == EXPIRY else value) for key, value in record.properties()]
-    parts = [part for pair in pairs for part in pair]
-    names = message.meta[4 * n_props : 4 * n_props + topic_len + keys_len + tags_len]
-    lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
-    message.props_len = sum(map(len, parts))
-    message.meta = b"".join((lengths, names, *parts))
-    return message
+    return change_image(record, flags=flags, producer_seq=record.producer_seq, properties=pairs)
 
 
-Append = Callable[[Sequence[StoreMessage], Sequence[StateChange]], int]
+Append = Callable[[Placed, Sequence[StateChange]], int]
 AGE, SIZE, FULL_DISK = "age", "size", "disk_full"
 LISTS_MAX = 4
 """Lists of doomed entries taken in one step; they are short or empty when little of the state is old."""
@@ -137,7 +129,7 @@ class Retention:
         """Says some of what must outlive its segment again; called before segments below a position go, until True."""
         self.groups = QueueGroups(tables, index.forget_minimums)
         self.expiry = GroupExpiry(
-            self.groups, index, log, lambda changes: append((), changes), confirmed, age_ms=settings.retention_ms
+            self.groups, index, log, lambda changes: append(Placed(), changes), confirmed, age_ms=settings.retention_ms
         )
         index.begin_of = self.groups.begin_of
         self.expired_bytes = {AGE: 0, SIZE: 0, FULL_DISK: 0}
@@ -247,7 +239,7 @@ class Retention:
         return None
 
     def _carry(self, now_ms: int) -> None:
-        messages: list[StoreMessage] = []
+        images: list[bytes] = []
         changes: list[StateChange] = []
         found = self._doomed.some(self._settings.carry_entries_max)
         for kind, key, value, position in found:
@@ -255,10 +247,10 @@ class Retention:
             if entry is None or entry[1] != position:
                 continue  # said anew or deleted since
             if kind == state_kinds.RETAINED:
-                self._carry_retained(messages, changes, key, position, now_ms)
+                self._carry_retained(images, changes, key, position, now_ms)
             else:
                 changes.append(StateChange(kind, key, value))
-        if self._say_again(messages, changes):
+        if self._say_again(images, changes):
             self._doomed.taken(len(found))
 
     def _carry_queues(self, target: int) -> None:
@@ -278,18 +270,18 @@ class Retention:
         except StoreFull:
             return False  # the disk guard has told
 
-    def _say_again(self, messages: list[StoreMessage], changes: list[StateChange]) -> bool:
+    def _say_again(self, images: list[bytes], changes: list[StateChange]) -> bool:
         """Append what was said in a doomed segment; False when there is no room, which the disk guard has told."""
-        if messages or changes:
+        if images or changes:
             try:
-                self._carried_end = self._append(messages, changes)
+                self._carried_end = self._append(Placed(b"".join(images), [()] * len(images)), changes)
             except StoreFull:
                 return False
-            self.carried_total += len(messages) + len(changes)
+            self.carried_total += len(images) + len(changes)
         return True
 
     def _carry_retained(
-        self, messages: list[StoreMessage], changes: list[StateChange], topic: bytes, position: int, now_ms: int
+        self, images: list[bytes], changes: list[StateChange], topic: bytes, position: int, now_ms: int
     ) -> None:
         """Say a retained message again; one that is damaged is told of and goes, one that has expired goes."""
         segment = self._log.segment_at(position)
@@ -300,12 +292,12 @@ class Retention:
             self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
             changes.append(StateChange(state_kinds.RETAINED, topic, None))
             return
-        message = republished(RecordView(segment.view, position - segment.base), now_ms)
-        if message is None:
+        image = republished(RecordView(segment.view, position - segment.base), now_ms)
+        if image is None:
             self.retained_expired_total += 1
             changes.append(StateChange(state_kinds.RETAINED, topic, None))
         else:
-            messages.append(message)
+            images.append(image)
 
     def _drop(self, target: int) -> None:
         held = self.expiry.held()

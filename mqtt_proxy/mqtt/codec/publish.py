@@ -8,14 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remoting.protocol.records.mqtt_properties import MessageProperties
-from remoting.transport.plain_publish import PlainPublish
+from remoting.protocol.records.image import encode_mqtt_image
+from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
+from remoting.protocol.records.record import FLAG_RETAIN
+
+QOS_EXACT = 2
 
 
-class Publish(PlainPublish):
+class Publish:
     """PUBLISH in either direction."""
 
-    __slots__ = ("dup", "properties", "subscription_ids", "topic_alias")
+    __slots__ = (
+        "dup", "packet_id", "payload", "properties", "qos", "retain", "subscription_ids", "topic", "topic_alias",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -29,7 +34,11 @@ class Publish(PlainPublish):
         topic_alias: int = 0,
         subscription_ids: tuple[int, ...] = (),
     ) -> None:
-        super().__init__(topic, payload, qos, retain, packet_id)
+        self.topic = topic
+        self.payload = payload
+        self.qos = qos
+        self.retain = retain
+        self.packet_id = packet_id
         self.dup = dup
         self.properties = properties
         self.topic_alias = topic_alias
@@ -51,18 +60,29 @@ class Publish(PlainPublish):
         )  # fmt: skip
 
 
-def survey(publishes: Sequence[Publish], exact: bool) -> tuple[bool, int, list[int]]:
-    """Whether all of them are plain, the bytes of their topics and payloads, the packet ids of those that have one.
+def image_of(one: Publish, client_id: bytes, born_ms: int, exact: bool) -> bytes:
+    """The record image of a publish; `exact`: with QoS 2 the broker notes its packet id. Raises LocalMisuse."""
+    properties = one.properties
+    return encode_mqtt_image(
+        one.topic,
+        one.payload,
+        one.qos | FLAG_RETAIN if one.retain else one.qos,
+        born_ms,
+        client_id,
+        one.packet_id if exact and one.qos == QOS_EXACT else 0,
+        to_pairs(properties) if properties is not None else (),
+    )
 
-    `exact`: with QoS 2 the broker notes packet ids, so that such a publish is not plain.
-    """
-    plain = True
-    size_bytes = 0
+
+def images(publishes: Sequence[Publish], client_id: bytes, born_ms: int, exact: bool) -> tuple[bytes, list[int], bool]:
+    """The images of what one client sent, packet ids of those that have one, whether there is nothing to look at."""
+    parts: list[bytes] = []
     packet_ids: list[int] = []
+    plain = True
     for one in publishes:
-        size_bytes += len(one.topic) + len(one.payload)
-        if one.properties is not None or (exact and one.qos > 1):
+        parts.append(image_of(one, client_id, born_ms, exact))
+        if one.properties is not None or (exact and one.qos == QOS_EXACT):
             plain = False
         if one.packet_id:
             packet_ids.append(one.packet_id)
-    return plain, size_bytes, packet_ids
+    return b"".join(parts), packet_ids, plain

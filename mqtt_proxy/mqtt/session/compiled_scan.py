@@ -1,12 +1,12 @@
-"""The compiled twin of `scan`: PUBLISH and acknowledgements out of the read buffer.
+"""The compiled twin of `scan`: PUBLISH and acknowledgements out of the read buffer, publishes into record images.
 
 Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `scan` takes, byte
-for byte. Thread rule: loop thread, holding the interpreter's lock.
+for byte, and makes the images that `codec.publish` makes. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cython.cimports.libc.string import memcmp
+from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.mqtt_proxy.mqtt.codec.publish import Publish
 from cython.cimports.mqtt_proxy.mqtt.session.incoming import Incoming
 from cython.cimports.mqtt_proxy.mqtt.session.outgoing import Outgoing
@@ -15,9 +15,10 @@ from cython.cimports.mqtt_proxy.mqtt.session.session_state import SessionState
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from mqtt_proxy.mqtt.codec import packets
+from mqtt_proxy.mqtt.codec import packets, publish
 from mqtt_proxy.mqtt.session import incoming as _incoming
 from mqtt_proxy.mqtt.session import outgoing as _outgoing
+from remoting.protocol.records import image, record
 
 LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
 CONFIRMED = cython.declare(object, _incoming.CONFIRMED)
@@ -26,6 +27,22 @@ RECEIVED = cython.declare(object, _outgoing.RECEIVED)
 RELEASED = cython.declare(object, _outgoing.RELEASED)
 NO_IDS = cython.declare(tuple, ())
 MISSING = cython.declare(object, object())
+HEADER = cython.declare(cython.Py_ssize_t, record.HEADER_SIZE)
+MESSAGE = cython.declare(cython.uint, record.MESSAGE)
+MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
+RETAIN = cython.declare(cython.uint, record.FLAG_RETAIN)
+ANY_QUEUE = cython.declare(cython.uint, image.QUEUE_INDEX_ANY)
+META_OF = cython.declare(object, image.mqtt_meta)
+IMAGE = cython.declare(object, publish.image_of)
+
+ImageHead = cython.struct(
+    total=cython.uint, magic=cython.uint, packet_id=cython.uint, epoch=cython.uint, position=cython.ulonglong,
+    born_ms=cython.longlong, store_ms=cython.longlong, body_len=cython.uint, body_off=cython.uint, flags=cython.uint,
+    count=cython.uint, n_dispatch=cython.ushort, n_props=cython.ushort, topic_len=cython.ushort,
+    keys_len=cython.ushort, tags_len=cython.ushort, props_len=cython.ushort, tag_hash=cython.uint,
+    producer_seq=cython.ulonglong,
+)  # fmt: skip
+assert cython.sizeof(ImageHead) == HEADER, "the layout of an image's head"
 
 
 @cython.cfunc
@@ -269,3 +286,63 @@ def consume_runs(session: SessionState, data: bytes, position: cython.Py_ssize_t
             )  # fmt: skip
             session.publish_bytes += position - before
     return position
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _put(to: cython.p_char, one: Publish, described: tuple, born_ms: cython.longlong) -> cython.Py_ssize_t:
+    """Write the image of a publish without properties; return its size."""
+    head: cython.pointer(ImageHead) = cython.cast(cython.pointer(ImageHead), to)
+    meta: bytes = described[3]
+    meta_end: cython.Py_ssize_t = HEADER + len(meta)
+    body_off: cython.Py_ssize_t = (meta_end + 7) & ~7
+    body_end: cython.Py_ssize_t = body_off + len(one.payload)
+    total: cython.Py_ssize_t = (body_end + 7) & ~7
+    memset(to, 0, HEADER)
+    head.total, head.magic, head.epoch, head.born_ms = total, MESSAGE, ANY_QUEUE, born_ms
+    head.body_len, head.body_off, head.count = len(one.payload), body_off, 1
+    head.flags = MQTT | one.qos | (RETAIN if one.retain else 0)
+    head.n_props, head.topic_len, head.props_len = 2, described[1], described[2]
+    memcpy(to + HEADER, PyBytes_AS_STRING(meta), len(meta))
+    memset(to + meta_end, 0, body_off - meta_end)
+    memcpy(to + body_off, PyBytes_AS_STRING(one.payload), len(one.payload))
+    memset(to + body_end, 0, total - body_end)
+    return total
+
+
+def images(publishes: list, client_id: bytes, born_ms: cython.longlong, exact: cython.bint):
+    """The images of what one client sent, packet ids of those that have one, whether there is nothing to look at."""
+    parts: list = []
+    packet_ids: list = []
+    plain: cython.bint = True
+    size: cython.Py_ssize_t = 0
+    topic = None
+    described: tuple = None
+    one: Publish
+    careful: bytes
+    row: cython.Py_ssize_t
+    for one in publishes:
+        if one.packet_id:
+            packet_ids.append(one.packet_id)
+        if one.properties is not None or (exact and one.qos > 1):
+            plain = False
+            careful = IMAGE(one, client_id, born_ms, exact)
+            size += len(careful)
+            parts.append(careful)
+            continue
+        if one.topic is not topic:  # it seldom changes within a run
+            topic = one.topic
+            described = META_OF(topic, client_id)
+        size += (cython.cast(cython.Py_ssize_t, described[0]) + len(one.payload) + 7) & ~7
+        parts.append(described)
+    made: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+    to: cython.p_char = PyBytes_AS_STRING(made)
+    for row in range(len(parts)):
+        part = parts[row]
+        if type(part) is bytes:
+            careful = part
+            memcpy(to, PyBytes_AS_STRING(careful), len(careful))
+            to += len(careful)
+        else:
+            to += _put(to, cython.cast(Publish, publishes[row]), part, born_ms)
+    return made, packet_ids, plain

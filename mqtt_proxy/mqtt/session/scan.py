@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from mqtt_proxy import WITHOUT_SCAN
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
+from mqtt_proxy.mqtt.codec.publish import images
 from mqtt_proxy.mqtt.session.incoming import CONFIRMED, Incoming
 from mqtt_proxy.mqtt.session.outgoing import PUBLISHED, RECEIVED, RELEASED
 from mqtt_proxy.mqtt.session.session_state import SessionState
@@ -219,11 +220,13 @@ class ScanCore:
     scan_exact: Callable[[SessionState, bytes, int, int], int]
     consume_runs: Callable[[SessionState, bytes, int, int], int]
     """What sessions call."""
+    images: Callable[[list[Publish], bytes, int, bool], tuple[bytes, list[int], bool]]
+    """As `codec.publish.images`: what the publisher calls."""
 
 
 def pure_core() -> ScanCore:
-    """Return the loops of this module."""
-    return ScanCore("pure", scan_publishes, scan_publishes_5, scan_acknowledgements, scan_exact, consume_runs)
+    """Return the loops of this module and of `codec.publish`."""
+    return ScanCore("pure", scan_publishes, scan_publishes_5, scan_acknowledgements, scan_exact, consume_runs, images)
 
 
 def compiled_core() -> ScanCore:
@@ -232,7 +235,7 @@ def compiled_core() -> ScanCore:
 
     return ScanCore(
         "compiled", compiled.scan_publishes, compiled.scan_publishes_5, compiled.scan_acknowledgements,
-        compiled.scan_exact, compiled.consume_runs,
+        compiled.scan_exact, compiled.consume_runs, compiled.images,
     )  # fmt: skip
 
 

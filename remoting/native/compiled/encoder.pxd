@@ -43,27 +43,26 @@ cdef class Encoder:
     cdef long long _record_limit
     cdef long long _queues_max
     # What stands still during one call.
-    cdef object _messages
+    cdef bytes _images
+    cdef list _queues
+    cdef Py_ssize_t _at
     cdef Row *_rows
     cdef long long _queue_limit
     cdef long long _store_ms
-    cdef Py_ssize_t _first_control
     cdef Py_ssize_t _last
     cdef bint _atomic
     cdef Entry *_entry
     # What `_plan` found out.
     cdef Py_ssize_t _fitting
     cdef long long _bytes
-    cdef Encoded _begin(self, Ring ring, messages, Py_ssize_t controls, bint atomic, long long store_ms, long long queue_limit, long long position)
-    cdef Py_ssize_t _count_entries(self, messages) except? -1
+    cdef Encoded _begin(self, Ring ring, bytes images, list queues, bint atomic, long long store_ms, long long queue_limit, long long position)
+    cdef Py_ssize_t _count_entries(self, bytes images, list queues) except? -1
     cdef long long _encode_pieces(self, Encoded batch, Py_ssize_t total, long long position, long long segment_end, next_segment) except? -1
     cdef int _plan(self, Py_ssize_t at, Py_ssize_t total, long long room) except? -1
     cdef int _put_all(self, Encoded batch, Py_ssize_t first, char *to, long long position) except? -1
     cdef long long _put(self, Encoded batch, Py_ssize_t at, char *to, long long position) except? -1
-    cdef int _put_numbers(self, message, record_header *head, long long meta_len) except? -1
-    cdef long long _put_bytes(self, char *to, long long at, bytes meta, object body) except? -1
-    cdef long long _count(self, message, unsigned int magic, unsigned int flags) except? -1
+    cdef unsigned int _tag(self, record_header *head, char *meta) except? 0
     cdef int _dispatch(self, tuple queues, record_dispatch *to, record_header *head) except? -1
-    cdef void _prefetch(self, message) noexcept
+    cdef void _prefetch(self, tuple queues) noexcept
     cdef void _put_filler(self, char *to, long long size, long long position) noexcept
     cdef int _undo(self, Ring ring, Encoded batch) except? -1

@@ -1,30 +1,27 @@
-"""The compiled twin, second part: messages become records, offsets and index entries. Pure-Python-mode Cython.
+"""The compiled twin, second part: images become records, offsets and index entries. Pure-Python-mode Cython.
 
-Messages are read by the places of their slots; a first pass says how many fit into the segment, a second one writes
-them where they stay. Invariant: byte for byte what the pure twin makes; a batch that fails leaves the rows as they
+A first pass checks sizes, a second one says how many images fit into the segment, a third one stamps them where they
+stay. Invariant: byte for byte what the pure twin makes; a batch that fails leaves the rows as they
 were. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython
-from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.remoting.native.compiled.encoder import prefetch_row
 from cython.cimports.remoting.native.compiled.machine import (
-    PyObject,
+    all_ascii,
     crc32c_ready,
     record_checksum,
     record_dispatch,
+    record_fits,
     record_header,
-    slot_object,
-    slot_place,
 )
 from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock, Ring
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records import record
@@ -44,58 +41,16 @@ KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
 KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
 AHEAD = cython.declare(cython.Py_ssize_t, 8)
 """How many messages before its turn a message's rows are asked for."""
-U16_MAX = cython.declare(cython.longlong, 0xFFFF)
-U32_MAX = cython.declare(cython.longlong, 0xFFFFFFFF)
-
-
-def _place(name):
-    place = slot_place(getattr(StoreMessage, name))
-    assert place > 0, name
-    return place
-
-
-MESSAGE_CLASS = cython.declare(object, StoreMessage)
-QUEUES = cython.declare(cython.Py_ssize_t, _place("queues"))
-BORN_MS = cython.declare(cython.Py_ssize_t, _place("born_ms"))
-FLAGS = cython.declare(cython.Py_ssize_t, _place("flags"))
-TAG_HASH = cython.declare(cython.Py_ssize_t, _place("tag_hash"))
-N_PROPS = cython.declare(cython.Py_ssize_t, _place("n_props"))
-TOPIC_LEN = cython.declare(cython.Py_ssize_t, _place("topic_len"))
-KEYS_LEN = cython.declare(cython.Py_ssize_t, _place("keys_len"))
-TAGS_LEN = cython.declare(cython.Py_ssize_t, _place("tags_len"))
-PROPS_LEN = cython.declare(cython.Py_ssize_t, _place("props_len"))
-META = cython.declare(cython.Py_ssize_t, _place("meta"))
-BODY = cython.declare(cython.Py_ssize_t, _place("body"))
-PRODUCER_SEQ = cython.declare(cython.Py_ssize_t, _place("producer_seq"))
-COUNT = cython.declare(cython.Py_ssize_t, _place("count"))
 
 
 @cython.cfunc
 @cython.inline
-def _slot(message: object, place: cython.Py_ssize_t) -> object:
-    found: cython.pointer(PyObject) = slot_object(message, place)
-    if found == cython.NULL:
-        raise AttributeError("a message without all of its fields")
-    return cython.cast(object, found)
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(-1, check=True)
-def _number(message: object, place: cython.Py_ssize_t, most: cython.longlong) -> cython.longlong:
-    number: cython.longlong = _slot(message, place)
-    if not 0 <= number <= most:
-        raise OverflowError(f"{number} is not from 0 to {most}")
-    return number
-
-
-@cython.cfunc
-@cython.inline
-@cython.exceptval(-1)
-def _body_size(body: object) -> cython.longlong:
-    if type(body) is bytes:
-        return len(cython.cast(bytes, body))
-    return len(body)
+@cython.exceptval(check=False)
+def _is_count(head: cython.pointer(record_header)) -> cython.bint:
+    """`record.is_count`, for the types that are written here."""
+    if head.magic == BATCH:
+        return head.flags & FORMAT_MASK and 1 <= head.count <= COUNT_MAX
+    return (head.magic == MESSAGE or head.magic == CONTROL) and head.count == 1 and not head.flags & FORMAT_MASK
 
 
 @cython.final
@@ -124,8 +79,8 @@ class Encoder:
     def encode(
         self,
         ring: Ring,
-        messages,
-        controls: cython.Py_ssize_t,
+        images: bytes,
+        queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
         queue_limit: cython.longlong,
@@ -133,18 +88,18 @@ class Encoder:
         segment_end: cython.longlong,
         next_segment,
     ):
-        """Return the records of `messages` from `position` on; the last `controls` of them are control records."""
-        batch: Encoded = self._begin(ring, messages, controls, atomic, store_ms, queue_limit, position)
+        """Return the records of the images from `position` on, `queues` of each."""
+        batch: Encoded = self._begin(ring, images, queues, atomic, store_ms, queue_limit, position)
         batch._pieces = []
         try:
             batch.end_position = self._encode_pieces(batch, self._last + 1, position, segment_end, next_segment)
         except BaseException as error:
             self._undo(ring, batch)
             if isinstance(error, (OverflowError, TypeError)):
-                raise LocalMisuse(f"a record field is out of range: {error}") from error
+                raise LocalMisuse(f"a queue of a message is none: {error}") from error
             raise
         finally:
-            self._messages = None
+            self._images = self._queues = None
         batch.entries._length = self._entry - batch.entries._at
         return batch
 
@@ -152,8 +107,8 @@ class Encoder:
     def _begin(
         self,
         ring: Ring,
-        messages,
-        controls: cython.Py_ssize_t,
+        images: bytes,
+        queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
         queue_limit: cython.longlong,
@@ -161,16 +116,16 @@ class Encoder:
     ) -> Encoded:
         """Return an empty batch with room for the entries; what stands still while it is filled is set."""
         batch: Encoded = Encoded.__new__(Encoded)
-        total: cython.Py_ssize_t = len(messages)
-        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * self._count_entries(messages))
+        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * self._count_entries(images, queues))
         batch.entries = EntryBlock.__new__(EntryBlock)
         batch.entries._packed, batch.entries._length = packed, 0
         batch.entries._at = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
         batch.first_position, batch.offsets, batch.retained, batch.controls = position, [], [], []
-        self._messages, self._store_ms, self._queue_limit = messages, store_ms, min(queue_limit, ring._queues)
+        self._images, self._queues = images, queues
+        self._store_ms, self._queue_limit = store_ms, min(queue_limit, ring._queues)
         self._rows = ring._rows
-        self._first_control, self._last, self._atomic = total - controls, total - 1, atomic
-        self._entry = batch.entries._at
+        self._last, self._atomic = len(queues) - 1, atomic
+        self._at, self._entry = 0, batch.entries._at
         return batch
 
     @cython.cfunc
@@ -183,15 +138,30 @@ class Encoder:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _count_entries(self, messages) -> cython.Py_ssize_t:
+    def _count_entries(self, images: bytes, queues: list) -> cython.Py_ssize_t:
+        """Return how many index entries the images make; LocalMisuse unless each is whole and has its queues."""
         total: cython.Py_ssize_t = 0
-        for message in messages:
-            if type(message) is not MESSAGE_CLASS:
-                raise LocalMisuse(f"{type(message).__name__} is no StoreMessage")
-            queues: tuple = _slot(message, QUEUES)
-            if len(queues) > self._queues_max:
-                raise LocalMisuse(f"a record for {len(queues)} queues; at most {self._queues_max}")
-            total += len(queues)
+        at: cython.pointer(cython.char) = PyBytes_AS_STRING(images)
+        left: cython.longlong = len(images)
+        head: cython.pointer(record_header)
+        for of_one in queues:
+            picked: tuple = of_one
+            count: cython.Py_ssize_t = len(picked)
+            head = cython.cast(cython.pointer(record_header), at)
+            if not record_fits(at, left) or head.n_dispatch:
+                raise LocalMisuse("an image is cut short or its sizes contradict each other")
+            if not _is_count(head):
+                raise LocalMisuse(f"{head.count} messages in a record with flags {head.flags:#x}")
+            if count > self._queues_max:
+                raise LocalMisuse(f"a record for {count} queues; at most {self._queues_max}")
+            if head.total + PAIR * count > self._record_limit:
+                size: cython.longlong = head.total + PAIR * count
+                raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
+            total += count
+            at += head.total
+            left -= head.total
+        if left:
+            raise LocalMisuse(f"{left} bytes of images without queues")
         return total
 
     @cython.cfunc
@@ -234,13 +204,11 @@ class Encoder:
         size: cython.longlong
         left: cython.longlong = room
         first: cython.Py_ssize_t = at
+        image: cython.pointer(cython.char) = PyBytes_AS_STRING(self._images) + self._at
         while at < total:
-            message = self._messages[at]
-            size = HEADER + PAIR * len(cython.cast(tuple, _slot(message, QUEUES)))
-            size = (size + len(cython.cast(bytes, _slot(message, META))) + 7) & ~7
-            size = (size + _body_size(_slot(message, BODY)) + 7) & ~7
-            if size > self._record_limit:
-                raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
+            size = cython.cast(cython.pointer(record_header), image).total
+            image += size
+            size += PAIR * len(cython.cast(tuple, self._queues[at]))
             if left != size and left - size < HEADER:
                 break
             left -= size
@@ -258,7 +226,7 @@ class Encoder:
         at: cython.Py_ssize_t
         for at in range(first, first + self._fitting):
             if at + AHEAD <= self._last:
-                self._prefetch(self._messages[at + AHEAD])
+                self._prefetch(self._queues[at + AHEAD])
             size = self._put(batch, at, to, position)
             to += size
             position += size
@@ -266,9 +234,8 @@ class Encoder:
 
     @cython.cfunc
     @cython.exceptval(check=False)
-    def _prefetch(self, message) -> cython.void:
+    def _prefetch(self, queues: tuple) -> cython.void:
         """Ask for the memory of the rows that a later message needs: most of a million queues are in no cache."""
-        queues: tuple = _slot(message, QUEUES)
         for queue in queues:
             prefetch_row(self._rows, queue, self._queue_limit)
 
@@ -277,86 +244,48 @@ class Encoder:
     def _put(
         self, batch: Encoded, at: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
     ) -> cython.longlong:
-        """Write the record of message `at`, and its entries; return its size."""
-        message = self._messages[at]
+        """Stamp image `at` to `to`, and make its entries; return the size of the record."""
+        image: cython.pointer(cython.char) = PyBytes_AS_STRING(self._images) + self._at
         head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), to)
-        queues: tuple = _slot(message, QUEUES)
-        meta: bytes = _slot(message, META)
-        flags: cython.uint = _number(message, FLAGS, U32_MAX) & ~GROUP_OPEN
-        is_control: cython.bint = at >= self._first_control
-        head.n_dispatch = len(queues)
-        self._put_numbers(message, head, len(meta))
+        queues: tuple = self._queues[at]
+        added: cython.longlong = PAIR * len(queues)
+        tail: cython.longlong = cython.cast(cython.pointer(record_header), image).total - HEADER
+        memcpy(to, image, HEADER)
+        memcpy(to + HEADER + added, image + HEADER, tail)
+        flags: cython.uint = head.flags & ~GROUP_OPEN
+        head.total, head.body_off, head.n_dispatch = HEADER + added + tail, head.body_off + added, len(queues)
+        head.epoch, head.position, head.store_ms = self._epoch, position, self._store_ms
         if head.keys_len or (head.n_props and not flags & MQTT):
             batch.keyed = True
-        size: cython.longlong = self._put_bytes(to, HEADER + PAIR * len(queues), meta, _slot(message, BODY))
-        head.magic = CONTROL if is_control else BATCH if flags & FORMAT_MASK else MESSAGE
-        head.count = self._count(message, head.magic, flags)
-        head.flags = flags | GROUP_OPEN if at < self._last and (is_control or self._atomic) else flags
-        head.epoch, head.position, head.store_ms = self._epoch, position, self._store_ms
+        head.flags = flags | GROUP_OPEN if at < self._last and (head.magic == CONTROL or self._atomic) else flags
+        head.tag_hash = self._tag(head, to + HEADER + added) if head.tags_len else 0
         self._dispatch(queues, cython.cast(cython.pointer(record_dispatch), to + HEADER), head)
-        head.crc = record_checksum(to, size)
-        if is_control:
+        head.crc = record_checksum(to, head.total)
+        if head.magic == CONTROL:
             batch.controls.append(position)
         else:
-            batch.offsets.append(
-                cython.cast(cython.pointer(record_dispatch), to + HEADER).offset if head.n_dispatch else -1
-            )
+            batch.offsets.append(cython.cast(cython.pointer(record_dispatch), to + HEADER).offset if added else -1)
             if flags & KEPT_MASK == KEPT_VALUE:
-                batch.retained.append((at, position))
-        return size
+                batch.retained.append((self._at, position))
+        self._at += HEADER + tail
+        return head.total
 
     @cython.cfunc
-    @cython.exceptval(-1)
-    def _put_numbers(self, message, head: cython.pointer(record_header), meta_len: cython.longlong) -> cython.int:
-        head.born_ms = _slot(message, BORN_MS)
-        head.tag_hash = _number(message, TAG_HASH, U32_MAX)
-        head.n_props = _number(message, N_PROPS, U16_MAX)
-        head.topic_len = _number(message, TOPIC_LEN, U16_MAX)
-        head.keys_len = _number(message, KEYS_LEN, U16_MAX)
-        head.tags_len = _number(message, TAGS_LEN, U16_MAX)
-        head.props_len = _number(message, PROPS_LEN, U16_MAX)
-        head.producer_seq = _slot(message, PRODUCER_SEQ)
-        parts: cython.longlong = 4 * head.n_props + head.topic_len + head.keys_len + head.tags_len + head.props_len
-        if parts != meta_len:
-            counts = (head.n_props, head.topic_len, head.keys_len, head.tags_len, head.props_len)
-            raise LocalMisuse(f"meta of {meta_len} bytes does not have the lengths {counts}")
-        return 0
-
-    @cython.cfunc
-    @cython.exceptval(-1)
-    def _put_bytes(
-        self, to: cython.pointer(cython.char), at: cython.longlong, meta: bytes, body: object
-    ) -> cython.longlong:
-        """Write meta, body and the zeros between and behind them; return the size of the record."""
-        head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), to)
-        meta_len: cython.longlong = len(meta)
-        body_len: cython.longlong = _body_size(body)
-        body_off: cython.longlong = (at + meta_len + 7) & ~7
-        total: cython.longlong = (body_off + body_len + 7) & ~7
-        view: Py_buffer
-        memcpy(to + at, PyBytes_AS_STRING(meta), meta_len)
-        memset(to + at + meta_len, 0, body_off - at - meta_len)
-        if type(body) is bytes:
-            memcpy(to + body_off, PyBytes_AS_STRING(body), body_len)
-        else:
-            PyObject_GetBuffer(body, cython.address(view), PyBUF_SIMPLE)
-            try:
-                assert view.len == body_len, (view.len, body_len)
-                memcpy(to + body_off, view.buf, body_len)
-            finally:
-                PyBuffer_Release(cython.address(view))
-        memset(to + body_off + body_len, 0, total - body_off - body_len)
-        head.total, head.body_len, head.body_off = total, body_len, body_off
-        return total
-
-    @cython.cfunc
-    @cython.exceptval(-1, check=True)
-    def _count(self, message, magic: cython.uint, flags: cython.uint) -> cython.longlong:
-        """Return how many messages the record holds; `record.is_count` says how many it may."""
-        count: cython.longlong = _slot(message, COUNT)
-        if not 1 <= count <= (COUNT_MAX if magic == BATCH else 1):
-            raise LocalMisuse(f"{count} messages in a record with flags {flags:#x}")
-        return count
+    @cython.exceptval(0, check=True)
+    def _tag(self, head: cython.pointer(record_header), meta: cython.pointer(cython.char)) -> cython.uint:
+        """Return `record.tag_hash` of the image's tags."""
+        value: cython.uint = 0
+        row: cython.Py_ssize_t
+        at: cython.pointer(cython.uchar) = cython.cast(
+            cython.pointer(cython.uchar), meta + 4 * head.n_props + head.topic_len + head.keys_len
+        )
+        if not all_ascii(cython.cast(cython.pointer(cython.char), at), head.tags_len):
+            return record.tag_hash(
+                PyBytes_FromStringAndSize(cython.cast(cython.pointer(cython.char), at), head.tags_len)
+            )
+        for row in range(head.tags_len):
+            value = 31 * value + at[row]
+        return value
 
     @cython.cfunc
     @cython.exceptval(-1)

@@ -64,22 +64,23 @@ class Pen:
     @cython.wraparound(False)
     def write(
         self,
-        messages,
+        images: bytes,
+        queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
         position: cython.longlong,
         first: cython.longlong,
         count: cython.longlong,
     ):
-        """Append `messages` at `position`, their entries behind number `count`; None when they do not fit the stretch.
+        """Append the images at `position`, their entries behind number `count`; None when they do not fit the stretch.
 
         Raises RecordTooLarge, LocalMisuse, OSError; then `attempted` bytes may lie in the file.
         """
         encoder: Encoder = self._encoder
         ring: Ring = self._ring
-        if not self._base <= position < self._limit or not messages:
+        if not self._base <= position < self._limit or not queues:
             return None
-        batch: Encoded = encoder._begin(ring, messages, 0, atomic, store_ms, self._queue_limit, position)
+        batch: Encoded = encoder._begin(ring, images, queues, atomic, store_ms, self._queue_limit, position)
         start: cython.pointer(cython.char)
         entries: cython.longlong
         try:
@@ -95,10 +96,10 @@ class Pen:
             except BaseException as error:
                 encoder._undo(ring, batch)
                 if isinstance(error, (OverflowError, TypeError)):
-                    raise LocalMisuse(f"a record field is out of range: {error}") from error
+                    raise LocalMisuse(f"a queue of a message is none: {error}") from error
                 raise
         finally:
-            encoder._messages = None
+            encoder._images = encoder._queues = None
         batch.end_position = position + encoder._bytes
         batch.entries._length = entries = encoder._entry - batch.entries._at
         ring._store(batch.entries, first, count)

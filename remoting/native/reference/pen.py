@@ -7,10 +7,8 @@ when every byte is with the kernel. Thread rule: loop thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
 from remoting.native.reference.encoder import Encoded, Encoder
 from remoting.native.reference.ring import Ring
@@ -33,16 +31,24 @@ class Pen:
         self._descriptor, self._base, self._limit = descriptor, base, limit
 
     def write(
-        self, messages: Sequence[StoreMessage], atomic: bool, store_ms: int, position: int, first: int, count: int
+        self,
+        images: bytes,
+        queues: list[tuple[int, ...]],
+        atomic: bool,
+        store_ms: int,
+        position: int,
+        first: int,
+        count: int,
     ) -> Encoded | None:
-        """Append `messages` at `position`, their entries behind number `count`; None when they do not fit."""
+        """Append the images at `position`, their entries behind number `count`; None when they do not fit."""
         ring = self._ring
-        if ring is None or not self._base <= position < self._limit or not messages:
+        if ring is None or not self._base <= position < self._limit or not queues:
             return None
-        sizes, _ = self._encoder.plan(messages, 0, self._limit - position)
-        if len(sizes) < len(messages):
+        views = self._encoder.checked(images, queues)
+        sizes, _ = self._encoder.plan(views, queues, 0, self._limit - position)
+        if len(sizes) < len(views):
             return None
-        batch = self._encoder.encode_planned(ring, messages, atomic, store_ms, self._queue_limit, position, sizes)
+        batch = self._encoder.encode_planned(ring, views, queues, atomic, store_ms, self._queue_limit, position, sizes)
         if len(batch.entries) > ring.capacity - (count - first):
             ring.undo(batch.entries)
             return None

@@ -26,6 +26,7 @@ from remoting.protocol.records.record import (
     BATCH_COUNT_MAX,
     CHECKSUM_SEEDS,
     CLIENT_ID_KEY,
+    CONTROL,
     CRC_START,
     DISPATCH,
     DISPATCH_SIZE,
@@ -40,6 +41,7 @@ from remoting.protocol.records.record import (
     FORMAT_ARROW,
     HEADER,
     HEADER_SIZE,
+    MAGIC,
     MESSAGE,
     MQTT_TOPIC_KEY,
     Buffer,
@@ -49,6 +51,10 @@ from remoting.protocol.records.record import (
 
 QUEUE_INDEX_ANY = 0xFFFF
 """The broker picks the queue."""
+KIND_MQTT = 0
+KIND_QUEUE = 1
+KIND_BATCH = 2
+"""Where an image goes; staged records keep these numbers."""
 MQTT_FLAGS = FLAG_MQTT | FLAG_QOS_MASK | FLAG_RETAIN
 """What the maker of an MQTT image may set; grouping and staging are the broker's."""
 QUEUE_FLAGS = FLAG_QOS_MASK | 0xFFFF << FLAG_SYS_SHIFT
@@ -156,6 +162,7 @@ def _head(
     meta_len: int,
     body_len: int,
     counts: tuple[int, int, int, int, int],
+    producer_seq: int = 0,
 ) -> tuple[bytes, bytes, bytes]:
     """(fixed header, zeros between meta and body, zeros behind the body)."""
     meta_end = HEADER_SIZE + meta_len
@@ -163,13 +170,34 @@ def _head(
     body_end = body_off + body_len
     total = (body_end + 7) & ~7
     head = _pack(
-        total, magic, packet_id, queue_index, 0, born_ms, 0, body_len, body_off, flags, count, 0, *counts, 0, 0
+        total,
+        magic,
+        packet_id,
+        queue_index,
+        0,
+        born_ms,
+        0,
+        body_len,
+        body_off,
+        flags,
+        count,
+        0,
+        *counts,
+        0,
+        producer_seq,
     )
     return head, _PADS[body_off - meta_end], _PADS[total - body_end]
 
 
 def _lengths(n_props: int) -> struct.Struct:
     return _LENGTHS[n_props] if n_props <= 16 else struct.Struct(f"<{2 * n_props}H")
+
+
+def kind_of(image: RecordView) -> int:
+    """Which of the KIND_* an image is."""
+    if image.type == BATCH & 0xFF:
+        return KIND_BATCH
+    return KIND_MQTT if image.flags & FLAG_MQTT else KIND_QUEUE
 
 
 def wanted_queue(image: RecordView) -> int:
@@ -258,14 +286,57 @@ def _check_properties(image: RecordView, flags: int, number: int) -> None:
         raise RemoteViolation(f"image {number}: a packet id, but no QoS 2 publish of a client")
 
 
-def stamp(image: RecordView, *, epoch: int, position: int, store_ms: int, dispatch: Sequence[tuple[int, int]]) -> bytes:
-    """Return the record that an image becomes at `position`; `dispatch` is (queue id, queue offset) per queue."""
+def change_image(
+    image: RecordView,
+    *,
+    flags: int,
+    queue_index: int = 0,
+    producer_seq: int = 0,
+    properties: Sequence[tuple[bytes, bytes]] | None = None,
+) -> bytes:
+    """Return an image of the same message, made of an image or of its record, with these header fields."""
+    n_props, topic, keys, tags, _props = image.counts
+    meta = bytes(image.meta)
+    counts = image.counts
+    if properties is not None:
+        parts = [part for pair in properties for part in pair]
+        raw = b"".join(parts)
+        texts = meta[4 * n_props : 4 * n_props + topic + keys + tags]
+        meta = b"".join((_lengths(len(properties)).pack(*map(len, parts)), texts, raw))
+        counts = (len(properties), topic, keys, tags, len(raw))
+    head, between, behind = _head(
+        MAGIC | image.type, flags, image.count, queue_index, 0, image.born_ms, len(meta), len(image.body), counts,
+        producer_seq,
+    )  # fmt: skip
+    return b"".join((head, meta, between, image.body, behind))
+
+
+def encode_control_image(body: bytes, born_ms: int) -> bytes:
+    """Return the image of a control record, which only the broker writes."""
+    head, _between, behind = _head(CONTROL, 0, 1, 0, 0, born_ms, 0, len(body), (0, 0, 0, 0, 0))
+    return b"".join((head, body, behind))
+
+
+def stamp(
+    image: RecordView,
+    *,
+    epoch: int,
+    position: int,
+    store_ms: int,
+    dispatch: Sequence[tuple[int, int]],
+    flags: int | None = None,
+) -> bytes:
+    """Return the record that an image becomes at `position`; `dispatch` is (queue id, queue offset) per queue.
+
+    `flags`: those of the record, where they are others than the image's.
+    """
     added = DISPATCH_SIZE * len(dispatch)
     fields = list(HEADER.unpack_from(image.raw))
     tags = image.tags
     fields[0] += added
     fields[3:5] = epoch, position
     fields[6], fields[8], fields[11] = store_ms, fields[8] + added, len(dispatch)
+    fields[9] = fields[9] if flags is None else flags
     fields[17] = tag_hash(tags) if tags else 0
     queues = b"".join([DISPATCH.pack(queue_id, 0, offset) for queue_id, offset in dispatch])
     tail = b"".join((_pack(*fields)[CRC_START:], queues, image.raw[HEADER_SIZE:]))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.packets import Publish
+from remoting.protocol.records.image import image_views
+from remoting.protocol.records.record import RecordView
 from tests.unit.mqtt_proxy.rig import Rig, publish
 
 
@@ -43,15 +45,15 @@ def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
 
 
 class Port:
-    """A broker of this process that takes publishes as they are."""
+    """A broker of this process that takes images."""
 
     def __init__(self) -> None:
         self.open = True
-        self.runs: list = []
+        self.images: list[RecordView] = []
         self.waiting: list = []
 
-    def append(self, runs, stored) -> None:
-        self.runs += runs
+    def append(self, images, stored) -> None:
+        self.images += image_views(images)
         self.waiting.append(stored)
 
 

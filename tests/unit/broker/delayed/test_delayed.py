@@ -9,15 +9,15 @@ import pytest
 
 from broker.delayed import delayed as room
 from broker.delayed.delayed import BUCKET_MS, GRACE_MS, Delayed
-from broker.publishing.append import image_message
-from broker.publishing.placement import KIND_MQTT, KIND_QUEUE, Placement
+from broker.publishing.placement import Placement
 from broker.store.errors import StoreFull
+from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import LocalMisuse, Refused
-from remoting.protocol.records.image import encode_image, encode_mqtt_image, image_views, wanted_queue
+from remoting.protocol.records.image import encode_image, encode_mqtt_image
 from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
 from runtime.logs import get_logger
@@ -56,12 +56,15 @@ class World:
         self.build()
 
     def put(self, body: bytes, after_ms: int, topic: bytes = b"t/x", flags: int = 1, *, settle: bool = True) -> None:
-        entry = image_views(b"".join([encode_mqtt_image(topic, body, flags, 7, b"device")]))[0]
-        placed = self.placement.place_now(image_message(entry), KIND_MQTT, wanted_queue(entry))
-        message = self.delayed.put(placed, KIND_MQTT, wanted_queue(entry), self.now + after_ms, self.now)
-        self.store.append([message])
+        self.wait(encode_mqtt_image(topic, body, flags, 7, b"device"), after_ms)
         if settle:
             self.bench.settle()
+
+    def wait(self, image: bytes, after_ms: int) -> None:
+        """Store an image as one that waits; as it is when it is due already."""
+        placed = self.placement.placed(image, now=True)
+        waiting = self.delayed.put(RecordView(image), self.now + after_ms, self.now)
+        self.store.append(placed if waiting is None else Placed(waiting[0], [waiting[1]]))
 
     def at(self, after_ms: int) -> None:
         """So much later, everything due is delivered."""
@@ -217,12 +220,8 @@ def test_large_groups_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
     """Counted, told, and the others come."""
-    entry = encode_image(flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
     world.topics.ensure("four", 4)
-    message = image_message(image_views(b"".join([entry]))[0])
-    message.flags |= 1 << 16
-    placed = world.placement.place_now(message, KIND_QUEUE, 3)
-    world.store.append([world.delayed.put(placed, KIND_QUEUE, 3, world.now + 10, world.now)])
+    world.wait(encode_image(flags=1 << 16, queue_index=3, born_ms=1, topic=b"four", body=b"q"), 10)
     world.put(b"mqtt", 20)
     world.topics.delete("four")
     world.topics.ensure("four", 2)
@@ -234,11 +233,7 @@ def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
 def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) -> None:
     """The system flags say how the body is compressed."""
     world.topics.ensure("four", 4)
-    entry = encode_image(flags=0, queue_index=3, born_ms=1, topic=b"four", body=b"q")
-    message = image_message(image_views(b"".join([entry]))[0])
-    message.flags |= 1 << 16
-    placed = world.placement.place_now(message, KIND_QUEUE, 3)
-    world.store.append([world.delayed.put(placed, KIND_QUEUE, 3, world.now + 10, world.now)])
+    world.wait(encode_image(flags=1 << 16, queue_index=3, born_ms=1, topic=b"four", body=b"q"), 10)
     world.bench.settle()
     world.at(10)
     queue = world.topics.queue_ids("four")[3]
@@ -251,10 +246,10 @@ def test_what_the_store_will_never_take_holds_up_nobody(world: World, monkeypatc
         world.put(body, 10)
     append = world.store.append
 
-    def picky(messages, **options):
-        if any(bytes(message.body) == b"bad" for message in messages):
+    def picky(*placed, **options):
+        if any(image.body == b"bad" for one in placed for image, _queues in one):
             raise LocalMisuse("a bad one")
-        return append(messages, **options)
+        return append(*placed, **options)
 
     monkeypatch.setattr(world.store, "append", picky)
     world.at(10)
@@ -337,7 +332,7 @@ def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
     begin = world.store.begin_position
     for turn in range(3):
         for number in range(400):
-            world.store.append([filler([busy], b"%06d" % number + bytes(100))])
+            world.store.append(filler([busy], b"%06d" % number + bytes(100)))
             bench.clock.advance_ms(10)
         bench.settle()
         for _ in range(200):

@@ -5,19 +5,16 @@ from __future__ import annotations
 import pytest
 
 from broker.delayed.due import due_ms
-from broker.publishing.append import image_message
-from broker.publishing.placement import KIND_MQTT, KIND_QUEUE
-from broker.store.store_message import StoreMessage
 from remoting.protocol.errors import Refused
-from remoting.protocol.records.image import encode_image, image_views
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.record import FLAG_MQTT, RecordView
 
 NOW = 1_000_000
 
 
-def message(*properties: tuple[bytes, bytes]) -> StoreMessage:
-    """A queue entry with these properties."""
-    entry = encode_image(flags=0, queue_index=0, born_ms=1, topic=b"t", properties=properties, body=b"x")
-    return image_message(image_views(b"".join([entry]))[0])
+def image(*properties: tuple[bytes, bytes], flags: int = 0) -> RecordView:
+    """An image with these properties."""
+    return RecordView(encode_image(flags=flags, born_ms=1, topic=b"t", properties=properties, body=b"x"))
 
 
 @pytest.mark.parametrize(
@@ -37,24 +34,24 @@ def message(*properties: tuple[bytes, bytes]) -> StoreMessage:
 )
 def test_rocketmq_properties(key: bytes, value: bytes, due: int | None) -> None:
     """Relative ones count from now."""
-    assert due_ms(message((b"first", b"x"), (key, value)), KIND_QUEUE, NOW) == due
+    assert due_ms(image((b"first", b"x"), (key, value)), NOW) == due
 
 
 def test_a_timer_property_goes_before_a_level() -> None:
     """And a delay before a time."""
-    one = message((b"DELAY", b"2"), (b"TIMER_DELAY_SEC", b"7"), (b"TIMER_DELIVER_MS", b"9"))
-    assert due_ms(one, KIND_QUEUE, NOW) == NOW + 7_000
+    one = image((b"DELAY", b"2"), (b"TIMER_DELAY_SEC", b"7"), (b"TIMER_DELIVER_MS", b"9"))
+    assert due_ms(one, NOW) == NOW + 7_000
 
 
 def test_mqtt_has_its_own_property() -> None:
     """RocketMQ's names mean nothing there."""
-    assert due_ms(message((b"delay-ms", b"250"), (b"DELAY", b"3")), KIND_MQTT, NOW) == NOW + 250
-    assert due_ms(message((b"DELAY", b"3")), KIND_MQTT, NOW) is None
+    assert due_ms(image((b"delay-ms", b"250"), (b"DELAY", b"3"), flags=FLAG_MQTT), NOW) == NOW + 250
+    assert due_ms(image((b"DELAY", b"3"), flags=FLAG_MQTT), NOW) is None
 
 
 @pytest.mark.parametrize("value", [b"-1", b"1.5", b"soon", b" 1", b"9" * 16, "٣".encode()])
 def test_what_is_no_number_is_refused(value: bytes) -> None:
     """Never taken for now."""
-    for key, kind in ((b"delay-ms", KIND_MQTT), (b"DELAY", KIND_QUEUE), (b"TIMER_DELIVER_MS", KIND_QUEUE)):
+    for key, flags in ((b"delay-ms", FLAG_MQTT), (b"DELAY", 0), (b"TIMER_DELIVER_MS", 0)):
         with pytest.raises(Refused, match=key.decode()):
-            due_ms(message((key, value)), kind, NOW)
+            due_ms(image((key, value), flags=flags), NOW)

@@ -29,7 +29,9 @@ async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_places(
     connection = running.connect()
     appends = []
     append = running.store.append
-    running.store.append = lambda messages, **options: appends.append(len(messages)) or append(messages, **options)
+    running.store.append = lambda *placed, **options: (
+        appends.append(sum(map(len, placed))) or append(*placed, **options)
+    )
     bodies = [running.publish(b"a/1", b"a/2"), running.publish(b"a/1")]
     replies = await asyncio.gather(*[connection.request(Command(RequestCode.APPEND_MANY, body=b)) for b in bodies])
     assert appends == [3]

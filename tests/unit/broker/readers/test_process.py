@@ -49,7 +49,7 @@ def reader(
 def store(tmp_path: Path) -> Iterator[tuple[StoreBench, int]]:
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"%d" % n) for n in range(20)])
+    bench.store.append(*[message([queue], b"%d" % n) for n in range(20)])
     bench.settle()
     yield bench, queue
     bench.close()

@@ -14,10 +14,10 @@ from broker.replication.leader import Leader, LeaderSettings
 from broker.replication.sync_state_set import SyncStateSet
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from broker.store.store_message import StoreMessage
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
+from tests.support.images import placed
 
 SETTINGS = StoreSettings(segment_size_bytes=64 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
 LOG = get_logger("test")
@@ -42,7 +42,7 @@ def fill(store: LogStore, queue: bytes, count: int, size: int = 200) -> int:
     """Append messages one by one; the end."""
     number = store.queues.open(queue)
     for _ in range(count):
-        end = store.append([StoreMessage((number,), 1, 0, 0, 0, 0, 0, 0, 0, b"", b"x" * size, 0, 1)]).end_position
+        end = store.append(placed((number,), b"x" * size)).end_position
     return end
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.append import image_message
 from broker.retained import expiry as retained_expiry
 from broker.retained.expiry import RetainedExpiry
 from broker.retained.retained import Retained
 from broker.store.errors import StoreFull
-from remoting.protocol.records.image import encode_image, image_views
+from broker.store.placed import Placed
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
 from runtime.logs import get_logger
 
@@ -33,11 +33,11 @@ class World:
         if expiry_s is not None:
             properties.append((b"mqttExpiry", b"%d" % expiry_s))
             self.expiry.note(topic, expiry_s, self.bench.clock.now_ms())
-        entry = encode_image(
+        image = encode_image(
             flags=FLAG_MQTT | FLAG_RETAIN, queue_index=0, born_ms=5, topic=topic,
             properties=properties, body=b"x",
         )  # fmt: skip
-        self.bench.store.append([image_message(image_views(b"".join([entry]))[0])])
+        self.bench.store.append(Placed(image, [()]))
         if settle:
             self.bench.settle()
 

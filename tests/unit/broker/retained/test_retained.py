@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from broker.publishing.append import image_message
 from broker.retained.retained import Retained
-from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
+from broker.store.placed import Placed
+from remoting.protocol.records.record import FLAG_RETAIN
 
 
 def publish(bench, make_entries, topic: bytes, body: bytes = b"v") -> int:
-    message = image_message(make_entries(topic, body=body, flags=FLAG_RETAIN | 1)[0])
-    message.flags |= FLAG_MQTT
-    message.queues = (bench.store.queues.open(b"q"),)
-    return bench.store.append([message]).first_position
+    (image,) = make_entries(topic, body=body, flags=FLAG_RETAIN | 1)
+    return bench.store.append(Placed(bytes(image.raw), [(bench.store.queues.open(b"q"),)])).first_position
 
 
 def test_the_newest_of_each_matching_topic_oldest_first(bench, make_entries) -> None:

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.rocketmq.send_body import build_message, check_properties, parse_send, split_batch
-from broker.store.store_message import StoreMessage
+from broker.rocketmq.send_body import build_image, check_properties, parse_send, split_batch
 from remoting.protocol.errors import Refused
-from remoting.protocol.records.record import tag_hash
+from remoting.protocol.records.image import check_image, wanted_queue
 
 
 def test_both_namings_say_the_same() -> None:
@@ -37,7 +36,7 @@ def test_properties_that_cannot_be_shown_again_are_refused(properties) -> None:
 def test_a_record_has_room_for_so_many_properties() -> None:
     request = parse_send({"topic": "t"}, short=False)
     with pytest.raises(Refused, match="65535"):
-        build_message(request, "t", ("127.0.0.1", 0), {b"k": b"v" * 65_535})
+        build_image(request, "t", 0, ("127.0.0.1", 0), {b"k": b"v" * 65_535}, b"")
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
@@ -55,8 +54,8 @@ def test_a_batch_is_read_whole_and_a_cut_one_is_refused(bodies, data) -> None:
 
 def test_tags_and_keys_go_where_the_record_keeps_them() -> None:
     request = parse_send({"b": "t", "f": "3", "g": "9", "h": "4"}, short=True)
-    message = build_message(request, "t", ("0.0.0.0", 0), {b"TAGS": b"red", b"KEYS": b"k", b"own": b"v"})
-    assert isinstance(message, StoreMessage)
-    assert (message.tags_len, message.keys_len, message.tag_hash) == (3, 1, tag_hash(b"red"))
+    image = build_image(request, "t", 3, ("0.0.0.0", 0), {b"TAGS": b"red", b"KEYS": b"k", b"own": b"v"}, b"body")
+    message = check_image(image, 0, 0)
+    assert (message.tags, message.keys, wanted_queue(message), message.body) == (b"red", b"k", 3, b"body")
     assert message.flags == 3 << 16
-    assert message.meta.endswith(b"ownv__rmq.born" + b"0" * 16 + b"__rmq.flag4")
+    assert bytes(message.meta).endswith(b"ownv__rmq.born" + b"0" * 16 + b"__rmq.flag4")

@@ -8,6 +8,7 @@ from broker.sessions.sessions import Sessions
 from broker.sessions.subscriptions import NOT_VALID, QUOTA
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
+from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.subscriptions.filters import Filters
 from broker.subscriptions.subscribers import Subscribers
@@ -178,16 +179,13 @@ def test_unsubscribe_says_what_was_there_and_forgets_the_offset(bench) -> None:
 
 
 def test_a_subscription_starts_where_the_queue_ends_and_keeps_its_offset_when_repeated(bench, make_entries) -> None:
-    from broker.publishing.append import image_message
-
     _filters, sessions = make(bench.store)
     light = bench.store.queues.open(names.light_queue_name(b"a/b"))
-    message = image_message(make_entries(b"a/b")[0])
-    message.queues = (light,)
-    bench.store.append([message, message])
+    message = Placed(bytes(make_entries(b"a/b")[0].raw), [(light,)])
+    bench.store.append(message, message)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
     first = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 0))))[0][0]
-    bench.store.append([message])
+    bench.store.append(message)
     second = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/b", 1))))[0][0]
     assert (first.code, first.offset) == (0, 2)
     assert (second.code, second.offset) == (1, 2)

@@ -8,7 +8,6 @@ from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.sessions import Sessions
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
-from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
 from broker.subscriptions.subscribers import Subscribers
 from broker.wills.wills import Wills
@@ -22,6 +21,7 @@ from remoting.protocol.bodies.session_body import (
     SubscribeRequest,
 )
 from remoting.protocol.bodies.shared_body import SHARED_BIT
+from tests.support.images import placed
 
 NAME = "$share/g/x"
 PLACE = 7 | SHARED_BIT
@@ -64,7 +64,7 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     queue = bench.store.queues.open(b"%LMQ%q")
     place = queue | SHARED_BIT
     one = groups.join(NAME, "c", queue)
-    bench.store.append([StoreMessage((queue,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
+    bench.store.append(*([placed((queue,))] * 5))
     noted = session((place, 2, PHASE_PUBREL), (queue, 0, PHASE_PUBLISH), (place, 5, PHASE_PUBLISH))
     claim(noted, groups)
     assert (one.low, one.next, one.ranges()) == (0, 3, [(2, 3)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.sessions.subscriptions import start_offset
-from broker.store.store_message import StoreMessage
 from remoting.protocol.bodies.session_body import HistoryStart
+from tests.support.images import placed
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def queue(bench) -> int:
     """A queue of ten messages, one a second."""
     queue_id = bench.store.queues.open(b"%LMQ%q")
     for _ in range(10):
-        bench.store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)])
+        bench.store.append(placed((queue_id,)))
         bench.clock.advance_ms(1_000)
     bench.settle()
     return queue_id

@@ -8,13 +8,13 @@ from broker.sessions.client_session import ClientSession
 from broker.sessions.subscriptions import NOT_SUPPORTED, NOT_VALID, QUOTA, SubscriptionBook
 from broker.shared.groups import SharedGroups
 from broker.store.state import state_kinds
-from broker.store.store_message import StoreMessage
 from broker.subscriptions.filters import Filters
 from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
 from remoting.protocol.bodies.session_body import FilterRequest, HistoryStart
 from remoting.protocol.records import names
-from remoting.protocol.records.image import mqtt_meta
-from remoting.protocol.records.record import FLAG_MQTT
+from remoting.protocol.records.image import encode_mqtt_image
+from remoting.protocol.records.record import RecordView
+from tests.support.images import placed
 
 
 @pytest.fixture
@@ -57,19 +57,18 @@ def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) 
     """Exact and wildcard, shared too, restored, said again with other options; until it is given back."""
     book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
-    _size, parent_len, props_len, meta = mqtt_meta(b"a/b", b"c")
-    own = StoreMessage((), 0, FLAG_MQTT, 0, 2, parent_len, 0, 0, props_len, meta, b"")
+    own = RecordView(encode_mqtt_image(b"a/b", b"", 0, 0, b"c"))
     for topic_filter in ("a/b", "a/+", "$share/g/a/b", "$share/g/a/+"):
-        own.queues = (0, book.subscribe(session, FilterRequest(topic_filter, 1), []).queue_id)
-        assert book.subscribers.want(own)
+        queues = (0, book.subscribe(session, FilterRequest(topic_filter, 1), []).queue_id)
+        assert book.subscribers.want(own, queues)
         restored = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
         restored.restore(session)
-        assert restored.subscribers.want(own)
+        assert restored.subscribers.want(own, queues)
         if not topic_filter.startswith("$share"):
             book.subscribe(session, FilterRequest(topic_filter, 1, NO_LOCAL), [])
-            assert not book.subscribers.want(own)
+            assert not book.subscribers.want(own, queues)
         book.forget(session, topic_filter, session.subscriptions.pop(topic_filter), 0, [])
-        assert not book.subscribers.want(own)
+        assert not book.subscribers.want(own, queues)
 
 
 def test_what_is_not_granted_says_why_and_touches_nothing(book, filters) -> None:
@@ -122,7 +121,7 @@ def test_history_begins_lower_in_the_queue_and_moves_a_place_that_was_there(benc
     book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
     queue_id = book.subscribe(session, FilterRequest("a/b", 1), []).queue_id
-    bench.store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * 5)
+    bench.store.append(*([placed((queue_id,))] * 5))
     bench.settle()
     session.offsets[queue_id] = 4
     session.inflight = [(1, queue_id, 4), (2, 99, 1)]

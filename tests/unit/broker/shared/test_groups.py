@@ -7,13 +7,13 @@ import pytest
 from broker.shared import groups as shared_groups
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
-from broker.store.store_message import StoreMessage
+from tests.support.images import placed
 
 NAME = "$share/g/plant/#"
 
 
 def publish(store, queue_id: int, count: int) -> None:
-    store.append([StoreMessage((queue_id,), 0, 0, 0, 0, 0, 0, 0, 0, b"", b"x", 0)] * count)
+    store.append(*([placed((queue_id,))] * count))
 
 
 def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(bench) -> None:
@@ -42,7 +42,7 @@ def test_groups_of_one_filter_are_apart(bench) -> None:
     """Two names over one queue: each has its own place."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
-    one, two = groups.hold("$share/a/x", "c", queue), groups.hold("$share/b/x", "c", queue)
+    one, two = groups.join("$share/a/x", "c", queue), groups.join("$share/b/x", "c", queue)
     assert one is not two
     assert len(list(groups.of_queue(queue))) == 2
     groups.release("$share/a/x", "c")
@@ -54,7 +54,7 @@ def test_what_was_acknowledged_and_saved_survives(bench) -> None:
     """Low-water mark and what is acknowledged above it are in the log; what was out is awaited."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
-    group = groups.hold(NAME, "a", queue)
+    group = groups.join(NAME, "a", queue)
     publish(bench.store, queue, 5)
     member = group.join("a")
     group.grant(member, 5)
@@ -74,7 +74,7 @@ def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
     """Clean sessions are unknown after a restart until their proxies say them again."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
-    groups.hold(NAME, "a", queue)
+    groups.join(NAME, "a", queue)
     again = SharedGroups(bench.reopen(), grace_ms=100, now_ms=1_000)
     assert again.expire(1_099) == 0
     assert again.expire(1_100) == 1
@@ -90,7 +90,7 @@ def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
     groups.join(NAME, "a", old)
     again = SharedGroups(bench.reopen())
     new = bench.store.queues.open(b"%LMQ%r")
-    group = again.hold(NAME, "a", new)
+    group = again.join(NAME, "a", new)
     assert (group.queue_id, group.low) == (new, 0)
     assert list(again.of_queue(old)) == []
 
@@ -99,7 +99,7 @@ def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.Monke
     """What cannot be written is written later; until then it would be repeated after a crash, and that is counted."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
-    group = groups.hold(NAME, "a", queue)
+    group = groups.join(NAME, "a", queue)
     group.dirty = True
     append_state = bench.store.append_state
 
@@ -120,7 +120,7 @@ def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.Mo
     monkeypatch.setattr(shared_groups, "RANGES_MAX", 2)
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
-    group = groups.hold(NAME, "a", queue)
+    group = groups.join(NAME, "a", queue)
     member = group.join("a")
     group.grant(member, 9)
     for offset in range(9):

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.append import image_message
-from broker.publishing.placement import Placement, kind_of
+from broker.publishing.placement import Placement
 from broker.sink.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
 from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
+from broker.store.placed import Placed
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names
-from remoting.protocol.records.image import wanted_queue
 from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.staged import hide
 
 
 class Sink:
@@ -33,8 +33,8 @@ class Sink:
 
     def stage(self, entries, batch: int, partition: int = 0, attempt: int = 0) -> tuple[int, int, int]:
         found = self.stages.open(AttemptKey("s", batch, partition, attempt), 0)
-        messages = [self.stages.stage(image_message(e), kind_of(e.flags), wanted_queue(e), found) for e in entries]
-        self.bench.store.append(messages)
+        images = b"".join([hide(one) for one in entries])
+        self.bench.store.append(Placed(images, [(found.queue_id,)] * len(entries)))
         self.bench.settle()
         return partition, attempt, len(entries)
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.append import image_message
-from broker.publishing.placement import kind_of
-from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name, staged_messages
+from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name
+from broker.store.placed import Placed
 from remoting.protocol.errors import Refused
-from remoting.protocol.records.image import wanted_queue
 from remoting.protocol.records.record import FLAG_STAGED, RecordView
+from remoting.protocol.records.staged import hide, show
 
 KEY = AttemptKey("sink", 3, 1, 12)
 
@@ -20,7 +19,8 @@ def make(store, now_ms: int = 0, most: int = 10, hidden: set[int] | None = None)
 
 def stage(bench, stages: Stages, entries, key: AttemptKey = KEY) -> None:
     attempt = stages.open(key, 0)
-    bench.store.append([stages.stage(image_message(e), kind_of(e.flags), wanted_queue(e), attempt) for e in entries])
+    images = b"".join([hide(one) for one in entries])
+    bench.store.append(Placed(images, [(attempt.queue_id,)] * len(entries)))
     bench.settle()
 
 
@@ -35,9 +35,7 @@ def test_rows_come_back_as_they_were_sent(bench, make_entries) -> None:
     queue_id = stages.find(KEY).queue_id
     records = bench.store.reading.read(queue_id, 0, 10, 10_000).records
     assert all(RecordView(record).flags == FLAG_STAGED for record in records)
-    for (message, kind, queue_index), entry in zip(staged_messages(records), entries, strict=True):
-        assert (kind, queue_index, message.flags) == (kind_of(entry.flags), wanted_queue(entry), entry.flags)
-        assert (message.meta, bytes(message.body), message.born_ms) == (entry.meta, entry.body, entry.born_ms)
+    assert [show(RecordView(record)) for record in records] == [bytes(image.raw) for image in entries]
     assert stages.staged(KEY) == 2
 
 

@@ -36,7 +36,7 @@ def main() -> None:
         batch = [message([queues[0], queues[1 + n % 7]], b"%010d" % n) for n in numbers]
         number += len(batch)
         change = StateChange(state_kinds.LEDGER, b"sink", b"%010d" % number)
-        end = store.append(batch, changes=[change]).end_position
+        end = store.append(*batch, changes=[change]).end_position
         store.when_confirmed(end, lambda error, number=number: print(number, flush=True) if error is None else None)
         store.maintain(0)
         time.sleep(0.0002)

@@ -19,7 +19,7 @@ def test_positions_follow_each_other_up_to_the_limit(tmp_path: Path, flush: str)
     positions: ConfirmPositions = store.positions
     queue = store.queues.open(b"q")
     positions.on_kept(kept.append)
-    end = store.append([message([queue], b"x")]).end_position
+    end = store.append(message([queue], b"x")).end_position
     bench.flush()
     assert (positions.flushed, positions.kept, positions.confirmed, positions.certain) == (end, end, 0, 0)
     positions.limit_confirm(end - 1)
@@ -36,7 +36,7 @@ def test_listeners_outlive_a_cut(tmp_path: Path) -> None:
     """Nothing that goes is told of as kept; what comes in its place is."""
     master, replica = ReplicaBench(tmp_path / "m", epoch=1), ReplicaBench(tmp_path / "r", role="replica")
     queue = master.store.queues.open(b"q")
-    ends = [master.store.append([message([queue], b"%d" % n)]).end_position for n in range(9)]
+    ends = [master.store.append(message([queue], b"%d" % n)).end_position for n in range(9)]
     master.flush()
     pull(master.store, replica.store, 1)
     kept, written, moved = [], [], []

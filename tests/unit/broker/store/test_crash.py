@@ -78,7 +78,7 @@ def filled(tmp_path: Path, **settings) -> tuple[StoreBench, int]:
     bench = StoreBench(tmp_path / "data", **settings)
     queue = bench.store.queues.open(b"q")
     for n in range(50):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.settle()
     return bench, queue
 
@@ -128,14 +128,14 @@ def test_full_disk_refuses_messages_and_goes_on_reading(tmp_path: Path) -> None:
     assert store.disk.full
     assert not (bench.directory / "BALLAST").exists()
     with pytest.raises(StoreFull, match="disk full"):
-        store.append([message([queue], b"no")])
+        store.append(message([queue], b"no"))
     with pytest.raises(StoreFull):
         store.append_state([StateChange(state_kinds.SESSION, b"d", b"x")])
     end = store.append_state([StateChange(state_kinds.SESSION, b"c", None)])
     bench.settle(end)
     assert len(bodies(store, queue)) == 50
     store.maintain(0)
-    store.append([message([queue], b"yes")])
+    store.append(message([queue], b"yes"))
     bench.settle()
     assert bodies(store, queue)[-1] == b"yes"
     bench.close()
@@ -149,10 +149,10 @@ def test_enospc_takes_nothing_in(tmp_path: Path, point: str) -> None:
     end = store.end_position
     bench.faults.arm(point, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(StoreFull):
-        store.append([message([queue], bytes(3000)) for _ in range(10)])
+        store.append(*[message([queue], bytes(3000)) for _ in range(10)])
     assert (store.end_position, store.reading.next_offset(queue)) == (end, 50)
     store.maintain(0)
-    store.append([message([queue], b"after")])
+    store.append(message([queue], b"after"))
     bench.settle()
     bench.reopen()
     assert bodies(bench.store, queue)[50:] == [b"after"]
@@ -165,7 +165,7 @@ def test_failed_fdatasync_is_final(tmp_path: Path) -> None:
     store, heard = bench.store, []
     bench.faults.arm("log.fsync", OSError(errno.EIO, "Input/output error"))
     for n in range(3):
-        end = store.append([message([queue], b"lost%d" % n)]).end_position
+        end = store.append(message([queue], b"lost%d" % n)).end_position
         store.when_confirmed(end, heard.append)
     deadline = time.monotonic() + 10
     while len(heard) < 3:
@@ -174,7 +174,7 @@ def test_failed_fdatasync_is_final(tmp_path: Path) -> None:
         time.sleep(0.001)
     assert all(isinstance(error, StoreFailed) for error in heard)
     with pytest.raises(StoreFailed, match="fdatasync"):
-        store.append([message([queue], b"x")])
+        store.append(message([queue], b"x"))
     store.when_confirmed(store.end_position, heard.append)
     assert isinstance(heard[-1], StoreFailed)
     assert len(bodies(store, queue)) == 50

@@ -59,7 +59,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.appends += 1
         made = self.make(spreads, size)
         before = {q: self.bench.store.reading.next_offset(q) for q in self.queues}
-        appended = self.bench.store.append([message(queues, body) for queues, body in made])
+        appended = self.bench.store.append(*[message(queues, body) for queues, body in made])
         for (queues, body), offset in zip(made, appended.offsets, strict=True):
             if queues:
                 assert offset == before[queues[0]]
@@ -77,7 +77,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.appends += 1
         made = self.make(spreads, 20)
         changes = [StateChange(state_kinds.LEDGER, key, value) for key, value in keys.items()]
-        end = self.bench.store.append([message(q, b) for q, b in made], changes=changes).end_position
+        end = self.bench.store.append(*[message(q, b) for q, b in made], changes=changes).end_position
         self.groups.append((end, made, keys))
 
     @rule()
@@ -173,7 +173,7 @@ def test_read_statuses(bench: StoreBench) -> None:
     """Each way a read can go has its own status."""
     store = bench.store
     queue = store.queues.open(b"q")
-    store.append([message([queue], b"%d" % n) for n in range(10)])
+    store.append(*[message([queue], b"%d" % n) for n in range(10)])
     assert store.reading.read(queue, 0, 5, 1000).records == []
     bench.settle()
     result = store.reading.read(queue, 3, 100, 1 << 20, end_offset=6)
@@ -190,8 +190,8 @@ def test_callbacks_and_listeners(bench: StoreBench) -> None:
     queues = store.queues.open_all([b"a", b"b"])
     bench.settle()
     store.positions.on_advance(lambda ids: moved.append(list(ids)))
-    first = store.append([message(queues, b"1"), message(queues[:1], b"2")]).end_position
-    second = store.append([message(queues[1:], b"3")]).end_position
+    first = store.append(message(queues, b"1"), message(queues[:1], b"2")).end_position
+    second = store.append(message(queues[1:], b"3")).end_position
     store.when_confirmed(second, lambda error: heard.append(("second", error)))
     store.when_confirmed(first, lambda error: heard.append(("first", error)))
     assert heard == []
@@ -224,7 +224,7 @@ def test_search_time(bench: StoreBench) -> None:
     queue = store.queues.open(b"q")
     start = bench.clock.now_ms()
     for _ in range(10):
-        store.append([message([queue], b"x"), message([queue], b"y")])
+        store.append(message([queue], b"x"), message([queue], b"y"))
         bench.clock.advance_ms(10)
     bench.settle()
     assert store.reading.search_time(queue, start) == 0
@@ -237,7 +237,7 @@ def test_asynchronous_flush_confirms_at_the_end_of_the_turn(tmp_path: Path) -> N
     """With flush = "async" a write is confirmed by the next turn, and close still flushes it."""
     bench = StoreBench(tmp_path / "data", flush="async", flush_interval_ms=60_000)
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"x")])
+    bench.store.append(message([queue], b"x"))
     bench.turn()
     assert bodies(bench.store, queue) == [b"x"]
     assert bench.store.positions.flushed == 0
@@ -253,7 +253,7 @@ def test_closed_store_says_so(tmp_path: Path) -> None:
     bench.close()
     bench.store.close()
     with pytest.raises(StoreFailed, match="closed"):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))
 
 
 def test_one_process_per_directory(bench: StoreBench) -> None:
@@ -274,7 +274,7 @@ def test_judge_agrees_with_the_index(bench: StoreBench) -> None:
     """An independent scan of the files finds the same dense queues."""
     queues = bench.store.queues.open_all([b"a", b"b", b"c"])
     for n in range(60):
-        bench.store.append([message(queues[: 1 + n % 3], b"%d" % n)])
+        bench.store.append(message(queues[: 1 + n % 3], b"%d" % n))
     bench.settle()
     ends = check_dense(read_log(bench.directory))
     assert ends == {queue: bench.store.reading.bounds(queue)[1] for queue in queues}
@@ -285,7 +285,7 @@ def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data")
     queue, other = bench.store.queues.open_all([b"q", b"other"])
     for number in range(300):
-        bench.store.append([message([queue], b"%d" % number + bytes(200)), message([other], b"")])
+        bench.store.append(message([queue], b"%d" % number + bytes(200)), message([other], b""))
         if number == 150:
             bench.settle()
             bench.store.maintain(0)
@@ -317,7 +317,7 @@ def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> Non
     for _ in range(2):
         queue = bench.store.queues.open(b"q")
         for _ in range(150):
-            bench.store.append([message([queue], bytes(1000))])
+            bench.store.append(message([queue], bytes(1000)))
         bench.settle()
         assert disk_bytes(tmp_path / "data") < 40e6
         bench.close()
@@ -325,7 +325,7 @@ def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> Non
         bench.store.maintain(0)
     queue = bench.store.queues.open(b"q")
     for _ in range(60):
-        bench.store.append([message([queue], bytes(1 << 20))])
+        bench.store.append(message([queue], bytes(1 << 20)))
         bench.settle()
     bench.store.maintain(0)
     assert (tmp_path / "data" / "BALLAST").stat().st_size == 16 * MIB

@@ -36,7 +36,7 @@ def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data")
     queue, reading = bench.store.queues.open(b"q"), bench.store.reading
     assert isinstance(reading, Reading)
-    bench.store.append([message([queue], b"x")])
+    bench.store.append(message([queue], b"x"))
     bench.settle()
     assert reading.bounds(queue) == (0, 1)
     assert reading.confirmed_end(queue) == reading.next_offset(queue) == 1

@@ -26,7 +26,7 @@ def test_replica_has_the_same_bytes_queues_and_state(tmp_path: Path) -> None:
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     for number in range(300):
-        master.store.append([message([queue], b"%06d" % number + bytes(150))])
+        master.store.append(message([queue], b"%06d" % number + bytes(150)))
         if number % 7 == 0:
             master.store.append_state([StateChange(4, b"k%d" % (number % 5), b"%d" % number)])
     master.flush()
@@ -49,7 +49,7 @@ def test_nothing_is_confirmed_beyond_the_limit(tmp_path: Path) -> None:
     master, _ = pair(tmp_path)
     store = master.store
     queue = store.queues.open(b"q")
-    ends = [store.append([message([queue], b"%d" % number)]).end_position for number in range(3)]
+    ends = [store.append(message([queue], b"%d" % number)).end_position for number in range(3)]
     heard: list[object] = []
     moved: list[object] = []
     store.positions.on_advance(moved.append)
@@ -84,7 +84,7 @@ def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) ->
     """A clean close writes runs and snapshot of what is confirmed only; the rest waits for the group again."""
     master, _ = pair(tmp_path)
     queue = master.store.queues.open(b"q")
-    ends = [master.store.append([message([queue], b"%d" % number)]).end_position for number in range(4)]
+    ends = [master.store.append(message([queue], b"%d" % number)).end_position for number in range(4)]
     master.store.append_state([StateChange(4, b"k", b"v")])
     master.flush()
     master.store.positions.limit_confirm(ends[1])
@@ -104,10 +104,10 @@ def test_who_waits_hears_that_a_master_is_one_no_more(tmp_path: Path) -> None:
     master, _ = pair(tmp_path)
     store, heard = master.store, []
     queue = store.queues.open(b"q")
-    first = store.append([message([queue], b"1")]).end_position
+    first = store.append(message([queue], b"1")).end_position
     master.flush()
     store.positions.limit_confirm(first)
-    end = store.append([message([queue], b"2")]).end_position
+    end = store.append(message([queue], b"2")).end_position
     store.when_confirmed(end, heard.append)
     reason = GivenUp("replaced", {"masterAddress": "b:1"})
     store.positions.give_up(reason)
@@ -127,11 +127,11 @@ def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: 
     master = ReplicaBench(tmp_path / "master", epoch=3, index_tail_entries=32)
     store = master.store
     even, odd = store.queues.open(b"even"), store.queues.open(b"odd")
-    ends = [store.append([message([(even, odd)[one % 2]], b"%03d" % one)]).end_position for one in range(200)]
-    both = store.append([message([even, odd], b"200")]).end_position
+    ends = [store.append(message([(even, odd)[one % 2]], b"%03d" % one)).end_position for one in range(200)]
+    both = store.append(message([even, odd], b"200")).end_position
     master.flush()
     store.positions.limit_confirm(ends[30])
-    ends += [store.append([message([even], b"x%03d" % one)]).end_position for one in range(100)]
+    ends += [store.append(message([even], b"x%03d" % one)).end_position for one in range(100)]
     master.flush()
     assert store._parts.opened.index.manifest.end_position > both > store.confirm_position == ends[30]
     if is_killed:
@@ -155,7 +155,7 @@ def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
     """The tail is smaller than what waits: the start itself makes runs, and a kill behind it changes nothing."""
     master = ReplicaBench(tmp_path / "master", epoch=3)
     queue = master.store.queues.open(b"q")
-    ends = [master.store.append([message([queue], b"%03d" % one)]).end_position for one in range(200)]
+    ends = [master.store.append(message([queue], b"%03d" % one)).end_position for one in range(200)]
     master.flush()
     master.store.positions.limit_confirm(ends[9])
     master.close()
@@ -176,7 +176,7 @@ def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> 
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     start = master.store.end_position
-    master.store.append([message([queue], bytes(900)) for _ in range(4)], atomic=True)
+    master.store.append(*[message([queue], bytes(900)) for _ in range(4)], atomic=True)
     first = master.store.replica.raw(0, start + 1000)
     assert first is not None
     replica.store.replica.append_raw(first)
@@ -204,7 +204,7 @@ def test_epochs_are_durable_and_bytes_never_cross_them(tmp_path: Path) -> None:
     master.reopen_as(epoch=7)
     master.reopen_as(epoch=8)
     assert master.store.replica.epochs == load_epochs(master.directory) == [(3, 0), (8, middle)], "7 wrote nothing"
-    master.store.append([message([queue], b"x")])
+    master.store.append(message([queue], b"x"))
     part = master.store.replica.raw(0, 1 << 20)
     assert part is not None
     assert (part.epoch, part.end) == (3, middle)
@@ -222,7 +222,7 @@ def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
     """Flipped bits, another epoch, another file, bytes for another place: nothing is written, the log goes on."""
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
-    master.store.append([message([queue], bytes(100))])
+    master.store.append(message([queue], bytes(100)))
     part = master.store.replica.raw(0, 1 << 20)
     assert part is not None
     flipped = bytearray(part.data)
@@ -299,7 +299,7 @@ def test_async_counts_what_is_written(tmp_path: Path) -> None:
     queue = master.store.queues.open(b"q")
     start = master.store.end_position
     pull(master.store, replica.store, 1 << 20)
-    end = master.store.append([message([queue], bytes(900)) for _ in range(4)], atomic=True).end_position
+    end = master.store.append(*[message([queue], bytes(900)) for _ in range(4)], atomic=True).end_position
     part = master.store.replica.raw(start, 1_000)
     assert part is not None
     replica.store.replica.append_raw(part)
@@ -327,7 +327,7 @@ def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None
         queue = master.store.queues.open(b"q")
         for round_number, size in enumerate((8192, sizes[1], sizes[0])):
             for _ in range(20):
-                master.store.append([message([queue], bytes(700))])
+                master.store.append(message([queue], bytes(700)))
             master.flush()
             pull(master.store, replica.store, 1500)
             replica.flush()
@@ -335,7 +335,7 @@ def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None
             master.reopen_as(epoch=2 + round_number)
             replica.close()
             replica.open()
-        master.store.append([message([queue], bytes(700))])
+        master.store.append(message([queue], bytes(700)))
         pull(master.store, replica.store, 1500)
         assert log_bytes(replica.directory) == log_bytes(master.directory)
         replica.close()
@@ -347,7 +347,7 @@ def test_a_store_of_one_node_becomes_the_first_replica(tmp_path: Path) -> None:
     bench = ReplicaBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for _ in range(3):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))
         bench.flush()
         bench.reopen_as()
     (bench.directory / "EPOCHS").unlink()
@@ -363,7 +363,7 @@ def test_a_store_of_one_node_becomes_the_first_replica(tmp_path: Path) -> None:
     assert store.state.get(state_kinds.QUEUE, b"q") is not None
     store = bench.reopen_as()
     assert store.epoch == 13
-    store.append([message([queue], b"y")])
+    store.append(message([queue], b"y"))
     bench.settle()
     assert bodies(store, queue) == [b"x"] * 3 + [b"y"]
     bench.close()

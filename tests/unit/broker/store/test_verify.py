@@ -14,7 +14,7 @@ def filled(tmp_path: Path) -> Path:
     bench = StoreBench(tmp_path / "data")
     queues = bench.store.queues.open_all([b"a", b"b"])
     for n in range(200):
-        bench.store.append([message(queues[: 1 + n % 2], b"%d" % n)])
+        bench.store.append(message(queues[: 1 + n % 2], b"%d" % n))
     bench.settle()
     bench.close()
     return tmp_path / "data"

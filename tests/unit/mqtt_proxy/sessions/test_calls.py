@@ -23,7 +23,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.transport.contracts import Connection, Peer
-from remoting.transport.direct import PlainRun, Said, Stored
+from remoting.transport.direct import Said, Stored
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
@@ -44,7 +44,7 @@ class Direct(FakeBroker):
         self.connections.append(connection)
         return connection
 
-    def append(self, runs: Sequence[PlainRun], stored: Stored) -> None:
+    def append(self, images: bytes, stored: Stored) -> None:
         self.calls.append("append")
         stored(None)
 

@@ -1,4 +1,4 @@
-"""The twin of the socket carries publishes and news as objects, in the order of everything else, and ends with it."""
+"""The twin of the socket carries images and news without frames, in the order of everything else, and ends with it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Port:
         self.open = True
         self.seen = seen
 
-    def append(self, runs, stored) -> None:
-        self.seen.append(("append", runs))
+    def append(self, images, stored) -> None:
+        self.seen.append(("append", images))
 
 
 def connected(seen: list) -> tuple:
@@ -33,8 +33,8 @@ async def test_publishes_go_over_at_once_when_nothing_is_under_way() -> None:
     seen: list = []
     port, connection = connected(seen)
     assert connection.takes_objects
-    connection.append([(b"c", 1, [])], print)
-    assert seen == [("append", [(b"c", 1, [])])]
+    connection.append(b"images", print)
+    assert seen == [("append", b"images")]
     await connection.close()
     port.open = False
     assert not inprocess.connect(print, port=port).takes_objects
@@ -44,15 +44,15 @@ async def test_publishes_wait_behind_requests_made_before() -> None:
     seen: list = []
     _port, connection = connected(seen)
     connection.oneway(Command(1, body=b"subscribe"))
-    connection.append("one", print)
+    connection.append(b"one", print)
     connection.oneway(Command(1, body=b"close"))
-    connection.append("two", print)
+    connection.append(b"two", print)
     assert not seen
     await asyncio.sleep(0)
-    assert seen == [("frame", b"subscribe"), ("append", "one"), ("frame", b"close"), ("append", "two")]
+    assert seen == [("frame", b"subscribe"), ("append", b"one"), ("frame", b"close"), ("append", b"two")]
     await connection.close()
     with pytest.raises(ConnectionLost):
-        connection.append("three", print)
+        connection.append(b"three", print)
 
 
 async def test_news_come_behind_replies_and_not_after_the_end() -> None:
@@ -83,12 +83,12 @@ async def test_what_is_called_while_frames_are_delivered_waits_for_them() -> Non
     def handler(peer, command) -> None:
         seen.append(command.body)
         if command.body == b"first":
-            connection.append("inner", print)
+            connection.append(b"inner", print)
 
     connection = inprocess.connect(handler, port=port)
     connection.oneway(Command(1, body=b"first"))
     connection.oneway(Command(1, body=b"second"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert seen == [b"first", b"second", ("append", "inner")]
+    assert seen == [b"first", b"second", ("append", b"inner")]
     await connection.close()

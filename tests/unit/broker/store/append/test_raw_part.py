@@ -19,7 +19,7 @@ def test_parts_are_whole_records_within_one_file_and_one_epoch(tmp_path: Path) -
     queue = bench.store.queues.open(b"q")
     for epoch in (2, 3, 4):
         for number in range(40):
-            bench.store.append([message([queue], bytes(10 * number))])
+            bench.store.append(message([queue], bytes(10 * number)))
         bench.flush()
         bench.reopen_as(epoch=epoch)
     ends = {seen.end for seen in read_log(bench.directory)} | {16 * 1024 * n for n in range(9)}
@@ -45,7 +45,7 @@ def test_what_has_expired_is_refused(tmp_path: Path) -> None:
     bench = ReplicaBench(tmp_path / "data", retention_size_bytes=20_000)
     queue = bench.store.queues.open(b"q")
     for _ in range(60):
-        bench.store.append([message([queue], bytes(1000))])
+        bench.store.append(message([queue], bytes(1000)))
         bench.settle()
     while bench.store.begin_position == 0:
         bench.store.maintain(0)

@@ -16,7 +16,7 @@ def filled(tmp_path: Path, **settings) -> tuple[ReplicaBench, ReplicaBench, int]
     """A master with 50 messages and a replica with the creation of their queue."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
     queue = master.store.queues.open(b"q")
-    master.store.append([message([queue], b"%04d" % number) for number in range(50)])
+    master.store.append(*[message([queue], b"%04d" % number) for number in range(50)])
     master.flush()
     replica = ReplicaBench(tmp_path / "replica", role="replica", **settings)
     pull(master.store, replica.store, 1)
@@ -27,7 +27,7 @@ def filled(tmp_path: Path, **settings) -> tuple[ReplicaBench, ReplicaBench, int]
 def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
     """Nothing is taken over while there is no room, and the same part once there is."""
     master, replica, queue = filled(tmp_path)
-    master.store.append([message([queue], b"0050")])
+    master.store.append(message([queue], b"0050"))
     replica.faults.arm("log.write", OSError(errno.ENOSPC, "full"))
     end = replica.store.end_position
     with pytest.raises(StoreFull):
@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
 def test_a_failed_write_is_for_good(tmp_path: Path) -> None:
     """An I/O error ends this instance; opened anew, the log is what had been written."""
     master, replica, queue = filled(tmp_path)
-    master.store.append([message([queue], b"0050")])
+    master.store.append(message([queue], b"0050"))
     replica.faults.arm("log.write", OSError(errno.EIO, "broken"))
     with pytest.raises(StoreFailed):
         pull(master.store, replica.store, 4096)
@@ -62,7 +62,7 @@ def test_runs_snapshots_and_keys_while_bytes_come_in(tmp_path: Path) -> None:
     """A small tail is emptied into runs of what is confirmed; after a kill all of it is found again."""
     master, replica, queue = filled(tmp_path, index_tail_entries=32, snapshot_log_bytes=4096)
     for number in range(50, 400):
-        master.store.append([message([queue], b"%04d" % number)])
+        master.store.append(message([queue], b"%04d" % number))
         if number % 10 == 0:
             master.flush()
             pull(master.store, replica.store, 4096)
@@ -91,7 +91,7 @@ def test_a_tail_that_nothing_confirms_is_emptied_all_the_same(tmp_path: Path) ->
     """More than the tail holds without a word from the master: runs take what is not confirmed, nothing stops."""
     master, replica, queue = filled(tmp_path, index_tail_entries=32)
     for _ in range(8):
-        master.store.append([message([queue], b"x") for _ in range(20)])
+        master.store.append(*[message([queue], b"x") for _ in range(20)])
         pull(master.store, replica.store, 4096)
     assert replica.store.reading.next_offset(queue) == 210
     assert replica.store.confirm_position == 0

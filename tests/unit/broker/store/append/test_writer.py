@@ -26,9 +26,9 @@ def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
     queue = store.queues.open(b"q")
     store.state.subscribe(state_kinds.RETAINED, lambda *change: heard.append(change))
     flags = FLAG_MQTT | FLAG_RETAIN
-    at = store.append([message([queue], b"on", flags=flags, mqtt_topic=b"a/b")]).first_position
+    at = store.append(message([queue], b"on", flags=flags, mqtt_topic=b"a/b")).first_position
     assert store.state.get(state_kinds.RETAINED, b"a/b") == (b"", at)
-    gone = store.append([message([queue], b"", flags=flags, mqtt_topic=b"a/b")]).first_position
+    gone = store.append(message([queue], b"", flags=flags, mqtt_topic=b"a/b")).first_position
     assert store.state.get(state_kinds.RETAINED, b"a/b") is None
     assert heard == [(b"a/b", b"", at), (b"a/b", None, gone)]
 
@@ -36,9 +36,9 @@ def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
 def test_store_time_never_goes_back(bench: StoreBench) -> None:
     """A wall clock that jumps back does not break the search by time."""
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"1")])
+    bench.store.append(message([queue], b"1"))
     bench.clock.set_wall_ms(5)
-    bench.store.append([message([queue], b"2")])
+    bench.store.append(message([queue], b"2"))
     bench.settle()
     stored = [RecordView(record, 0).store_ms for record in bench.store.reading.read(queue, 0, 9, 1 << 20).records]
     assert stored[0] == stored[1] > 5
@@ -51,7 +51,7 @@ def test_failed_write_is_final(bench: StoreBench) -> None:
     bench.faults.arm("log.write", OSError(errno.EIO, "Input/output error"))
     for _ in range(2):
         with pytest.raises(StoreFailed, match="writing to the log failed"):
-            bench.store.append([message([queue], b"x")])
+            bench.store.append(message([queue], b"x"))
 
 
 class FailingPen:
@@ -66,7 +66,7 @@ class FailingPen:
     def aim(self, *_: object) -> None:
         """Stay as it is."""
 
-    def write(self, _messages, _atomic, _store_ms, position: int, *_: object):
+    def write(self, _images, _queues, _atomic, _store_ms, position: int, *_: object):
         self.segment.write(position, b"\xff" * 32)
         raise OSError(self.number, "no")
 
@@ -76,10 +76,10 @@ def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, erro
     """A full disk refuses, anything else is final, as on the long way."""
     store = bench.store
     queue = store.queues.open(b"q")
-    end = store.append([message([queue], b"x")]).end_position
+    end = store.append(message([queue], b"x")).end_position
     store._writer._pen = FailingPen(bench, number)
     with pytest.raises(error):
-        store.append([message([queue], b"y")])
+        store.append(message([queue], b"y"))
     assert bytes(store._log.view(end, 64) or b"") == bytes(64)
     assert (store.end_position, store.reading.next_offset(queue), store.disk.full) == (end, 1, error is StoreFull)
 
@@ -95,7 +95,7 @@ def test_long_and_short_way_make_one_log(bench: StoreBench) -> None:
         if number % 50 == 0:
             store.queues.open(b"q%d" % number)
         body = b"%d" % number + bytes(number % 97)
-        store.append([message(queues, body), message(queues[:1], body)])
+        store.append(message(queues, body), message(queues[:1], body))
         sent.append(body)
     bench.settle()
     assert bodies(store, queues[1]) == sent
@@ -109,10 +109,10 @@ def test_background_failures(bench: StoreBench) -> None:
     queue = bench.store.queues.open(b"q")
     failure = bench.store._parts.failure
     failure.background_failed(ValueError("bug"))
-    bench.store.append([message([queue], b"x")])
+    bench.store.append(message([queue], b"x"))
     failure.background_failed(OSError(errno.ENOSPC, "full"))
     with pytest.raises(StoreFull):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))
     failure.background_failed(OSError(errno.EIO, "gone"))
     with pytest.raises(StoreFailed):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))

@@ -27,7 +27,7 @@ class Pair:
         """Numbered messages, one append each, confirmed."""
         queue = self.queue if queue is None else queue
         for _ in range(count):
-            self.bench.store.append([message([queue], b"%06d" % self.written)])
+            self.bench.store.append(message([queue], b"%06d" % self.written))
             self.written += 1
         self.bench.settle()
 

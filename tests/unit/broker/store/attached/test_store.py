@@ -41,7 +41,7 @@ def test_nothing_above_the_confirm_position(pair) -> None:
     pair.append(5)
     from tests.sim.stores import message
 
-    pair.bench.store.append([message([pair.queue], b"%06d" % 99)])
+    pair.bench.store.append(message([pair.queue], b"%06d" % 99))
     assert pair.read(0) == list(range(5))
     found = pair.attached.read_range(pair.queue, 5, 9, 9999, 99)
     assert (found.status, len(found.starts), found.max_offset) == (OK, 0, 5)

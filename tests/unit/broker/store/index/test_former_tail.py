@@ -14,7 +14,7 @@ def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
     """Also when another file has taken the name."""
     bench = StoreBench(tmp_path / "data")
     first, second = bench.store.queues.open_all([b"a", b"b"])
-    bench.store.append([message([first], b"x") for _ in range(5)])
+    bench.store.append(*[message([first], b"x") for _ in range(5)])
     bench.settle()
     path = tmp_path / "tail"
     shutil.copy(tmp_path / "data" / "index" / "tail", path)

@@ -31,7 +31,7 @@ def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
     queue = bench.store.queues.open(b"q")
     bench.faults.arm("index.write", OSError(errno.ENOSPC, "full"))
     for n in range(32):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.store._site.thread.drain()
     assert bench.store.disk.full
     bench.store.maintain(0)
@@ -49,7 +49,7 @@ def test_room_is_made_also_behind_another_job(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data")
     queue, flusher = bench.store.queues.open(b"q"), bench.store._parts.index_flusher
     for _ in range(20):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))
     flusher._start(lambda: None, lambda _: None)
     flusher.make_room(64)
     assert bench.store._parts.opened.index.tail.room == 64

@@ -10,8 +10,8 @@ import pytest
 
 from broker.store import hot
 from broker.store.errors import CorruptLog
+from broker.store.placed import Placed
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE
-from broker.store.store_message import StoreMessage
 from remoting.protocol.records.record import RecordView
 from tests.sim.batches import FLAGS_BATCH
 from tests.sim.stores import StoreBench, bodies, message
@@ -22,7 +22,7 @@ def test_read_at(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.settle()
-    first = bench.store.append([message([queue], b"x")]).first_position
+    first = bench.store.append(message([queue], b"x")).first_position
     assert bench.store.reading.read_at(first) is None
     bench.settle()
     record = bench.store.reading.read_at(first)
@@ -40,7 +40,7 @@ def test_limits_by_count_and_bytes(tmp_path: Path, check: bool) -> None:
     bench = StoreBench(tmp_path / "data", check_on_read=check)
     queue = bench.store.queues.open(b"q")
     for n in range(700):
-        bench.store.append([message([queue], b"%03d" % n)])
+        bench.store.append(message([queue], b"%03d" % n))
     bench.settle()
     size = len(bench.store.reading.read(queue, 0, 1, 1).records[0])
     for offset in (0, 31, 32, 33, 255, 256, 600, 690, 699):
@@ -60,7 +60,7 @@ def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path:
     bench = StoreBench(tmp_path / "data")
     queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     for n in range(700):
-        bench.store.append([message([queue], b"x" * (n % 3 * 8)), message([other], b"between")])
+        bench.store.append(message([queue], b"x" * (n % 3 * 8)), message([other], b"between"))
     bench.settle()
     singles = [bytes(record) for record in bench.store.reading.read(queue, 0, 700, 1 << 20).records]
     for offset, end, bytes_max in (
@@ -89,7 +89,7 @@ def test_a_range_never_hands_out_what_is_no_record(tmp_path: Path) -> None:
     """A size or position that contradicts the index is corruption, named by file and position."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    placed = bench.store.append([message([queue], b"x") for _ in range(3)])
+    placed = bench.store.append(*[message([queue], b"x") for _ in range(3)])
     bench.settle()
     path = next((tmp_path / "data").rglob(f"{0:020d}"))
     second = RecordView(bench.store.reading.read(queue, 1, 1, 1).records[0]).position
@@ -106,9 +106,8 @@ def test_the_last_message_of_a_batch_alone(tmp_path: Path) -> None:
     """One record for one offset, and yet the record begins before it: its base is said."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    batch = message([queue], b"x", flags=FLAGS_BATCH)
-    batch.count = 5
-    bench.store.append([batch, message([queue], b"y")])
+    batch = message([queue], b"x", flags=FLAGS_BATCH, count=5)
+    bench.store.append(batch, message([queue], b"y"))
     bench.settle()
     for offset, bases in ((4, [0, 5]), (5, None)):
         read = bench.store.reading.read(queue, offset, 10, 10_000)
@@ -119,11 +118,9 @@ def test_the_last_message_of_a_batch_alone(tmp_path: Path) -> None:
     bench.close()
 
 
-def batch(queues: list[int], count: int, body: bytes) -> StoreMessage:
+def batch(queues: list[int], count: int, body: bytes) -> Placed:
     """A batch record of so many messages."""
-    made = message(queues, body)
-    made.flags, made.count = FLAGS_BATCH, count
-    return made
+    return message(queues, body, flags=FLAGS_BATCH, count=count)
 
 
 def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
@@ -133,7 +130,7 @@ def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
     counts = [1, 5, 1, 40, 2, 1] * 12
     for n, count in enumerate(counts):
         one = batch([queue, other], count, b"%d" % n) if count > 1 else message([queue, other], b"%d" % n)
-        bench.store.append([one])
+        bench.store.append(one)
     bench.settle()
     assert len(bench.store._parts.opened.index.runs) > 0
     ends = list(accumulate(counts))
@@ -165,7 +162,7 @@ def test_time_search_among_batches(tmp_path: Path) -> None:
     queue = bench.store.queues.open(b"q")
     for count in (1, 7, 1, 30, 2):
         bench.clock.advance_ms(10)
-        bench.store.append([batch([queue], count, b"x")])
+        bench.store.append(batch([queue], count, b"x"))
     bench.settle()
     last = bench.clock.now_ms()
     begins = [0, 1, 8, 9, 39, 41]
@@ -181,12 +178,12 @@ def test_a_hole_is_corruption_with_its_offsets(tmp_path: Path) -> None:
     """What stands before it is read; at it the queue's offsets are named; behind it reading goes on."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"0"), message([queue], b"1")])
+    bench.store.append(message([queue], b"0"), message([queue], b"1"))
     index, position = bench.store._parts.opened.index, bench.store.end_position
     hole = hot.core.make_block([queue], [2], [position], [0], [0], [4])
     assert index.tail.ring.claim(hole, 0, queue + 1) == 1
     index.append(hole, position)
-    bench.store.append([message([queue], b"6")])
+    bench.store.append(message([queue], b"6"))
     bench.settle()
     assert bench.store.reading.bounds(queue) == (0, 7)
     assert bench.store.reading.read(queue, 0, 10, 1 << 20).next_offset == 2

@@ -18,7 +18,7 @@ def filled(directory: Path, times: list[int], **settings: object) -> tuple[Store
     queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     for ms in times:
         bench.clock.advance_ms(ms - bench.clock.now_ms())
-        bench.store.append([message([other], b"between"), message([queue], b"x")])
+        bench.store.append(message([other], b"between"), message([queue], b"x"))
     bench.settle()
     return bench, queue
 

@@ -24,7 +24,7 @@ def runs_of(directory: Path) -> tuple[list[Run], list[int], int]:
     begins = []
     for number in range(40):
         begins.append(bench.store.end_position)
-        bench.store.append([message([one, two] if number % 5 == 0 else [one], b"x")])
+        bench.store.append(message([one, two] if number % 5 == 0 else [one], b"x"))
     bench.store._site.thread.drain()
     index = bench.store._parts.opened.index
     runs, end = list(index.runs), index.manifest.end_position

@@ -20,10 +20,10 @@ def fill(bench: StoreBench, count: int = MESSAGES) -> None:
     queues = store.queues.open_all(list(QUEUES))
     doomed = store.queues.open(b"doomed")
     for n in range(count):
-        store.append([message(queues[: 1 + n % 3], b"%d" % n)], changes=[
+        store.append(message(queues[: 1 + n % 3], b"%d" % n), changes=[
             StateChange(state_kinds.LEDGER, b"sink", b"%d" % n)
         ] if n % 10 == 0 else [])  # fmt: skip
-    store.append([message(queues[:1], b"last", flags=0x0C, mqtt_topic=b"plant/7/temp")])
+    store.append(message(queues[:1], b"last", flags=0x0C, mqtt_topic=b"plant/7/temp"))
     store.append_state([StateChange(state_kinds.SESSION, b"c", b"v"), StateChange(state_kinds.SESSION, b"d", b"v")])
     store.append_state([StateChange(state_kinds.SESSION, b"d", None)])
     store.queues.delete([doomed])

@@ -22,12 +22,12 @@ def keyed(tmp_path: Path) -> Path:
     queue = bench.store.queues.open(b"q")
     for n in range(240):
         if 100 <= n < 180:
-            bench.store.append([message([queue], b"plain")])
+            bench.store.append(message([queue], b"plain"))
             bench.settle()
             bench.store.maintain(0)
             bench.store._site.thread.drain()
         else:
-            bench.store.append([keyed_message([queue], b"%d" % n, keys=b"a k%d" % n)])
+            bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a k%d" % n))
     bench.settle()
     bench.close()
     return tmp_path / "keyed"

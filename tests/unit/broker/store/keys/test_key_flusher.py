@@ -16,13 +16,13 @@ def test_a_full_disk_while_writing_a_run_loses_nothing(tmp_path: Path) -> None:
     queue = bench.store.queues.open(b"q")
     bench.faults.arm("keys.write", OSError(errno.ENOSPC, "full"))
     for n in range(20):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"a b c d k%d" % n)])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a b c d k%d" % n))
     bench.store._site.thread.drain()
     assert bench.store.disk.full
     assert bench.store.metrics()["key_index_runs"] == 0
     bench.store.maintain(0)
     assert not bench.store.disk.full
-    bench.store.append([keyed_message([queue], b"20", keys=b"a")])
+    bench.store.append(keyed_message([queue], b"20", keys=b"a"))
     bench.settle()
     bench.store.maintain(0)
     bench.store._site.thread.drain()
@@ -39,7 +39,7 @@ def test_a_failure_before_the_manifest_leaves_a_file_nobody_names(tmp_path: Path
     queue = bench.store.queues.open(b"q")
     bench.faults.arm("keys.manifest", ValueError("killed here"))
     for n in range(60):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"a k%d" % n)])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a k%d" % n))
     bench.settle()
     bench.store._site.thread.drain()
     bench.reopen()
@@ -53,7 +53,7 @@ def test_the_manifest_names_what_is_there_and_ids_rise(tmp_path: Path) -> None:
     bench, seen = StoreBench(tmp_path / "data", key_index_entries=64), 0
     queue, keys = bench.store.queues.open(b"q"), tmp_path / "data" / "keys"
     for n in range(1000):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % n)])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k%d" % n))
         if n % 100 == 99:
             bench.settle()
             bench.store._site.thread.drain()
@@ -75,7 +75,7 @@ def test_a_run_never_holds_more_than_it_says(tmp_path: Path) -> None:
     """Also when one append fills it many times over; else a start would take keys in twice."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
-    bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(500)])
+    bench.store.append(*[keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(500)])
     bench.settle()
     bench.store._site.thread.drain()
     assert bench.store.keys is not None

@@ -16,7 +16,7 @@ def filled(directory: Path, count: int = 300) -> StoreBench:
     bench = StoreBench(directory, key_index_entries=64, index_merge_runs=30)
     queue = bench.store.queues.open(b"q")
     for n in range(count):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"all k%d" % n)])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"all k%d" % n))
     bench.settle()
     bench.close()
     return bench

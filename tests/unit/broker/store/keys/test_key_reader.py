@@ -20,7 +20,7 @@ def filled(tmp_path: Path) -> Any:
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
     for n in range(100):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k")])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k"))
         if n % 10 == 9:
             bench.clock.advance_ms(250)
     bench.settle()
@@ -75,7 +75,7 @@ def test_equal_numbers_of_different_keys_are_told_apart(tmp_path: Path, monkeypa
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for n in range(9):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 3))])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 3)))
     bench.settle()
     real = key_store.key_hash
     assert bench.store.keys is not None

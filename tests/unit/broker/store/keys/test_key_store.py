@@ -16,14 +16,14 @@ def test_what_is_confirmed_is_found_and_nothing_else(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.settle()
-    bench.store.append([keyed_message([queue], b"one", keys=b"k other", unique=b"id1")])
+    bench.store.append(keyed_message([queue], b"one", keys=b"k other", unique=b"id1"))
     assert found(bench.store, b"k") == []
     bench.settle()
-    bench.store.append([
+    bench.store.append(
         keyed_message([queue], b"two", keys=b"k"), keyed_message([queue], b"three", keys=b"k", topic=b"u"),
         keyed_message([], b"no queue", keys=b"k"), keyed_message([queue], b"staged", keys=b"k", flags=0x20),
         message([queue], b"plain"),
-    ])  # fmt: skip
+    )  # fmt: skip
     bench.settle()
     assert found(bench.store, b"k") == [b"two", b"one"]
     assert found(bench.store, b"k", topic=b"u") == [b"three"]
@@ -37,7 +37,7 @@ def test_keys_survive_a_restart_and_a_merge(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
     for n in range(900):
-        bench.store.append([keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 10), unique=b"id%d" % n)])
+        bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 10), unique=b"id%d" % n))
         if not n % 300:
             bench.settle()
             bench.store._site.thread.drain()
@@ -61,9 +61,9 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
     """A run for few keys too once the queue index has gone further; runs of an expired log go."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=48 * 1024)
     queue = bench.store.queues.open(b"q")
-    bench.store.append([keyed_message([queue], b"first", keys=b"k")])
+    bench.store.append(keyed_message([queue], b"first", keys=b"k"))
     for n in range(40):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.settle()
     bench.store._site.thread.drain()
     bench.store.maintain(0)
@@ -71,7 +71,7 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
     assert bench.store.metrics()["key_index_runs"] == 1
     assert found(bench.store, b"k") == [b"first"]
     for n in range(700):
-        bench.store.append([message([queue], b"x" * 100)])
+        bench.store.append(message([queue], b"x" * 100))
         if not n % 50:
             bench.settle()
             for _ in range(4):
@@ -91,14 +91,14 @@ def test_it_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
     """Off, its files go; on, everything in the log is found again, what was written meanwhile too."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    bench.store.append([keyed_message([queue], b"one", keys=b"k")])
+    bench.store.append(keyed_message([queue], b"one", keys=b"k"))
     bench.close()
     assert (tmp_path / "data" / "keys").exists()
     off = StoreBench(tmp_path / "data", key_index=False)
     assert off.store.keys is None
     assert "key_index_runs" not in off.store.metrics()
     assert not (tmp_path / "data" / "keys").exists()
-    off.store.append([keyed_message([queue], b"two", keys=b"k")])
+    off.store.append(keyed_message([queue], b"two", keys=b"k"))
     off.settle()
     off.store.maintain(0)
     off.close()
@@ -114,7 +114,7 @@ def test_an_index_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None
     bench.faults.arm("keys.write", ValueError("no such thing"), times=None)
     many = [keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(2000)]
     with pytest.raises(StoreFailed, match="key index is full"):
-        bench.store.append(many)
+        bench.store.append(*many)
     bench.faults.disarm("keys.write")
     bench.close()
     bench.open()

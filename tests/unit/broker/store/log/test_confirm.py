@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from broker.store import hot
 from broker.store.log.confirm import NEVER, Confirm
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import CONFIRMED
 from tests.sim.batches import Bench
+from tests.support.images import placed
 
 
 def entries(queues: list[int], offsets: list[int]):
@@ -58,7 +58,7 @@ def test_fresh_batches_are_handed_on_when_they_are_confirmed() -> None:
     confirm, heard = make(), []
     confirm.on_advance(lambda queues: heard.append(list(queues)))
     confirm.on_fresh(lambda batches: heard.append([batch.end_position for batch in batches]))
-    batch = Bench(hot.core).encode([StoreMessage((0,), 5, 0, 0, 0, 0, 0, 0, 0, b"", b"x")])
+    batch = Bench(hot.core).encode([placed((0,))])
     confirm.add_group(batch)
     confirm.add_group(group(200, entries([1], [0])))
     confirm.advance(50)

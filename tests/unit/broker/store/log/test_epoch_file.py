@@ -81,10 +81,10 @@ def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
     for epoch in range(2, 12):
         for _ in range(epoch % 4):
             size = 150_000 if epoch % 2 else 200
-            bench.store.append([message([queue], bytes(size))])
+            bench.store.append(message([queue], bytes(size)))
         bench.flush()
         bench.reopen_as(epoch=2 * epoch)
-    bench.store.append([message([queue], b"x")])
+    bench.store.append(message([queue], b"x"))
     bench.flush()
     log, end = bench.store._log, bench.store.end_position
     assert len(log.segments) > 2

@@ -18,7 +18,7 @@ def grouped(tmp_path: Path) -> ReplicaBench:
     queue = bench.store.queues.open(b"q")
     bench.flush()
     bench.reopen_as(epoch=5)
-    bench.store.append([message([queue], b"x")])
+    bench.store.append(message([queue], b"x"))
     bench.flush()
     bench.reopen_as(epoch=7)
     bench.close()

@@ -21,7 +21,7 @@ def test_blocks_that_end_within_a_group_wait_for_its_end(tmp_path: Path) -> None
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for count in (1, 4, 1, 3):
-        bench.store.append([message([queue], bytes(50)) for _ in range(count)], atomic=True)
+        bench.store.append(*[message([queue], bytes(50)) for _ in range(count)], atomic=True)
     ends = [seen.end for seen in read_log(bench.directory)]
     block = hot.core.make_block([queue], [0], [0], [0], [0], [1])
     groups = whole_groups(bench.store._log, 0, [(block, end) for end in ends])

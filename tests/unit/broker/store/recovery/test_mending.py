@@ -43,7 +43,7 @@ def test_a_queue_whose_name_is_lost(tmp_path: Path, bench: StoreBench) -> None:
     kept = bench.store.queues.open(b"kept")
     lost = bench.store.queues.open(b"lost")
     gone = bench.store.queues.open(b"gone")
-    bench.store.append([message([kept, lost], b"%d" % n) for n in range(5)])
+    bench.store.append(*[message([kept, lost], b"%d" % n) for n in range(5)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[1], records[2])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
@@ -71,11 +71,11 @@ def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None
     bench = StoreBench(tmp_path / "data", **settings)
     lost = bench.store.queues.open(b"lost")
     while not bench.store.begin_position:
-        bench.store.append([message([lost], bytes(500))])
+        bench.store.append(message([lost], bytes(500)))
         bench.settle()
         bench.store.maintain(bench.clock.now_ms())
         bench.store._site.thread.drain()
-    bench.store.append([message([lost], b"last")])
+    bench.store.append(message([lost], b"last"))
     records = crashed(bench, tmp_path / "crashed")
     said = [seen for seen in records if b"lost" in seen.body]
     assert len(said) == 1
@@ -96,8 +96,8 @@ def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None
 def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
     """The last messages of a queue are lost: what was confirmed becomes a hole, new ones go behind it."""
     queue, other = bench.store.queues.open_all([b"q", b"other"])
-    bench.store.append([message([queue], b"%d" % n) for n in range(10)])
-    bench.store.append([message([other], b"o")])
+    bench.store.append(*[message([queue], b"%d" % n) for n in range(10)])
+    bench.store.append(message([other], b"o"))
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[5], records[-1])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
@@ -109,7 +109,7 @@ def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) 
         with pytest.raises(UnreadableOffsets, match="offsets 4 to 9") as told:
             store.reading.read(queue, 4, 10, 1 << 20)
         assert told.value.position == records[5].position
-        assert store.append([message([queue], b"new")]).offsets == [10 + turn]
+        assert store.append(message([queue], b"new")).offsets == [10 + turn]
         assert store.end_position > end
         after.settle()
         if turn == 1:
@@ -127,18 +127,18 @@ def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) 
 def test_offsets_behind_what_a_run_knows_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
     """A run holds entries of damaged records; confirmed offsets behind those were lost all the same."""
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"%d" % n) for n in range(6)])
+    bench.store.append(*[message([queue], b"%d" % n) for n in range(6)])
     bench.settle()
     bench.store._parts.index_flusher.flush()
     bench.store._site.thread.drain()
     bench.settle()
-    bench.store.append([message([queue], b"%d" % n) for n in range(6, 10)])
+    bench.store.append(*[message([queue], b"%d" % n) for n in range(6, 10)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[4], records[-1])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
     for turn in range(2):
         assert after.store.reading.bounds(queue) == (0, 10 + turn)
-        assert after.store.append([message([queue], b"new")]).offsets == [10 + turn]
+        assert after.store.append(message([queue], b"new")).offsets == [10 + turn]
         after.settle()
         after.reopen()
     assert after.store.reading.read(queue, 10, 10, 1 << 20).next_offset == 12
@@ -148,7 +148,7 @@ def test_offsets_behind_what_a_run_knows_do_not_come_back(tmp_path: Path, bench:
 def test_holes_between_records(tmp_path: Path, bench: StoreBench) -> None:
     """What lies between two sound records of a queue is one hole, as many offsets long as are missing."""
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"%d" % n) for n in range(10)])
+    bench.store.append(*[message([queue], b"%d" % n) for n in range(10)])
     records = crashed(bench, tmp_path / "crashed")
     hurt(tmp_path / "crashed", records[3], records[5])
     after = StoreBench(tmp_path / "crashed", segment_size_bytes=64 * 1024)
@@ -162,7 +162,7 @@ def test_holes_between_records(tmp_path: Path, bench: StoreBench) -> None:
 def test_state_that_a_snapshot_still_knows_is_said_again(tmp_path: Path, bench: StoreBench) -> None:
     """So the log alone tells it again; a retained message that cannot be read is no more."""
     bench.store.append_state([StateChange(state_kinds.SESSION, b"s", b"value")])
-    bench.store.append([message([], b"kept", flags=0x0C, mqtt_topic=b"t")])
+    bench.store.append(message([], b"kept", flags=0x0C, mqtt_topic=b"t"))
     bench.settle()
     bench.store._parts.snapshots.take()
     bench.store.append_state([StateChange(state_kinds.SESSION, b"later", b"x")])

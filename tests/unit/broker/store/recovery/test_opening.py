@@ -24,7 +24,7 @@ def closed(tmp_path: Path) -> StoreBench:
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for n in range(300):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.store.append_state([StateChange(state_kinds.SESSION, b"c", b"v")])
     bench.settle()
     bench.close()
@@ -118,7 +118,7 @@ def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypa
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for n in range(20):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.settle()
     bench.store._site.thread.drain()
     crashed = tmp_path / "crashed"
@@ -154,7 +154,7 @@ def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
     """The clock was set back between two starts, with nothing to scan in the log."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"1")])
+    bench.store.append(message([queue], b"1"))
     bench.settle()
     late = RecordView(bench.store.reading.read(queue, 0, 1, 1).records[0]).store_ms
     if clean:
@@ -167,7 +167,7 @@ def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
         (bench.directory / "lock").unlink()
     bench.clock.set_wall_ms(1_000)
     bench.open()
-    bench.store.append([message([queue], b"2")])
+    bench.store.append(message([queue], b"2"))
     bench.settle()
     assert RecordView(bench.store.reading.read(queue, 1, 1, 1).records[0]).store_ms == late
     bench.close()
@@ -207,7 +207,7 @@ def test_damage_under_both_policies(closed: StoreBench) -> None:
         store.reading.read(0, lost, 1, 1)
     assert told.value.next_offset == lost + 1
     assert store.reading.read(0, lost + 1, 1000, 1 << 30).next_offset == 300
-    assert store.append([message([0], b"new")]).offsets == [300]
+    assert store.append(message([0], b"new")).offsets == [300]
     closed.settle()
     assert path.read_bytes()[: len(data) - 100] == bytes(data)[: len(data) - 100]
     closed.close()

@@ -26,7 +26,7 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
         flags = FLAG_MQTT | FLAG_RETAIN if n % 3 else FLAG_MQTT
         topic = b"p/%d" % (n % 7)
         store.append(
-            [message(queues[: 1 + n % 2], b"" if n % 11 == 0 else b"x", flags=flags, mqtt_topic=topic)],
+            message(queues[: 1 + n % 2], b"" if n % 11 == 0 else b"x", flags=flags, mqtt_topic=topic),
             changes=[StateChange(state_kinds.LEDGER, b"%d" % (n % 5), b"%d" % n if n % 4 else None)],
         )
     index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()
@@ -54,7 +54,7 @@ def test_a_queue_that_only_the_state_knows_goes_on_without_a_hole(tmp_path: Path
     store = bench.store
     queue = store.queues.open(b"a")
     said = store.append_state([StateChange(state_kinds.QUEUE, b"late", queue_value(queue + 1, 94))])
-    assert store.append([message([queue + 1], b"x")]).offsets == [94]
+    assert store.append(message([queue + 1], b"x")).offsets == [94]
     index, tables = QueueIndex(tmp_path / "index", 4096, 0), StateTables()
     for start, end, rebuilding in ((0, said, True), (said, store.end_position, False)):
         replayer = Replayer(index, tables, lambda entries: None, rebuilding=rebuilding)

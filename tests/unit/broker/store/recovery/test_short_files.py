@@ -60,14 +60,14 @@ def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
     """Cut behind the last record: everything is there, and appends go on."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
-    bench.store.append([message([queue], b"1")])
+    bench.store.append(message([queue], b"1"))
     bench.settle()
     end = bench.store.end_position
     bench.close()
     os.truncate(tmp_path / "data" / "log" / "0".zfill(20), end + 3)
     bench.open()
     for _ in range(300):
-        bench.store.append([message([queue], bytes(40))])
+        bench.store.append(message([queue], bytes(40)))
     bench.settle()
     assert len(bodies(bench.store, queue)) == 301
     bench.close()
@@ -78,7 +78,7 @@ def test_a_refused_start_leaves_the_newest_file_as_it_is(tmp_path: Path) -> None
     bench = StoreBench(tmp_path / "data", segment_size_bytes=4096)
     queue = bench.store.queues.open(b"q")
     for _ in range(100):
-        bench.store.append([message([queue], bytes(100))])
+        bench.store.append(message([queue], bytes(100)))
     bench.settle()
     bench.close()
     path = max((tmp_path / "data" / "log").glob("0*"))

@@ -33,7 +33,7 @@ def diverged(tmp_path: Path, **settings) -> tuple[ReplicaBench, int]:
     bench = ReplicaBench(tmp_path / "data", epoch=1, **settings)
     queue = bench.store.queues.open(b"q")
     for number in range(60):
-        bench.store.append([message([queue], b"%04d" % number + bytes(300))])
+        bench.store.append(message([queue], b"%04d" % number + bytes(300)))
         bench.store.append_state([StateChange(4, b"k%d" % (number % 7), b"%d" % number)])
     bench.flush()
     bench.store.positions.limit_confirm(None)
@@ -41,7 +41,7 @@ def diverged(tmp_path: Path, **settings) -> tuple[ReplicaBench, int]:
     bench.reopen_as(epoch=2)
     other = bench.store.queues.open(b"other")
     for number in range(120):
-        bench.store.append([message([queue, other], b"wrong" + bytes(300))])
+        bench.store.append(message([queue, other], b"wrong" + bytes(300)))
         bench.store.append_state([StateChange(4, b"k%d" % (number % 9), b"wrong")])
     bench.flush()
     bench.store.positions.limit_confirm(None)
@@ -83,7 +83,7 @@ def test_index_state_and_epochs_follow_the_log(tmp_path: Path) -> None:
     master.reopen_as(epoch=5)
     queue = master.store.queues.find(b"q")
     assert queue is not None
-    master.store.append([message([queue], b"0060")])
+    master.store.append(message([queue], b"0060"))
     pull(master.store, bench.store, 4096)
     assert log_bytes(bench.directory) == log_bytes(master.directory)
     assert bench.store.replica.epochs == [(1, 0), (5, cut)]
@@ -130,11 +130,11 @@ def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
     """A master whose log has expired in part: what is left is enough for queues that go on and state that holds."""
     master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
     queue, idle = master.store.queues.open_all([b"q", b"idle"])
-    master.store.append([message([idle], b"x") for _ in range(5)])
+    master.store.append(*[message([idle], b"x") for _ in range(5)])
     master.store.append_state([StateChange(4, b"k", b"v")])
     master.store.positions.limit_confirm(None)
     for number in range(200):
-        master.store.append([message([queue], b"%04d" % number + bytes(900))])
+        master.store.append(message([queue], b"%04d" % number + bytes(900)))
         if number % 20 == 0:
             master.settle()
             for _ in range(20):
@@ -194,7 +194,7 @@ def test_a_cut_within_a_group_or_a_record_ends_before_it(tmp_path: Path) -> None
     bench = ReplicaBench(tmp_path / "data", epoch=1)
     queue = bench.store.queues.open(b"q")
     start = bench.store.end_position
-    bench.store.append([message([queue], bytes(100)) for _ in range(3)], atomic=True)
+    bench.store.append(*[message([queue], bytes(100)) for _ in range(3)], atomic=True)
     bench.flush()
     for position in (start + 300, start + 8, start):
         bench.reopen_as(role="replica")
@@ -218,7 +218,7 @@ def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> Non
     pull(master.store, replica.store, 1)
     replica.flush()
     end = replica.store.end_position
-    master.store.append([message([queue], b"x")])
+    master.store.append(message([queue], b"x"))
     pull(master.store, replica.store, 1)
     replica.store.replica.truncate(end)
     replica.turn()
@@ -239,7 +239,7 @@ def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
     bench.reopen_as(role="replica")
     master = ReplicaBench(tmp_path / "master", epoch=1)
     assert master.store.queues.open(b"other") == queue
-    master.store.append([message([queue], b"%04d" % number + bytes(300)) for number in range(200)])
+    master.store.append(*[message([queue], b"%04d" % number + bytes(300)) for number in range(200)])
     begin = next(int(name) for name in log_bytes(master.directory) if int(name))
     bench.store.replica.reset(begin)
     pull(master.store, bench.store, 5000)
@@ -254,7 +254,7 @@ def expired(bench: ReplicaBench) -> int:
     """Fill the log of a master until all runs are younger than what is noted of the expired ones; the one queue."""
     queue = bench.store.queues.open(b"q")
     for _ in range(100):
-        bench.store.append([message([queue], bytes(900)) for _ in range(10)])
+        bench.store.append(*[message([queue], bytes(900)) for _ in range(10)])
         bench.flush()
         bench.store.positions.limit_confirm(None)
         for _ in range(5):
@@ -271,8 +271,8 @@ def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) ->
     """After a power cut: the runs do not have it, and the log begins after its first messages."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
     often, seldom = master.store.queues.open_all([b"often", b"seldom"])
-    master.store.append([message([seldom], b"x") for _ in range(5)])
-    master.store.append([message([often], bytes(300)) for _ in range(100)])
+    master.store.append(*[message([seldom], b"x") for _ in range(5)])
+    master.store.append(*[message([often], bytes(300)) for _ in range(100)])
     begin = next(int(name) for name in log_bytes(master.directory) if int(name))
     replica = ReplicaBench(tmp_path / "replica", role="replica")
     replica.store.replica.reset(begin)
@@ -281,7 +281,7 @@ def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) ->
     replica.store.positions.limit_confirm(replica.store.end_position)
     replica.reopen_as(role="replica")
     assert replica.store._parts.opened.index.manifest.end_position > begin > 0
-    master.store.append([message([seldom], b"y") for _ in range(5)])
+    master.store.append(*[message([seldom], b"y") for _ in range(5)])
     pull(master.store, replica.store, 5000)
     replica.flush()
     shutil.copytree(replica.directory, tmp_path / "again")

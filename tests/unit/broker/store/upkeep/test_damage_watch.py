@@ -20,10 +20,9 @@ def bench(tmp_path: Path) -> StoreBench:
     """A store with two queues: one record of `other` behind every record of `q`, one of which is a batch of 10."""
     made = StoreBench(tmp_path / "data", segment_size_bytes=64 * 1024)
     queue, other = made.store.queues.open_all([b"q", b"other"])
-    batch = message([queue], b"batch", flags=BATCH)
-    batch.count = 10
+    batch = message([queue], b"batch", flags=BATCH, count=10)
     for n in range(20):
-        made.store.append([batch if n == 9 else message([queue], b"%d" % n), message([other], b"o")])
+        made.store.append(batch if n == 9 else message([queue], b"%d" % n), message([other], b"o"))
     made.settle()
     return made
 
@@ -91,7 +90,7 @@ def test_damage_to_the_end_of_the_queue(bench: StoreBench) -> None:
     """The reader is led to the end and gets what comes then."""
     rot(bench, *of_queue(bench, 0)[17:])
     assert read_all(bench, 0)[1] == [(26, 29)]
-    bench.store.append([message([0], b"new")])
+    bench.store.append(message([0], b"new"))
     bench.settle()
     found = bench.store.reading.read(0, 29, 10, 1 << 20)
     assert bytes(RecordView(found.records[0]).body) == b"new"

@@ -33,7 +33,7 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
     store.groups.define(b"g", GroupRule((parent,), age_ms=10_000))
     store.groups.join(b"g", [parent, light])
     for n in range(100):
-        store.append([message([parent, light] if n % 3 == 0 else [parent, other], b"%d" % n)])
+        store.append(message([parent, light] if n % 3 == 0 else [parent, other], b"%d" % n))
         bench.clock.advance_ms(1000)
     bench.settle()
     pass_time(bench)
@@ -50,7 +50,7 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
     assert said > end
     pass_time(bench, 20_000)
     assert store.end_position == said, "an idle group writes nothing"
-    store.append([message([parent, light], b"new")])
+    store.append(message([parent, light], b"new"))
     bench.settle()
     assert (bodies(store, parent), bodies(store, light)) == ([b"new"], [b"new"])
     bench.close()
@@ -63,7 +63,7 @@ def test_hidden_for_ever(tmp_path: Path) -> None:
     bench.store.groups.define(b"g", GroupRule((queue,), age_ms=1000))
     bench.store.groups.join(b"g", [queue])
     for n in range(40):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.settle()
     pass_time(bench, 5000)
     assert bench.store.reading.bounds(queue) == (40, 40)
@@ -90,9 +90,9 @@ def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> N
         store.groups.define(b"audit", GroupRule((audit,), age_ms=10**7))
         store.groups.join(b"audit", [audit])
         pass_time(bench)
-        store.append([message([audit], b"keep me")])
+        store.append(message([audit], b"keep me"))
         for _ in range(120):
-            store.append([message([noise], bytes(1000))])
+            store.append(message([noise], bytes(1000)))
         bench.settle()
         pass_time(bench, 5000, steps=12)
         assert (bodies(store, audit) == [b"keep me"]) is kept
@@ -112,9 +112,9 @@ def test_for_ever(tmp_path: Path) -> None:
     noise, audit = bench.store.queues.open_all([b"noise", b"audit"])
     bench.store.groups.define(b"audit", GroupRule((audit,), age_ms=0))
     for n in range(120):
-        bench.store.append([message([noise], bytes(1000))])
+        bench.store.append(message([noise], bytes(1000)))
         if n == 60:
-            bench.store.append([message([audit], b"x")])
+            bench.store.append(message([audit], b"x"))
     bench.settle()
     pass_time(bench, 10**9, steps=16)
     assert 16_384 < bench.store.begin_position <= 65_536
@@ -144,7 +144,7 @@ def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
             pass_time(bench)
             bench.reopen()
             rule()
-        done = bench.store.append([message([queues[pick]], bytes(size))])
+        done = bench.store.append(message([queues[pick]], bytes(size)))
         sizes.append((pick, (done.end_position - done.first_position)))
     bench.settle()
     pass_time(bench)
@@ -165,7 +165,7 @@ def test_a_full_disk_only_delays(tmp_path: Path) -> None:
     bench.store.groups.define(b"g", GroupRule((queue,), size_bytes=1))
     bench.store.groups.join(b"g", [queue])
     for _ in range(5):
-        bench.store.append([message([queue], b"x")])
+        bench.store.append(message([queue], b"x"))
     bench.settle()
     bench.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=1)
     bench.clock.advance_ms(2000)

@@ -21,7 +21,7 @@ def test_snapshot_checkpoint_and_next_segment(tmp_path: Path, monkeypatch) -> No
     bench.store._site.thread.drain()
     assert load_snapshot(bench.directory / "state") is None
     for _ in range(10):
-        bench.store.append([message([queue], bytes(1000))])
+        bench.store.append(message([queue], bytes(1000)))
     bench.settle()
     bench.store.maintain(0)
     bench.store._site.thread.drain()
@@ -49,7 +49,7 @@ def test_much_state_is_not_written_again_for_little_traffic(tmp_path: Path) -> N
     size = (bench.directory / "state" / "SNAPSHOT").stat().st_size
     made = []
     for _ in range(45):
-        bench.store.append([message([queue], bytes(900))])
+        bench.store.append(message([queue], bytes(900)))
         bench.settle()
         bench.store.maintain(0)
         bench.store._site.thread.drain()

@@ -6,22 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.publishing.append import image_message
+from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.store.store_message import StoreMessage
 from broker.store.upkeep.retention import expires_ms, republished
-from remoting.protocol.records.image import encode_image, image_views
+from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.stores import StoreBench, message
 
 
-def retained(topic: bytes, *properties: tuple[bytes, bytes]) -> StoreMessage:
+def retained(topic: bytes, *properties: tuple[bytes, bytes]) -> Placed:
     """A retained MQTT message with tags and these properties."""
-    entry = encode_image(
+    image = encode_image(
         flags=FLAG_MQTT | FLAG_RETAIN, queue_index=0, born_ms=5, topic=topic, keys=b"k", tags=b"tag",
         properties=((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), *properties), body=b"body",
     )  # fmt: skip
-    return image_message(image_views(b"".join([entry]))[0])
+    return Placed(image, [()])
 
 
 def stored(bench: StoreBench, topic: bytes) -> RecordView:
@@ -33,12 +32,12 @@ def stored(bench: StoreBench, topic: bytes) -> RecordView:
 def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) -> None:
     """Everything else is the same, byte for byte; a part of a second counts as one."""
     bench = StoreBench(tmp_path / "data")
-    bench.store.append([retained(b"t", (b"a", b"1"), (b"mqttExpiry", b"60"), (b"a", b"2"))])
+    bench.store.append(retained(b"t", (b"a", b"1"), (b"mqttExpiry", b"60"), (b"a", b"2")))
     bench.settle()
     record = stored(bench, b"t")
     assert expires_ms(record) == record.store_ms + 60_000
     again = republished(record, record.store_ms + 60_000 - left_s * 1_000 + 1)
-    bench.store.append([again])
+    bench.store.append(Placed(again, [()]))
     bench.settle()
     new = stored(bench, b"t")
     assert new.properties() == [
@@ -54,7 +53,7 @@ def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) 
 def test_what_has_expired_is_not_said_again(tmp_path: Path) -> None:
     """From the very millisecond on."""
     bench = StoreBench(tmp_path / "data")
-    bench.store.append([retained(b"t", (b"mqttExpiry", b"60")), retained(b"u")])
+    bench.store.append(retained(b"t", (b"mqttExpiry", b"60")), retained(b"u"))
     bench.settle()
     record = stored(bench, b"t")
     assert republished(record, record.store_ms + 59_999) is not None
@@ -69,11 +68,11 @@ def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data", retention_ms=1_000)
     store = bench.store
     busy = store.queues.open(b"busy")
-    store.append([retained(b"short", (b"mqttExpiry", b"1")), retained(b"long", (b"mqttExpiry", b"100"))])
+    store.append(retained(b"short", (b"mqttExpiry", b"1")), retained(b"long", (b"mqttExpiry", b"100")))
     bench.settle()
     until = expires_ms(stored(bench, b"long"))
     for number in range(400):
-        store.append([message([busy], b"%06d" % number + bytes(100))])
+        store.append(message([busy], b"%06d" % number + bytes(100)))
         bench.clock.advance_ms(10)
     bench.settle()
     first_end = store._log.segments[0].end

@@ -41,10 +41,10 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
     for n in range(10):
         store.append_state([StateChange(state_kinds.SESSION, b"client%d" % n, b"state%d" % n)])
     retained = message([busy], b"21.5", flags=FLAG_MQTT | FLAG_RETAIN, mqtt_topic=b"plant/temp")
-    store.append([retained, message([idle], b"only one")])
+    store.append(retained, message([idle], b"only one"))
     store.append_state([StateChange(state_kinds.SESSION, b"client3", None)])
     for n in range(400):
-        store.append([message([busy], b"%06d" % n + bytes(100))])
+        store.append(message([busy], b"%06d" % n + bytes(100)))
         bench.clock.advance_ms(10)
     bench.settle()
     first_end = store._log.segments[0].end
@@ -89,7 +89,7 @@ def test_size_limit(tmp_path: Path) -> None:
     bench = StoreBench(tmp_path / "data", retention_size_bytes=40_000)
     queue = bench.store.queues.open(b"q")
     for n in range(900):
-        bench.store.append([message([queue], b"%d" % n + bytes(100))])
+        bench.store.append(message([queue], b"%d" % n + bytes(100)))
         bench.store.maintain(0)
     bench.settle()
     expire(bench, bench.store.end_position - 40_000 - 16_384)
@@ -136,7 +136,7 @@ def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path)
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
     queue = store.queues.open(b"q")
     for _ in range(60):
-        store.append([message([queue], bytes(1000))])
+        store.append(message([queue], bytes(1000)))
     bench.settle()
     bench.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=2)
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"old")])
     for _ in range(600):
-        store.append([message([], bytes(100))])
+        store.append(message([], bytes(100)))
     bench.settle()
     flushed = store.positions.flushed
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"new")])
@@ -183,7 +183,7 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
         queue = store.queues.open(b"q")
         store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
         for n in range(100):
-            store.append([message([queue], b"%03d" % n + bytes(1000))])
+            store.append(message([queue], b"%03d" % n + bytes(1000)))
         bench.settle()
         bench.faults.arm("disk.free", OSError(errno.ENOSPC, "full"), times=30)
         for _ in range(12):
@@ -197,7 +197,7 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
             store.maintain(bench.clock.now_ms())
         assert not store.disk.full
         low = store.reading.bounds(queue)[0]
-        store.append([message([queue], b"100")])
+        store.append(message([queue], b"100"))
         bench.settle()
         assert [int(body[:3]) for body in bodies(store, queue)] == list(range(low, 101))
         assert store.state.get(state_kinds.SESSION, b"client")[0] == b"state"
@@ -216,13 +216,13 @@ def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
         if len(asked) == 1:
             raise StoreFull("no room")
         if len(asked) < 4:
-            append([message([kept], b"again")], [StateChange(state_kinds.DELAYED, b"k", b"%d" % len(asked))])
+            append(message([kept], b"again"), [StateChange(state_kinds.DELAYED, b"k", b"%d" % len(asked))])
             return False
         return True
 
     store.retention.keep_from = keep
     for n in range(400):
-        store.append([message([busy], b"%06d" % n + bytes(100))])
+        store.append(message([busy], b"%06d" % n + bytes(100)))
         bench.clock.advance_ms(10)
     bench.settle()
     first_end = store._log.segments[0].end
@@ -246,7 +246,7 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
     master.store.append_state([StateChange(4, b"k", b"v")])
     for _ in range(20):
         for _ in range(10):
-            master.store.append([message([queue], bytes(900))])
+            master.store.append(message([queue], bytes(900)))
         master.flush()
         pull(master.store, replica.store, 5000)
         replica.flush()
@@ -281,7 +281,7 @@ def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> Non
     single = ReplicaBench(tmp_path / "single")
     queue = single.store.queues.open(b"q")
     for _ in range(100):
-        single.store.append([message([queue], bytes(900))])
+        single.store.append(message([queue], bytes(900)))
     single.settle()
     replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=20_000)
     pull(single.store, replica.store, 5000)

@@ -22,7 +22,7 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
     queue, begins = master.store.queues.open(b"q"), []
     for number in range(40):
         begins.append(master.store.end_position)
-        master.store.append([message([queue], bytes(3_000 if number == 9 else 300))])
+        master.store.append(message([queue], bytes(3_000 if number == 9 else 300)))
     master.flush()
     pull(master.store, replica.store, 4096)
     replica.flush()
@@ -38,7 +38,7 @@ def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
     queue, begins = bench.store.queues.open(b"q"), []
     for _ in range(40):
         begins.append(bench.store.end_position)
-        bench.store.append([message([queue], bytes(300))])
+        bench.store.append(message([queue], bytes(300)))
     bench.settle()
     bench.close()
     return bench, begins

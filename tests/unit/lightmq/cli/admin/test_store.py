@@ -14,7 +14,7 @@ def directory(tmp_path: Path) -> Path:
     bench = StoreBench(tmp_path / "data" / "broker")
     queue = bench.store.queues.open(b"q")
     for n in range(50):
-        bench.store.append([message([queue], b"%d" % n)])
+        bench.store.append(message([queue], b"%d" % n))
     bench.settle()
     bench.close()
     return tmp_path / "data"

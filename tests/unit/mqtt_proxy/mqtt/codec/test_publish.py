@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.mqtt.codec.publish import Publish, survey
+from mqtt_proxy.mqtt.codec.publish import Publish
 from remoting.protocol.records.mqtt_properties import MessageProperties
 
 
@@ -41,12 +41,3 @@ def test_it_is_no_key() -> None:
     """What can be changed has no hash."""
     with pytest.raises(TypeError):
         hash(Publish(b"a", b"x", 1, False, False, 3))
-
-
-def test_a_survey_of_publishes() -> None:
-    one, two = Publish(b"t", b"abc", 1, False, False, 7), Publish(b"topic", b"", 0, True, False, 0)
-    assert survey([], True) == (True, 0, [])
-    assert survey([one, two, one], True) == (True, 13, [7, 7])
-    assert survey([one, Publish(b"t", b"x", 2, False, False, 9)], True) == (False, 6, [7, 9])
-    assert survey([one, Publish(b"t", b"x", 2, False, False, 9)], False) == (True, 6, [7, 9])
-    assert survey([Publish(b"t", b"x", 0, False, False, 0, MessageProperties())], False) == (False, 2, [])

@@ -11,12 +11,16 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.codec.publish import image_of
 from mqtt_proxy.mqtt.session import events, scan
 from mqtt_proxy.mqtt.session.outgoing import Qos2Steps
 from mqtt_proxy.mqtt.session.scan import ScanCore
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import SessionState
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.image import iter_images, packet_id_of
 from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 
 
 @pytest.fixture(params=["pure", "compiled"])
@@ -27,6 +31,36 @@ def core(request: pytest.FixtureRequest) -> ScanCore:
     if scan.choice.name != "compiled":
         pytest.skip(f"no compiled twin: {scan.choice.reason}")
     return scan.compiled_core()
+
+
+def test_images(core: ScanCore) -> None:
+    """What one client sent in one read, as it is stored; plain is what the broker need not look at."""
+    one, two = Publish(b"t", b"abc", 1, False, False, 7), Publish(b"topic", b"", 0, True, False, 0)
+    exact, said = (
+        Publish(b"t", b"x" * 9, 2, False, False, 9),
+        Publish(b"t", b"x", 0, False, False, 0, MessageProperties()),
+    )
+    said.properties.content_type = b"text"
+    assert core.images([], b"c", 5, True) == (b"", [], True)
+    for publishes, noted, ids, plain in (
+        ([one, two, one], True, [7, 7], True),
+        ([one, exact], True, [7, 9], False),
+        ([one, exact, two], False, [7, 9], True),
+        ([said, one], False, [7], False),
+    ):
+        made = core.images(publishes, b"client", 1 << 41, noted)
+        assert made[1:] == (ids, plain)
+        assert made[0] == b"".join([image_of(each, b"client", 1 << 41, noted) for each in publishes])
+        for image, each in zip(iter_images(made[0]), publishes, strict=True):
+            assert (image.mqtt_topic, image.body, image.born_ms) == (each.topic, each.payload, 1 << 41)
+            assert image.flags == FLAG_MQTT | each.qos | (FLAG_RETAIN if each.retain else 0)
+            assert packet_id_of(image) == (each.packet_id if noted and each.qos == 2 else 0)
+            assert dict(image.properties())[b"clientId"] == b"client"
+
+
+def test_a_topic_and_client_id_that_fit_no_record(core: ScanCore) -> None:
+    with pytest.raises(LocalMisuse):
+        core.images([Publish(b"t" * 65_530, b"", 0, False, False, 0)], b"c", 1, False)
 
 
 def test_the_choice_names_the_twin() -> None:

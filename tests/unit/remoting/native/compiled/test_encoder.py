@@ -1,13 +1,14 @@
-"""The compiled encoder's own dangers: objects it reads by their place in memory."""
+"""The compiled encoder's own dangers: bytes it reads by their place in memory."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.batches import Bench
+from tests.support.images import make_image, placed
 
 
 @pytest.fixture(autouse=True)
@@ -16,28 +17,22 @@ def _compiled(twin: str) -> None:
         pytest.skip("about the compiled twin")
 
 
-def good() -> StoreMessage:
-    return StoreMessage((0,), 5, 0, 0, 0, 1, 0, 0, 0, b"t", b"body")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("queues", [0]), ("meta", "t"), ("born_ms", "5"), ("body", 5), ("body", None), ("queues", ("a",))],
-)
-def test_a_field_of_another_kind_is_refused(field: str, value: object) -> None:
-    """Never read as if it were what it should be."""
-    bench, message = Bench(hot.core), good()
-    setattr(message, field, value)
+@pytest.mark.parametrize("queues", [[0], ("a",), (None,), None, (1 << 70,)])
+def test_queues_of_another_kind_are_refused(queues: object) -> None:
+    """Never read as if they were what they should be."""
+    bench = Bench(hot.core)
     with pytest.raises((LocalMisuse, TypeError)):
-        bench.encode([good(), message])
+        bench.encode([placed((0,)), Placed(make_image(), [queues])])  # type: ignore[list-item]
     assert not bench.rows.any()
 
 
-def test_a_missing_field_and_another_class_are_refused() -> None:
-    """A deleted slot is empty memory; another class has its slots elsewhere."""
-    bench, message = Bench(hot.core), good()
-    del message.meta
-    with pytest.raises(AttributeError):
-        bench.encode([message])
-    with pytest.raises(LocalMisuse, match="no StoreMessage"):
-        bench.encode([object()])  # type: ignore[list-item]
+def test_images_of_another_kind_are_refused() -> None:
+    """What is no bytes, and what is too few."""
+    bench = Bench(hot.core)
+    for images in (bytearray(make_image()), "text", None):
+        with pytest.raises(TypeError):
+            bench.encode([Placed(images, [(0,)])])  # type: ignore[arg-type]
+    for size in range(0, len(make_image()), 8):
+        with pytest.raises(LocalMisuse):
+            bench.encode([Placed(make_image()[:size], [(0,)])])
+    assert not bench.rows.any()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
 from tests.sim.batches import QUEUES, Bench
+from tests.support.images import make_image
 
 
 @pytest.fixture(autouse=True)
@@ -27,8 +27,8 @@ def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     pen, position = hot.core.make_pen(encoder), 0
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
     for byte, count in ((b"a", 160), (b"b", 140), (b"c", 200)):
-        batch = [StoreMessage((), 5, 0, 0, 0, 0, 0, 0, 0, b"", byte * 8112)] * count
-        position = pen.write(batch, False, 77, position, 1, 1).end_position
+        image = make_image(topic=b"", body=byte * 8112)
+        position = pen.write(image * count, [()] * count, False, 77, position, 1, 1).end_position
     os.close(descriptor)
     data = path.read_bytes()
     assert position == 500 * 8192
@@ -45,7 +45,7 @@ def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
     descriptor = os.open(path, os.O_RDWR)
     pen = hot.core.make_pen(hot.core.make_encoder(3, 1 << 30, 8))
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
-    batch = [StoreMessage((), 5, 0, 0, 0, 0, 0, 0, 0, b"", bytes(1 << 20))] * 9
-    assert pen.write(batch, False, 77, 0, 1, 1) is None
+    images = make_image(topic=b"", body=bytes(1 << 20)) * 9
+    assert pen.write(images, [()] * 9, False, 77, 0, 1, 1) is None
     assert os.fstat(descriptor).st_size == 0
     os.close(descriptor)

@@ -28,7 +28,7 @@ def outcome(bench: Bench, *step: Any) -> Any:
     """What an append gives: the batch, or the refusal."""
     batch, controls, atomic = step
     try:
-        made = bench.encode([*batch, *map(bare, controls)], len(controls), atomic=atomic)
+        made = bench.encode([*batch, *map(bare, controls)], atomic=atomic)
     except (StoreError, LightMQError) as error:
         return type(error), str(error)
     count = len(made.entries)

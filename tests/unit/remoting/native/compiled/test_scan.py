@@ -32,7 +32,7 @@ def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]],
     bench = Bench(pure, segment=4096)
     data = bytearray(4096)
     for batch, atomic in appends:
-        made = bench.encode([*batch, bare(b"state")], 1, atomic=atomic)
+        made = bench.encode([*batch, bare(b"state")], atomic=atomic)
         for position, piece in made.pieces:
             data[position : position + len(piece)] = piece
     end = min(bench.position, 4096)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import pytest
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed
 from remoting.native.contracts import CONFIRMED, NEXT
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
 from tests.sim.batches import FLAGS_BATCH, QUEUES, Bench, bare
+from tests.support.images import make_image, placed
 
-
-def message(queues: tuple[int, ...], body: bytes = b"x", **changes: int) -> StoreMessage:
-    made = StoreMessage(queues, 5, 0, 0, 0, 1, 0, 0, 0, b"t", body)
-    for name, value in changes.items():
-        setattr(made, name, value)
-    return made
+message = placed
 
 
 def test_offsets_are_dense_also_within_a_record() -> None:
@@ -45,7 +41,7 @@ def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
 
 def test_groups_are_open_but_at_their_end() -> None:
     """Atomic messages, then controls: only the very last record closes the group."""
-    made = Bench(hot.core).encode([message((0,)), bare(b"a"), bare(b"b")], 2, atomic=True)
+    made = Bench(hot.core).encode([message((0,)), bare(b"a"), bare(b"b")], atomic=True)
     view = memoryview(made.pieces[0][1])
     heads = [RecordView(view, at) for at in (0, *made.controls)]
     assert [bool(head.flags & FLAG_GROUP_OPEN) for head in heads] == [True, True, False]
@@ -60,18 +56,16 @@ def test_groups_are_open_but_at_their_end() -> None:
         (message((QUEUES,)), LocalMisuse, "does not exist"),
         (message((-1,)), LocalMisuse, "does not exist"),
         (message((0,) * 9), LocalMisuse, "at most 8"),
-        (message((0,), topic_len=2), LocalMisuse, "meta of 1 bytes"),
-        (message((0,), flags=1 << 32), LocalMisuse, "out of range"),
-        (message((0,), born_ms=1 << 63), LocalMisuse, "out of range"),
-        (message((0,), producer_seq=-1), LocalMisuse, "out of range"),
-        (message((0,), n_props=1 << 16), LocalMisuse, "meta of|out of range"),
+        (Placed(make_image()[:-8], [(0,)]), LocalMisuse, "cut short"),
+        (Placed(make_image() + bytes(8), [(0,)]), LocalMisuse, "8 bytes of images without queues"),
+        (Placed(make_image(), [(0,), (0,)]), LocalMisuse, "cut short"),
         (message((0,), count=2), LocalMisuse, "2 messages in a record with flags 0x0"),
         (message((0,), count=0), LocalMisuse, "0 messages in"),
         (message((0,), flags=FLAGS_BATCH, count=0), LocalMisuse, "0 messages in"),
         (message((0,), flags=FLAGS_BATCH, count=BATCH_COUNT_MAX + 1), LocalMisuse, "65537 messages in"),
     ],
 )
-def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: StoreMessage, error: type, words: str) -> None:
+def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: Placed, error: type, words: str) -> None:
     """Whatever is wrong with the last message, the first one's offsets are taken back."""
     bench = Bench(hot.core)
     bench.encode([message((0, 1))])

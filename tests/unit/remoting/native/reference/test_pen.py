@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
+from broker.store.placed import Placed, together
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from tests.sim.batches import CAPACITY, QUEUES, Bench, seen
+from tests.support.images import placed
 
 SIZE = 1 << 22
 
@@ -35,9 +36,10 @@ class PenBench(Bench):
         self.pen.aim(self.ring, QUEUES, self.counters, self.descriptor, 0, limit)
         return self
 
-    def write(self, batch: list[StoreMessage], *, atomic: bool = False, first: int = 1):
+    def write(self, batch: list[Placed], *, atomic: bool = False, first: int = 1):
         """Write behind what was written."""
-        made = self.pen.write(batch, atomic, 77, self.position, first, self.number)
+        whole = together(batch)
+        made = self.pen.write(whole.images, whole.queues, atomic, 77, self.position, first, self.number)
         if made is not None:
             self.position = made.end_position
             self.number += len(made.entries)
@@ -55,8 +57,8 @@ def bench(tmp_path: Path) -> Iterator[PenBench]:
     os.close(made.descriptor)
 
 
-def message(queues: tuple[int, ...] = (0, 1), body: bytes = b"x") -> StoreMessage:
-    return StoreMessage(queues, 5, 0, 0, 0, 1, 0, 0, 0, b"t", body)
+def message(queues: tuple[int, ...] = (0, 1), body: bytes = b"x") -> Placed:
+    return placed(queues, body)
 
 
 @pytest.mark.parametrize("atomic", [False, True])
@@ -99,7 +101,7 @@ def test_what_does_not_fit_is_left_alone(bench: PenBench) -> None:
     ("wrong", "error"),
     [(message((QUEUES,)), LocalMisuse), (message((0,) * 9), LocalMisuse), (message(body=bytes(SIZE)), RecordTooLarge)],
 )
-def test_refusals_change_nothing(bench: PenBench, wrong: StoreMessage, error: type) -> None:
+def test_refusals_change_nothing(bench: PenBench, wrong: Placed, error: type) -> None:
     """Rows, ring, counters and file are as they were."""
     before = bench.state()
     with pytest.raises(error):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import CONFIRMED, FLUSHED, NEXT
 from tests.sim.batches import CAPACITY, QUEUES, Bench
+from tests.support.images import placed
 
-
-def message(queues: tuple[int, ...]) -> StoreMessage:
-    return StoreMessage(queues, 5, 0, 0, 0, 1, 0, 0, 0, b"t", b"x")
+message = placed
 
 
 def test_undo_store_and_find() -> None:

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store import hot
-from broker.store.store_message import StoreMessage
 from remoting.native.contracts import Progress
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 from tests.sim.batches import Bench, bare
+from tests.support.images import placed
 
 START = Progress(0, 0, 0, 0, 0, group_open=False)
 
@@ -18,9 +18,9 @@ START = Progress(0, 0, 0, 0, 0, group_open=False)
 def log() -> tuple[bytearray, Bench]:
     """A segment of records: plain, retained, control."""
     bench = Bench(hot.core, segment=4096)
-    plain = StoreMessage((0, 1), 5, 0, 4, 0, 1, 0, 0, 0, b"t", b"body")
-    kept = StoreMessage((1,), 5, FLAG_MQTT | FLAG_RETAIN, 4, 0, 1, 0, 0, 0, b"t", b"body")
-    made = bench.encode([plain, kept, plain, bare(b"state")], 1)
+    plain = placed((0, 1), b"body", tags=b"tag")
+    kept = placed((1,), b"body", flags=FLAG_MQTT | FLAG_RETAIN, tags=b"tag")
+    made = bench.encode([plain, kept, plain, bare(b"state")])
     return bytearray(made.pieces[0][1]), bench
 
 

@@ -1,4 +1,4 @@
-"""The compiled rows' own dangers: references counted by hand, and doing the work at all."""
+"""The compiled walk's own dangers: references counted by hand, and doing the work at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from broker.meta import hot
-from broker.meta.hot import Way
+from remoting.native.contracts import Way
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_mqtt_image
 from spark_connector.writing.columns import SinkColumns
 from spark_connector.writing.row_encoder import Defaults, encode_rows
@@ -18,19 +18,21 @@ pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compi
 
 def test_nothing_is_lost_or_kept() -> None:
     """After a hundred thousand messages each shared value is referred to as often as before."""
-    core, queues, hidden = hot.compiled_core(), (1, 2), (3,)
-    way = Way({b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, 100, 100)
+    core, queues = hot.compiled_core(), (1, 2)
+    way = Way(
+        {b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, ValueError, 100, 100
+    )
     body = b"".join([encode_mqtt_image(b"a", b"body", 1, 1 << 50, b"client")] * 1_000)
-    watched = (queues, hidden, body, way)
+    watched = (queues, body, way)
     before = [sys.getrefcount(one) for one in watched]
     for _ in range(100):
-        assert len(core.placed(body, way) or ()) == 1_000
-        assert len(core.staged(body, way, hidden) or ()) == 1_000
+        assert len(core.placed(body, way)[0]) == 1_000
+        assert len(core.hidden(body)) == len(body)
         assert core.topics(body) == {b"a"}
     assert [sys.getrefcount(one) for one in watched] == before
 
 
-def test_what_the_careful_way_raises_comes_through() -> None:
+def test_what_the_placement_raises_comes_through() -> None:
     """A refusal in the middle leaves no turn counted."""
     core = hot.compiled_core()
 
@@ -38,9 +40,9 @@ def test_what_the_careful_way_raises_comes_through() -> None:
         raise PermissionError(topic)
 
     turned: list[object] = []
-    way = Way({}, missed, lambda _topic: (((1,),), 0), lambda *one: turned.append(one), 100, 100)
+    way = Way({}, missed, lambda _topic: (((1,),), 0), lambda *one: turned.append(one), ValueError, 100, 100)
     with pytest.raises(PermissionError):
-        core.placed(b"".join([encode_mqtt_image(b"a", b"", 1, 1, b"")]), way)
+        core.placed(encode_mqtt_image(b"a", b"", 1, 1, b""), way)
     assert turned == []
 
 
@@ -59,14 +61,13 @@ def test_what_spark_s_sink_sends_is_taken() -> None:
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     batch = pa.record_batch([*columns.values(), pa.array(headers, kind)], [*columns, "headers"])
     names = {name: name for name in batch.schema.names}
-    way = Way({b"a/b": (9,)}, lambda _: (), lambda _: (((5,), (6,)), 1), lambda *_: None, 100, 100)
+    way = Way({b"a/b": (9,)}, lambda _: (), lambda _: (((5,), (6,)), 1), lambda *_: None, ValueError, 100, 100)
     picked = SinkColumns(names, None, None, None).pick(batch)
-    for delay, wanted in ((None, [(6,), (9,), (6,), (5,)]), (5, None)):
+    for delay, wanted in ((None, [(6,), (9,), (6,), (5,)]), (5, [None] * 4)):
         rows = encode_rows(
             {**picked, "delay": pa.array([delay] * 4, pa.int64())}, 4, Defaults(1, retain=False, born_ms=1)
         )
         body = bytes(rows.data)
-        placed, staged = hot.compiled_core().placed(body, way), hot.compiled_core().staged(body, way, (3,))
-        assert (placed and [one.queues for one in placed]) == wanted
-        assert (staged and [one.queues for one in staged]) == (wanted and [(3,)] * 4)
-        assert hot.compiled_core().topics(body) == (wanted and {b"t", b"a/b"})
+        queues, odd = hot.compiled_core().placed(body, way)
+        assert (queues, len(odd)) == (wanted, wanted.count(None))
+        assert hot.compiled_core().topics(body) == {b"t", b"a/b"}

@@ -1,1 +1,0 @@
-"""The compiled intake; requests are in the rooms of their features."""
