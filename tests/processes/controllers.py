@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 from remoting.client.connection import SocketConnection, connect
@@ -67,6 +69,13 @@ class Controllers:
             if not each.running:
                 each.start()
 
+    def wait_ready(self) -> None:
+        """Wait until each knows the leader and may vote; before that, two of three cannot go on without the third."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(map(_is_ready, self.processes)):
+            assert time.monotonic() < deadline, "not every controller became ready"
+            time.sleep(PAUSE_S)
+
     def kill_if_running(self) -> None:
         """For the end of a test, however it went."""
         for each in self.processes:
@@ -80,6 +89,15 @@ class Controllers:
             return next(each for each in self.processes if each.port == client.port)
         finally:
             await client.close()
+
+
+def _is_ready(one: ControllerProcess | ForkedController) -> bool:
+    assert isinstance(one, ControllerProcess)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{one.ports['admin']}/readyz", timeout=30) as page:
+            return bool(page.status == 200)
+    except urllib.error.HTTPError:
+        return False
 
 
 class Asker:

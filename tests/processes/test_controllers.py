@@ -26,9 +26,12 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 def controllers(tmp_path: Path) -> Iterator[Controllers]:
     """Running ones that are gone afterwards."""
     made = Controllers(tmp_path, snapshot_entries=10)
-    made.start()
-    yield made
-    made.kill_if_running()
+    try:
+        made.start()
+        made.wait_ready()
+        yield made
+    finally:
+        made.kill_if_running()
 
 
 async def test_decisions_go_on_without_the_leader(controllers: Controllers) -> None:
