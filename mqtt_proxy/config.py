@@ -25,7 +25,7 @@ class QuotaConfig:
     """Open sockets of one address; a further one is closed at once. 0 = no quota."""
     connections_per_user_max: int = setting(0, minimum=0)
     """Client ids one authenticated user may have connected at a time; a further one gets CONNACK 0x97
-    (3.1.1: code 3). 0 = no quota. Anonymous clients are nobody's and are not counted."""
+    (3.1.1: code 3). 0 = no quota. Anonymous clients are not counted."""
     connects_per_address_per_s: float = setting(0.0, minimum=0)
     """Connections one address may open per second in the long run; what is above gets CONNACK 0x9F (3.1.1: code 3),
     and sockets beyond twice `connects_per_address_burst` are closed at once. 0 = no quota."""
@@ -49,8 +49,8 @@ class QuotaConfig:
     listener_bytes_per_s: float = setting(0.0, minimum=0)
     """Bytes all clients of this proxy may publish per second. Above it they are read later. 0 = no quota."""
     keep_alive_s_max: int = setting(0, minimum=0, maximum=65_535)
-    """Longest keep-alive. Clients of MQTT 5 that ask for more, or for none, are told this one; 3.1.1 clients cannot be
-    told and are closed when they were silent for one and a half times this long. 0 = as long as the client wishes."""
+    """Longest keep-alive. Clients of MQTT 5 that ask for more, or for none, get this one in the CONNACK; 3.1.1 clients
+    are closed after one and a half times this long without a packet. 0 = as long as the client asks."""
     topic_bytes_max: int = setting(4_096, minimum=16, maximum=16_384)
     """Longest topic name or filter in UTF-8; a longer one closes the connection with 0x90 or 0x8F."""
     topic_levels_max: int = setting(128, minimum=1, maximum=128)
@@ -59,10 +59,10 @@ class QuotaConfig:
     user_properties_max: int = setting(64, minimum=0, maximum=1_024)
     """Most user properties of one message; more close the connection with 0x97. Any other packet may have 1,024."""
     receive_maximum: int = setting(1_024, minimum=1, maximum=65_535)
-    """Publishes with QoS 1 or 2 of an MQTT 5 client that may wait for their acknowledgement; it is told in the CONNACK,
+    """Publishes with QoS 1 or 2 of an MQTT 5 client that may wait for their acknowledgement; the CONNACK names it,
     and more close the connection with 0x93. A 3.1.1 client that has more is read later."""
     topic_alias_max: int = setting(64, minimum=0, maximum=65_535)
-    """Topic aliases an MQTT 5 client may use; it is told in the CONNACK, and a higher one closes the connection with
+    """Topic aliases an MQTT 5 client may use; the CONNACK names it, and a higher one closes the connection with
     0x94. Each may hold a topic of `topic_bytes_max`."""
     retained_payload_bytes_max: int = setting(0, minimum=0)
     """Largest payload that may be retained; a larger one is refused with 0x97 (QoS 0: dropped and counted; 3.1.1: the
@@ -182,7 +182,7 @@ class AccessConfig:
     http_concurrent_max: int = setting(16, minimum=1, maximum=1_024)
     """Most questions under way; further ones wait."""
     http_waiting_max: int = setting(256, minimum=0, maximum=65_536)
-    """Most questions that wait; further clients are told that they may try again."""
+    """Most questions that wait; further clients are refused with a code to try again."""
     http_cache_ms: int = setting(60_000, minimum=0)
     """How long an accepted client is accepted again without asking."""
 

@@ -35,12 +35,12 @@ class Module:
     @property
     def compiled(self) -> bool:
         """Whether it is one of the native core's sources, which are not Python alone."""
-        return self.path.parent.name == "compiled" or self.path.name.startswith("compiled_publish")
+        return self.path.parent.name == "compiled"
 
     @property
     def twin(self) -> bool:
         """Whether it is a body of the native core: compiled, or the reference that has the same names."""
-        return self.compiled or self.path.parent.name == "reference" or self.path.name.startswith("pure_publish")
+        return self.compiled or self.path.parent.name == "reference"
 
 
 @dataclass
