@@ -1,13 +1,13 @@
-"""Tells the controllers that this broker lives and which topics it serves (codes 103, 904, 322, 104).
+"""Registers this broker and its topics with every controller (codes 103, 904, 322, 104).
 
-Each controller has its own task: connect, register all topics, then a heartbeat each `heartbeat_interval_ms`. A topic
-that is created or changed is registered alone as soon as it is confirmed, with all others that changed while the
-request before was under way; the controller keeps what it knows of the rest. Each `register_interval_ms` the version of
-the whole table is compared (322), and everything is registered anew where it differs. A controller that cannot be
-reached is tried again; the broker serves meanwhile, because the control plane is never on the data path.
+Each connection has a task: it registers all topics, then sends a heartbeat every `heartbeat_interval_ms`. A topic that
+is created or changed is registered as soon as it is confirmed, together with those that changed while the previous
+request was under way; the controller keeps the rest. Every `register_interval_ms` the version of the whole table is
+compared (322), and everything is registered again where it differs. `Controllers` makes lost connections again; the
+broker serves meanwhile, because the control plane is never on the data path.
 
-Invariant: a topic is registered only when its creation is confirmed; the version that goes with a registration counts
-the changes that it and those before it on the same connection told. Loop thread only.
+Invariant: a topic is registered only after its creation is confirmed; the version sent with a registration counts the
+changes in it and in those before it on the same connection. Loop thread only.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from broker.topics.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicSettings
 from remoting.client.connection import dial
+from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.route_body import (
     DataVersion,
     RegisterBrokerBody,
@@ -40,36 +41,43 @@ if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
 
 MASTER_ID = 0
-RETRY_SECONDS = 0.5
-"""Pause before a controller that could not be reached is tried again."""
+RETRY_MS = 500
+"""Longest pause before a controller that could not be reached, or refused a request, is connected to again."""
 REQUEST_TIMEOUT_MS = 3_000
 ROUTES_KEPT_MAX = 10_000
-"""Routes remembered for the time without controllers; all are forgotten beyond that, and asked for again."""
+"""Routes remembered for the time without controllers; beyond that all are dropped and requested again."""
 LIFETIMES = 10
-"""A broker counts as gone after so many heartbeats were missed."""
+"""A broker counts as dead after missing this many heartbeats."""
 
 
 class _Controller:
-    """One controller, and the confirmed topics it has not been told of on this connection."""
+    """One controller: the connection to it, and the confirmed topics not yet registered over that connection."""
 
-    def __init__(self, address: str) -> None:
-        self.address = address
+    def __init__(self) -> None:
+        self.connection: Connection | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_registered = False
         self.changed: dict[str, int] = {}
-        self.news = asyncio.Event()
+        self.has_changes = asyncio.Event()
 
-    def tell(self, name: str, version: int) -> None:
+    def add(self, name: str, version: int) -> None:
         self.changed[name] = version
-        self.news.set()
+        self.has_changes.set()
 
     def take(self) -> dict[str, int]:
-        """What is to be told now; it is on its way from here on."""
+        """The topics to register now; they count as sent from here on."""
         changed, self.changed = self.changed, {}
-        self.news.clear()
+        self.has_changes.clear()
         return changed
+
+    def disconnect(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+        self.task, self.connection, self.is_registered = None, None, False
 
 
 class Registration:
-    """Keeps this broker known at every controller."""
+    """Keeps this broker registered with every controller."""
 
     def __init__(self, tools: RequestTools, topics: TopicFeature, *, make_connection: Dial = dial) -> None:
         self._config = tools.config
@@ -79,56 +87,67 @@ class Registration:
         self._topics = topics.table
         self._publication = topics.publication
         self._connect = make_connection
-        self._tasks: list[asyncio.Task[None]] = []
-        self._controllers: list[_Controller] = []
-        self._registered: set[str] = set()
-        self._says_good_bye = True
-        self._is_configured = False
+        self._link: Controllers | None = None
+        self._controllers: dict[str, _Controller] = {}
         self._confirmed_version = 0
-        self._connections: dict[str, Connection] = {}
         self._routes: dict[str, TopicRoute] = {}
         topics.table.on_change(self._topic_changed)
 
     @property
     def registered(self) -> bool:
-        """True when at least one controller knows this broker, or none is configured."""
-        return bool(self._registered) or not self._tasks
+        """True when this broker is registered with at least one controller, or none is configured."""
+        return not self._controllers or any(each.is_registered for each in self._controllers.values())
 
     def start(self, addresses: tuple[str, ...]) -> None:
         """Begin to register with each controller."""
-        self._is_configured = bool(addresses)
+        self._controllers = {address: _Controller() for address in addresses}
         for address in addresses:
-            controller = _Controller(address)
-            self._controllers.append(controller)
             self._publication.watch(address)
-            self._tasks.append(asyncio.get_running_loop().create_task(self._keep(controller)))
+        if not addresses:
+            return
+        self._link = Controllers(
+            addresses, self._connect, timeout_ms=REQUEST_TIMEOUT_MS, pause_first_ms=RETRY_MS, pause_ms_max=RETRY_MS
+        )
+        self._link.on_up(self._connected)
+        self._link.on_down(self._disconnected)
+        self._link.start()
 
     async def stop(self, *, good_bye: bool = True) -> None:
-        """Say good-bye to the controllers that can be reached, then stop.
+        """Unregister from the controllers that can be reached, then close the connections.
 
-        Without: this broker's address and the master's place in the routes belong to somebody else by now.
+        Without `good_bye` nothing is unregistered: another broker may have this one's address or the master's entry in
+        the routes by now.
         """
-        self._says_good_bye = good_bye
-        for task in self._tasks:
-            task.cancel()
         self._publication.stop()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks.clear()
-        self._controllers.clear()
+        controllers, self._controllers = self._controllers, {}
+        connections = [each.connection for each in controllers.values() if each.connection is not None]
+        tasks = [each.task for each in controllers.values() if each.task is not None]
+        for controller in controllers.values():
+            controller.disconnect()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if good_bye:
+            await asyncio.gather(*map(self._unregister, connections))
+        else:
+            for connection in connections:
+                connection.abort("no longer the master")
+        if self._link is not None:
+            await self._link.stop()
 
     async def find_route(self, topic: str) -> TopicRoute | None:
-        """Where a topic's queues are, in all broker groups; as it was known last while no controller can be asked.
+        """Where a topic's queues are, in all broker groups; the last known route while no controller can be reached.
 
         None where no controller is configured.
 
         Raises:
             Refused: no broker has such a topic.
-            ConnectionLost, RequestTimeout: no controller can be asked, and nobody did before.
+            ConnectionLost, RequestTimeout: no controller can be reached, and the route was never known.
         """
-        if not self._is_configured:
+        if self._link is None:
             return None
-        failure: LightMQError = ConnectionLost("none is connected")
-        for connection in list(self._connections.values()):
+        failure: LightMQError = ConnectionLost("no controller is connected")
+        connections = [each.connection for each in self._controllers.values() if each.is_registered]
+        for connection in connections:
+            assert connection is not None
             command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": topic})
             try:
                 route = decode_body(checked(await connection.request(command, REQUEST_TIMEOUT_MS)).body, TopicRoute)
@@ -157,70 +176,65 @@ class Registration:
     def _topic_confirmed(self, name: str, version: int, error: Exception | None) -> None:
         if error is None:
             self._confirmed_version = max(self._confirmed_version, version)
-            for controller in self._controllers:
-                controller.tell(name, version)
+            for controller in self._controllers.values():
+                controller.add(name, version)
 
-    async def _keep(self, controller: _Controller) -> None:
-        address, publication = controller.address, self._publication
-        warned = False
-        while True:
-            try:
-                connection = await self._connect(address)
-            except (LightMQError, OSError) as error:
-                publication.unreachable(address)
-                if not warned:
-                    self._log.warning("controller_unreachable", controller=address, error=str(error))
-                warned = True
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            warned = False
-            try:
-                await self._serve(connection, controller)
-            except (LightMQError, OSError) as error:
-                publication.unreachable(address)
-                self._log.warning("controller_lost", controller=address, error=str(error))
-                await asyncio.sleep(RETRY_SECONDS)
-            finally:
-                self._registered.discard(address)
-                self._connections.pop(address, None)
-                with contextlib.suppress(LightMQError, OSError):
-                    await self._leave(connection)
+    def _connected(self, address: str, connection: Connection) -> None:
+        controller = self._controllers.get(address)
+        if controller is not None:
+            controller.connection = connection
+            controller.task = asyncio.get_running_loop().create_task(self._keep(connection, address, controller))
 
-    async def _serve(self, connection: Connection, controller: _Controller) -> None:
-        config, loop, address = self._config, asyncio.get_running_loop(), controller.address
-        await self._register_all(connection, controller)
-        self._registered.add(address)
-        self._connections[address] = connection
+    def _disconnected(self, address: str, reason: str) -> None:
+        controller = self._controllers.get(address)
+        if controller is None:
+            return
+        if controller.connection is not None:
+            self._log.warning("controller_lost", controller=address, error=reason)
+        controller.disconnect()
+        self._publication.unreachable(address)
+
+    async def _keep(self, connection: Connection, address: str, controller: _Controller) -> None:
+        """Register and send heartbeats until the connection ends; a request that fails ends it."""
+        try:
+            await self._serve(connection, address, controller)
+        except (LightMQError, OSError) as error:
+            connection.abort(str(error))
+
+    async def _serve(self, connection: Connection, address: str, controller: _Controller) -> None:
+        config, loop = self._config, asyncio.get_running_loop()
+        await self._register_all(connection, address, controller)
+        controller.is_registered = True
         self._log.info("registered", controller=address, topics=len(self._topics))
         due = loop.time() + config.register_interval_ms / 1_000
         while True:
-            if controller.news.is_set():
-                await self._register_changed(connection, controller)
+            if controller.has_changes.is_set():
+                await self._register_changed(connection, address, controller)
             elif loop.time() < due:
                 await self._heartbeat(connection)
             else:
                 if await self._differs(connection):
-                    await self._register_all(connection, controller)
+                    await self._register_all(connection, address, controller)
                 due = loop.time() + config.register_interval_ms / 1_000
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(controller.news.wait(), config.heartbeat_interval_ms / 1_000)
+                await asyncio.wait_for(controller.has_changes.wait(), config.heartbeat_interval_ms / 1_000)
 
-    async def _register_all(self, connection: Connection, controller: _Controller) -> None:
+    async def _register_all(self, connection: Connection, address: str, controller: _Controller) -> None:
         await self._confirmed()
         topics, confirmed = self._topics, self._store.confirm_position
         known = [config for config in topics if topics.position(config.name) <= confirmed]
         version = self._confirmed_version
         controller.take()
         await self._register(connection, (*known, self._template()), version)
-        # What is newer than this was not among them, or is told once more.
-        self._publication.acknowledged(controller.address, {config.name: version for config in known})
+        # A newer version was not among them, or is registered once more.
+        self._publication.acknowledged(address, {config.name: version for config in known})
 
-    async def _register_changed(self, connection: Connection, controller: _Controller) -> None:
+    async def _register_changed(self, connection: Connection, address: str, controller: _Controller) -> None:
         version, changed = self._confirmed_version, controller.take()
         configs = [config for config in map(self._topics.get, changed) if config is not None]
         if configs:
             await self._register(connection, configs, version)
-        self._publication.acknowledged(controller.address, changed)
+        self._publication.acknowledged(address, changed)
 
     async def _register(self, connection: Connection, topics: Iterable[TopicSettings], version: int) -> None:
         body = RegisterBrokerBody(
@@ -231,7 +245,7 @@ class Registration:
         checked(await connection.request(command, REQUEST_TIMEOUT_MS))
 
     async def _differs(self, connection: Connection) -> bool:
-        """Whether the controller has another version of the topics than was told to it."""
+        """Whether the controller has another version of the topics than the last one registered."""
         body = encode_body(self._data_version(self._confirmed_version))
         command = Command(RequestCode.QUERY_DATA_VERSION, fields=self._identity(), body=body)
         return checked(await connection.request(command, REQUEST_TIMEOUT_MS)).fields.get("changed") != "false"
@@ -249,19 +263,17 @@ class Registration:
         }
         checked(await connection.request(command, REQUEST_TIMEOUT_MS))
 
-    async def _leave(self, connection: Connection) -> None:
-        if not self._says_good_bye:
-            connection.abort("no longer the master")
-        elif not connection.closed:
-            command = Command(RequestCode.UNREGISTER_BROKER, fields=self._identity())
-            await connection.request(command, REQUEST_TIMEOUT_MS)
-            await connection.close()
+    async def _unregister(self, connection: Connection) -> None:
+        with contextlib.suppress(LightMQError, OSError):
+            await connection.request(
+                Command(RequestCode.UNREGISTER_BROKER, fields=self._identity()), REQUEST_TIMEOUT_MS
+            )
 
     async def _confirmed(self) -> None:
         """Return when every topic known now is confirmed.
 
-        Messages behind the last of them need not be: a master that waits for its replicas is known before they come,
-        because what is confirmed can be read.
+        Messages behind the last of them need not be: a master that waits for its replicas is registered before they
+        connect, because confirmed messages can be read.
         """
         topics = self._topics
         newest = max((topics.position(config.name) for config in topics), default=0)
@@ -279,7 +291,7 @@ class Registration:
         await future
 
     def _template(self) -> TopicSettings:
-        """The topic whose route clients ask for when their own does not exist yet."""
+        """The topic whose route clients request when their own does not exist yet."""
         count = self._config.template_queue_count
         permission = 6 | PERMISSION_INHERIT if self._config.auto_create_topics else 0
         return TopicSettings(name=DEFAULT_TOPIC, read_queue_count=count, write_queue_count=count, permission=permission)

@@ -172,7 +172,7 @@ class GroupMember:
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
-            damaged=self.manager.lost_something, group_size=self.manager.controllers.group_size,
+            damaged=self.manager.lost_something, group_size=self.manager.group_size,
             pauses=self.manager.pauses, doubtful=self.gate.doubt,
         )  # fmt: skip
         self.serving = serving = self._make_serving(store, may_answer=self.manager.pauses.may_answer)

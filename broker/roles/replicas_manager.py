@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.roles.controllers import Controllers, view_of, with_set
+import msgspec
+
 from broker.roles.identity_file import OwnIdentity
 from broker.roles.pause_watch import PauseWatch, pause_limit_ms
 from broker.roles.steps import Ask, KnownGroup, ReplicaSteps, RoleChange, RolePhase, SyncStateSetChange
+from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
     AlterSyncStateSetHeader,
     ApplyBrokerIdHeader,
@@ -31,6 +34,7 @@ from remoting.protocol.bodies.controller_body import (
     NextBrokerId,
     RegisterReplicaHeader,
     ReplicaInfoRequest,
+    SyncStateData,
     SyncStateSetBody,
     from_fields,
     to_fields,
@@ -40,7 +44,7 @@ from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Dial
-from remoting.transport.failures import refusal
+from remoting.transport.failures import checked, refusal
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
@@ -116,10 +120,8 @@ class ReplicasManager:
             is_learner=self._settings.learner,
             poll_interval_ms=self._settings.poll_interval_ms,
         )
-        self.controllers = Controllers(
-            config.controllers, connect, self._pushed, timeout_ms=self._settings.request_timeout_ms, log=log,
-            group=config.broker_name,
-        )  # fmt: skip
+        self.controllers = Controllers(config.controllers, connect, timeout_ms=self._settings.request_timeout_ms)
+        self.controllers.on_push(self._pushed)
         self.role_changes = 0
         limit_ms = pause_limit_ms(self._settings.heartbeat_interval_ms, self._settings.heartbeat_timeout_ms)
         self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
@@ -134,9 +136,9 @@ class ReplicasManager:
         """Begin to look for a role."""
         if self.own.identity.clean:
             self.own.save(clean=False)
-        self.controllers.start(self._settings.heartbeat_interval_ms, self._heartbeat, self._beaten)
+        self.controllers.start()
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._step()), loop.create_task(self._change_roles())]
+        self._tasks = [loop.create_task(each) for each in (self._step(), self._change_roles(), self._beat())]
 
     async def stop(self) -> None:
         """Ask no more and change no role any more; leaves the controllers."""
@@ -173,10 +175,20 @@ class ReplicasManager:
             self.steps.ask_now(self._now())
             self._woken.set()
             raise refusal(answer)
-        said = decode_body(answer.body, SyncStateSetBody)
+        decided = decode_body(answer.body, SyncStateSetBody)
         view = self.steps.view
         assert view is not None
-        return with_set(view, said)
+        return dataclasses.replace(
+            view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
+        )
+
+    async def group_size(self) -> int:
+        """How many brokers the controllers know in this group. Raises LightMQError."""
+        name = self._config.broker_name
+        command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=msgspec.json.encode([name]))
+        answer = checked(await self.controllers.ask(command))
+        state = decode_body(answer.body, SyncStateData).replicas_info_table.get(name)
+        return 0 if state is None else len(state.in_sync_replicas) + len(state.not_in_sync_replicas)
 
     def ask_again(self) -> None:
         """There may be another master: ask now."""
@@ -221,7 +233,10 @@ class ReplicasManager:
         config, steps = self._config, self.steps
         group = (config.cluster_name, config.broker_name)
         if ask is Ask.LEADER:
+            former = self.controllers.leader
             if await self.controllers.find_leader():
+                if self.controllers.leader != former:
+                    self._log.info("controller_leads", address=self.controllers.leader)
                 steps.found_leader(self._now())
             else:
                 steps.lost(self._now())
@@ -314,6 +329,17 @@ class ReplicasManager:
         self._log.warning("stood_still", paused_ms=paused_ms, epoch=self.steps.epoch)
         self.ask_again()
 
+    async def _beat(self) -> None:
+        while True:
+            self._beat_now()
+            await asyncio.sleep(self._settings.heartbeat_interval_ms / 1_000)
+
+    def _beat_now(self) -> None:
+        try:
+            self.controllers.call_all(self._heartbeat, self._beaten)
+        except LightMQError as error:
+            self._log.info("heartbeat_not_sent", error=str(error))
+
     def _heartbeat(self) -> Command | None:
         self.pauses.may_answer()  # replicas look at the clock too: one that stood still may hear that it is the master
         if not self.steps.may_beat:
@@ -353,14 +379,29 @@ class ReplicasManager:
             if role is None:
                 continue
             self.role_changes += 1
-            self.controllers.beat_now()  # the log is closed and opened in this loop: nothing is said meanwhile
+            self._beat_now()  # the log is closed and opened in this loop: nothing is said meanwhile
             try:
                 await self._member.take_role(role)
             except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what this broker is now
                 self._log.error("role_not_taken", epoch=role.view.epoch, exc_info=error)
                 self._failed(error)
                 return
-            self.controllers.beat_now()
+            self._beat_now()
+
+
+def view_of(command: Command) -> KnownGroup:
+    """The group as an answer to 1003 or 1004, or a push, describes it. Raises RemoteViolation."""
+    header = from_fields(command.fields, MasterHeader)
+    body = decode_body(command.body, SyncStateSetBody) if command.body else SyncStateSetBody()
+    master = header.master_broker_id if header.master_broker_id is not None and header.master_broker_id > 0 else None
+    return KnownGroup(
+        header.master_epoch,
+        master,
+        header.master_address or "",
+        header.master_ha_address or "",
+        frozenset(body.sync_state_set),
+        max(body.sync_state_set_epoch, header.sync_state_set_epoch),
+    )
 
 
 def _now_ms() -> int:

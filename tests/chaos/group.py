@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightmq.cli.admin.cluster import replicas
-from lightmq.cli.connections.controller_link import controllers
+from lightmq.cli.connections.controller_link import leading_controller
 from lightmq.cli.connections.link import ServerTarget
 from remoting.protocol.errors import LightMQError
 from tests.chaos.cluster import GROUP, Cluster
@@ -20,7 +20,7 @@ def in_sync(cluster: Cluster) -> set[str]:
     """Addresses of living brokers that have everything; empty when nobody tells."""
     target = ServerTarget(server=",".join(cluster.controllers), timeout=QUESTION_S)
     try:
-        with controllers(target) as found:
+        with leading_controller(target) as found:
             state = found.groups(GROUP)[GROUP]
     except (LightMQError, OSError):
         return set()

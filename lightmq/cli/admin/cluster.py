@@ -19,7 +19,7 @@ from cyclopts import App, Parameter
 
 from broker.replication.promise import DurabilityRule, promise
 from lightmq.cli.admin.sessions import columns
-from lightmq.cli.connections.controller_link import Controllers, controllers
+from lightmq.cli.connections.controller_link import LeadingController, leading_controller
 from lightmq.cli.connections.link import ServerTarget
 from lightmq.cli.outcome import CommandFailed
 from remoting.protocol.bodies.controller_body import (
@@ -73,7 +73,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
     A broker that is in no group is a line of its own. Below is what an acknowledgement of each group means.
     The exit status is 1 when a group has no master or a replica is not in sync.
     """
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         groups = found.groups()
         rows = [summary(name, state) for name, state in groups.items()]
         rows += [lone_summary(name, address) for name, address in found.lone(groups).items()]
@@ -102,7 +102,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
 @cluster.command
 def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Show every broker of every group: its role, whether it lives, whether it has everything, how far it is behind."""
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         groups = found.groups()
         lone = found.lone(groups)
         if group not in ("", *lone):
@@ -122,7 +122,7 @@ def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTa
 def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Show the epochs of each broker's log: who was master from which position on. In sync they are the same."""
     rows: list[dict[str, Any]] = []
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         for replica in replicas(found.groups(group)[group]):
             told = found.epochs(replica.broker_address)
             if isinstance(told, str):
@@ -141,7 +141,7 @@ def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HE
 @cluster.command
 def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Elect a master for a group that has none, from the replicas that have everything and live."""
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         state = found.groups(group)[group]
         _elected(found, group, state, NO_BROKER, json_output=json_output)
 
@@ -149,7 +149,7 @@ def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HER
 @cluster.command
 def transfer(group: Group, to: BrokerId, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
     """Make another replica the master; it must live and have everything."""
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         state = found.groups(group)[group]
         known = {replica.broker_id: replica for replica in replicas(state)}
         if to not in known:
@@ -174,7 +174,7 @@ def remove(
     target: ServerTarget = HERE,
 ) -> None:
     """Forget brokers that will not come back, so that nobody waits for them. Their data stays where it is."""
-    with controllers(target) as found:
+    with leading_controller(target) as found:
         known = {replica.broker_id: replica for replica in replicas(found.groups(group)[group])}
         unknown = sorted(set(broker_ids) - set(known))
         if unknown:
@@ -194,7 +194,7 @@ def remove(
     sys.stderr.write(f"the controllers forgot {', '.join(map(str, broker_ids))} of {group}\n")
 
 
-def _elected(found: Controllers, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
+def _elected(found: LeadingController, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
     """Ask for an election and say how it went."""
     header = ElectMasterHeader(
         found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms()
@@ -245,7 +245,7 @@ def lone_summary(name: str, address: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def member_rows(found: Controllers, name: str, state: GroupState) -> list[dict[str, Any]]:
+def member_rows(found: LeadingController, name: str, state: GroupState) -> list[dict[str, Any]]:
     """The brokers of one group as `members` shows them; positions from the brokers themselves, if they answer."""
     known = replicas(state)
     told = {replica.broker_id: found.epochs(replica.broker_address) for replica in known if replica.alive}
@@ -269,7 +269,7 @@ def member_rows(found: Controllers, name: str, state: GroupState) -> list[dict[s
     return rows
 
 
-def lone_row(found: Controllers, name: str, address: str) -> dict[str, Any]:
+def lone_row(found: LeadingController, name: str, address: str) -> dict[str, Any]:
     """A broker that is in no group, as `members` shows it: it has no id there, and nobody to be behind."""
     told = found.epochs(address)
     end = told.max_offset if isinstance(told, EpochCache) else None
@@ -293,7 +293,7 @@ def epoch_rows(replica: ReplicaState, told: EpochCache) -> list[dict[str, Any]]:
     ]
 
 
-def peers(found: Controllers) -> list[str]:
+def peers(found: LeadingController) -> list[str]:
     """The controllers as `id-address`."""
     return [each for each in found.metadata.peers.split(";") if each]
 

@@ -1,20 +1,21 @@
 """The connection of ``lightmq cluster`` to the controller that leads, found from any of them.
 
-Every controller says who leads (1005); the requests that read or change something go to that one. Invariant: what is
-opened here is closed when the ``with`` block ends; a lead that moved meanwhile is reported, never guessed.
+Every controller names the leader (1005); requests that read or change something go to it. Invariant: connections opened
+here are closed when the ``with`` block ends; a change of leader in between is reported as an error.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from lightmq.cli.connections.link import ServerTarget, dial
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked
+from remoting.client.controllers import LeaderSearch
 from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.bodies.controller_body import (
@@ -31,32 +32,30 @@ from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer
 
 CLUSTER_DEFAULT = "DefaultCluster"
-"""Of a group that has registered no route."""
+"""The cluster of a group that has registered no route."""
 PEER_TIMEOUT_MS = 2_000
-"""How long a controller that does not lead may take to be called reachable."""
+"""Time limit for connecting to a controller that does not lead, before it counts as unreachable."""
 
 
 @dataclass(frozen=True, slots=True)
-class Controllers:
-    """The controllers as one of them sees them, and the connection to the one that leads."""
+class LeadingController:
+    """The controller that leads, and what commands read through it."""
 
     metadata: ControllerMetadata
     address: str
     connection: BlockingConnection
     timeout_ms: int
     signer: Signer | None
-    silent: dict[str, str] = field(default_factory=dict)
-    """Addresses that gave no answer, and why."""
     tls: ClientTls | None = None
     """How to connect with TLS; None without."""
 
     def ask(self, command: Command) -> Command:
-        """A request and its answer. Raises Refused, and CommandFailed when the lead has moved."""
+        """A request and its answer. Raises Refused, and CommandFailed when this controller no longer leads."""
         try:
             return checked(self.connection.request(command))
         except Refused as refused:
             if refused.code == ResponseCode.CONTROLLER_NOT_LEADER:
-                raise CommandFailed(f"the controllers are just electing a leader; try again ({refused})") from refused
+                raise CommandFailed(f"the controllers are electing a leader; try again ({refused})") from refused
             raise
 
     def groups(self, name: str = "") -> dict[str, GroupState]:
@@ -76,14 +75,14 @@ class Controllers:
         return known.cluster if known is not None else CLUSTER_DEFAULT
 
     def lone(self, groups: Iterable[str]) -> dict[str, str]:
-        """Registered brokers that are in none of these groups, by name, with their addresses: alone, and masters."""
+        """Addresses by name of the registered brokers that belong to none of these groups: each runs alone."""
         answer = self.ask(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
         known = decode_body(answer.body, ClusterInfo).broker_addr_table
         masters = {name: data.master() for name, data in sorted(known.items()) if name not in groups}
         return {name: address for name, address in masters.items() if address is not None}
 
     def settings(self, address: str) -> dict[str, str]:
-        """The configuration of a broker by key; empty when there is none, or it does not tell."""
+        """The configuration of a broker by key; empty when it cannot be read."""
         if not address:
             return {}
         try:
@@ -94,7 +93,7 @@ class Controllers:
         return {key: value for key, _, value in (line.partition("=") for line in text.splitlines())}
 
     def epochs(self, address: str) -> EpochCache | str:
-        """The epochs of one broker's log, or why it does not tell them."""
+        """The epochs of one broker's log, or why they cannot be read."""
         try:
             with dial(address, self.timeout_ms, self.signer, self.tls) as broker:
                 return decode_body(
@@ -104,7 +103,7 @@ class Controllers:
             return str(error)
 
     def unreachable(self, addresses: Iterable[str]) -> set[str]:
-        """Those of these controllers that nobody can connect to from here."""
+        """Those of these controllers that this machine cannot connect to."""
         dead = set()
         for address in addresses:
             try:
@@ -116,47 +115,33 @@ class Controllers:
 
 
 @contextlib.contextmanager
-def controllers(target: ServerTarget) -> Iterator[Controllers]:
-    """The controller that leads, asked from the addresses of ``--server`` (several with commas).
+def leading_controller(target: ServerTarget) -> Iterator[LeadingController]:
+    """The controller that leads, found from the addresses of ``--server`` (several with commas).
 
-    Raises CommandFailed when nobody answers, when what answers is no controller, and when none leads.
+    Raises CommandFailed when no controller answers, when a server is not a controller, and when none leads.
     """
     signer = read_signer(target.security.access_key_file) if target.security.access_key_file is not None else None
-    timeout_ms = int(target.timeout * 1000)
-    silent: dict[str, str] = {}
-    addresses = [each.strip() for each in target.server.split(",") if each.strip()]
+    timeout_ms, tls = int(target.timeout * 1000), target.security.client_tls
+    search = LeaderSearch([each.strip() for each in target.server.split(",") if each.strip()])
+    search.begin()
     with contextlib.ExitStack() as stack:
-        for address in addresses:
+        while (address := search.next()) is not None:
             try:
-                connection = stack.enter_context(dial(address, timeout_ms, signer, target.security.client_tls))
+                connection = stack.enter_context(dial(address, timeout_ms, signer, tls))
                 metadata = _metadata(connection)
-            except CommandFailed:
-                raise
             except LightMQError as error:
-                silent[address] = str(error)
-                continue
-            leader = metadata.controller_leader_address
-            if metadata.is_leader:
-                leader = address
-            elif leader is None:
-                silent[address] = "it answers, but no controller leads: is more than half of them running?"
-                continue
+                search.failed(address, error)
             else:
-                try:
-                    connection = stack.enter_context(dial(leader, timeout_ms, signer, target.security.client_tls))
-                except LightMQError as error:
-                    # It may have died a moment ago: another controller may know who leads now.
-                    silent[address] = f"the leading controller that it names cannot be reached: {error}"
-                    continue
-            yield Controllers(metadata, leader, connection, timeout_ms, signer, silent, target.security.client_tls)
+                search.answered(address, metadata)
+        if search.leader:
+            yield LeadingController(metadata, search.leader, connection, timeout_ms, signer, tls)
             return
-    raise CommandFailed(
-        "no controller that leads was found: " + "; ".join(f"{at}: {why}" for at, why in silent.items())
-    )
+    failures = "; ".join(f"{address}: {reason}" for address, reason in search.failures.items())
+    raise CommandFailed(f"no controller that leads was found: {failures}")
 
 
 def _metadata(connection: BlockingConnection) -> ControllerMetadata:
     answer = connection.request(Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
     if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-        raise CommandFailed(f"{connection.address} is no controller: it knows no leader")
+        raise CommandFailed(f"{connection.address} is not a controller: it cannot name a leader")
     return from_fields(checked(answer).fields, ControllerMetadata)

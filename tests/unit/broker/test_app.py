@@ -69,12 +69,12 @@ async def test_topics_are_registered_when_confirmed_and_heartbeats_follow(tmp_pa
     connection = await connect("127.0.0.1", app.port)
     await connection.request(Command(RequestCode.APPEND_MANY, body=published(b"plant/1")))
 
-    def tables() -> list[set[str]]:
+    def registered() -> set[str]:
         bodies = [decode_body(c.body, RegisterBrokerBody) for c in requests if c.code == RequestCode.REGISTER_BROKER]
-        return [set(body.topic_config_serialize_wrapper.topic_config_table) for body in bodies]
+        return set().union(*(body.topic_config_serialize_wrapper.topic_config_table for body in bodies))
 
     async with asyncio.timeout(5):
-        while {"plant"} not in tables() or {"TBW102"} not in tables():
+        while not {"plant", "TBW102"} <= registered():
             await asyncio.sleep(0.01)
         while not any(command.code == RequestCode.BROKER_HEARTBEAT for command in requests):
             await asyncio.sleep(0.01)

@@ -68,7 +68,7 @@ async def answer_to_send(running, topic: str) -> Command:
 
 
 async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> None:
-    monkeypatch.setattr("broker.registration.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.registration.RETRY_MS", 10)
     controller = Controller()
     running.connect_controller = controller.connect
     registration = running.broker.registration
@@ -169,7 +169,7 @@ async def test_a_controller_that_does_not_answer_holds_one_new_topic_up_and_none
 
 
 async def test_with_every_controller_dead_new_topics_are_taken_at_once_and_counted(running, monkeypatch) -> None:
-    monkeypatch.setattr("broker.registration.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("broker.registration.RETRY_MS", 10)
     controller = Controller()
     running.connect_controller = controller.connect
     registration = running.broker.registration

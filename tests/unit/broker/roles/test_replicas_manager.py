@@ -21,6 +21,7 @@ from remoting.protocol.bodies.controller_body import MasterHeader, to_fields
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.failures import ConnectionLost
 from runtime.logs import get_logger
 
 DEADLINE_S = 30.0
@@ -104,10 +105,13 @@ async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Pat
     async with controller(tmp_path / "c") as app:
         address = (f"127.0.0.1:{app.port}",)
         one, two = FakeMember(tmp_path / "1", address, 1001), FakeMember(tmp_path / "2", address, 1003)
+        with pytest.raises(ConnectionLost):
+            await one.manager.group_size()
         one.manager.start()
         await one.until(lambda: bool(one.roles))
         two.manager.start()
         await two.until(lambda: bool(two.roles))
+        assert await two.manager.group_size() == 2
         assert [(role.is_master, role.view.master) for role in (*one.roles, *two.roles)] == [(True, 1), (False, 1)]
         assert (two.roles[0].view.address, two.roles[0].view.ha_address) == ("127.0.0.1:1001", "127.0.0.1:1002")
         view = one.roles[0].view
