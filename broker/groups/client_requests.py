@@ -74,10 +74,7 @@ class ClientRequests:
     """What members of groups send about themselves and their locks."""
 
     def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients, locks: QueueLocks) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._clock = tools.clock
+        self._tools = tools
         self._groups = groups
         self._clients = clients
         self._locks = locks
@@ -104,16 +101,18 @@ class ClientRequests:
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {GROUPS_PER_HEARTBEAT_MAX} groups in a heartbeat")
         for group in consumers:
-            self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+            self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
             self._groups.ensure_if_room(group)
         if _WATCHED_ATTRIBUTE not in peer.attributes:
             peer.attributes[_WATCHED_ATTRIBUTE] = True
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
-        client = GroupClient(client_id, peer, command.language, command.version, self._clock.now_ms())
+        client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
         changed = self._clients.heartbeat(client, producers, consumers)
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         retried = [retry_topic(group) for group in consumers]
-        self._answers.reply_when_found(self._store.end_position, retried, peer, command.reply(fields=fields))
+        self._tools.answers.reply_when_found(
+            self._tools.store.end_position, retried, peer, command.reply(fields=fields)
+        )
 
     def check_client(self, _peer: Peer, command: Command) -> Command:
         """46: whether a subscription is one that can be served; a client asks before it starts."""
@@ -131,7 +130,7 @@ class ClientRequests:
     def consumer_list(self, peer: Peer, command: Command) -> Command:
         """38: client ids of a consumer group, sorted; SYSTEM_ERROR when it has none, as RocketMQ answers."""
         group = text(command.fields, "consumerGroup")
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         members = self._clients.members(group)
         if not members:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
@@ -140,15 +139,15 @@ class ClientRequests:
     def lock_batch(self, peer: Peer, command: Command) -> Command:
         """41: lock queues for an orderly consumer; answers those it holds now."""
         group, client_id, queues = _lock_body(command)
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
-        now_ms = self._clock.now_ms()
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        now_ms = self._tools.clock.now_ms()
         held = [queue for queue in queues if self._locks.lock(group, _queue_key(queue), client_id, now_ms)]
         return command.reply(body=msgspec.json.encode({"lockOKMQSet": held}))
 
     def unlock_batch(self, peer: Peer, command: Command) -> Command:
         """42: give queues back."""
         group, client_id, queues = _lock_body(command)
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         for queue in queues:
             self._locks.unlock(group, _queue_key(queue), client_id)
         return command.reply()

@@ -42,10 +42,7 @@ class OffsetRequests:
         offsets: GroupOffsets,
         group_commits: OffsetGather,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._metrics = tools.metrics
+        self._tools = tools
         self._topics = topics
         self._queues = queues
         self._offsets = offsets
@@ -66,16 +63,16 @@ class OffsetRequests:
         """14: the group's offset. Without one: 0 for a young queue unless the client objects, else QUERY_NOT_FOUND."""
         fields = command.fields
         group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
-        self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         self._group_commits.flush()
         found = self._offsets.get(group, topic, index)
         if found is not None:
             offset, position = found
-            self._answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
+            self._tools.answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
             return None
         queue_id = self._queues.find(topic, index)
-        low = self._store.reading.bounds(queue_id)[0] if queue_id is not None else 0
+        low = self._tools.store.reading.bounds(queue_id)[0] if queue_id is not None else 0
         if low == 0 and flag(fields, "setZeroIfNotFound", default=True):
             return command.reply(fields={"offset": "0"})
         return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
@@ -85,8 +82,8 @@ class OffsetRequests:
         fields = command.fields
         group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
         offset = number(fields, "commitOffset")
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
-        self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         if not is_light(topic):
             self._topics.require(topic)
         if offset < 0:
@@ -98,7 +95,7 @@ class OffsetRequests:
             if error is None:
                 peer.send(command.reply())
             else:
-                refused = refusal_of(self._metrics, error)
+                refused = refusal_of(self._tools.metrics, error)
                 peer.send(command.reply(refused.code, refused.remark, refused.fields))
 
         self._group_commits.add(group, topic, index, offset, done)
@@ -113,8 +110,8 @@ class OffsetRequests:
         if queue_id is None:
             return _offset(command, 0)
         upper = command.fields.get("boundaryType", "lower").lower() == "upper"
-        found = self._store.reading.search_time(queue_id, timestamp, upper=upper)
-        return _offset(command, max(self._store.reading.bounds(queue_id)[0], found - 1) if upper else found)
+        found = self._tools.store.reading.search_time(queue_id, timestamp, upper=upper)
+        return _offset(command, max(self._tools.store.reading.bounds(queue_id)[0], found - 1) if upper else found)
 
     def max_offset(self, peer: Peer, command: Command) -> Command:
         """30: confirmed end of a queue; 0 for a topic that does not exist, as RocketMQ answers."""
@@ -131,20 +128,22 @@ class OffsetRequests:
         queue_id = self._queue(peer, command)
         records = []
         if queue_id is not None:
-            records = self._store.reading.read(queue_id, self._store.reading.bounds(queue_id)[0], 1, 1).records
+            records = self._tools.store.reading.read(
+                queue_id, self._tools.store.reading.bounds(queue_id)[0], 1, 1
+            ).records
         timestamp = RecordView(records[0]).store_ms if records else NO_TIME
         return command.reply(fields={"timestamp": str(timestamp)})
 
     def _queue(self, peer: Peer, command: Command) -> int | None:
         topic = text(command.fields, "topic")
-        self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         if not is_light(topic) and self._topics.get(topic) is None:
             return None
         return self._queues.find(topic, number(command.fields, "queueId"))
 
     def _bounds(self, peer: Peer, command: Command) -> tuple[int, int]:
         queue_id = self._queue(peer, command)
-        return self._store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
+        return self._tools.store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
 
 
 def _offset(command: Command, offset: int) -> Command:

@@ -41,9 +41,7 @@ class HistoryFeature(Feature):
     """Answers HISTORY."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, visible: VisibleQueues) -> None:
-        self._store = tools.store
-        self._metrics = tools.metrics
-        self._authorizer = tools.authorizer
+        self._tools = tools
         self._topics = topics
         self._visible = visible
         self._scans: OrderedDict[Key, HistoryScan | LastScan] = OrderedDict()
@@ -58,7 +56,7 @@ class HistoryFeature(Feature):
         wrong = mqtt_topics.validate_filter(request.filter)
         if wrong is not None or self._visible.hidden(request.queue_id):
             raise Refused(ResponseCode.INVALID_PARAMETER, wrong or f"queue {request.queue_id} does not exist")
-        self._authorizer.authorize(peer, command, CONSUME, request.filter)
+        self._tools.authorizer.authorize(peer, command, CONSUME, request.filter)
         until = self._begin_of(request.queue_id)
         reply = self._last(peer, request, until) if request.last else self._forward(peer, request, until)
         return command.reply(body=encode(reply))
@@ -67,12 +65,12 @@ class HistoryFeature(Feature):
         scan = self._scans.pop((peer, request.queue_id, request.position, 0), None)
         if not isinstance(scan, HistoryScan):
             queues = self._queues(request.filter)
-            store = self._store
+            store = self._tools.store
             scan = HistoryScan(store, request.filter, request.queue_id, queues, request.position, request.from_ms)
         records, done = scan.step(until, STEP_RECORDS_MAX, STEP_BYTES_MAX)
         if not done:
             self._keep((peer, request.queue_id, scan.position, 0), scan)
-        metrics = self._metrics
+        metrics = self._tools.metrics
         metrics.messages_out.value += len(records)
         return HistoryReply(scan.position, done, b"".join(record.raw for record in records))
 
@@ -81,7 +79,7 @@ class HistoryFeature(Feature):
         scan = self._scans.pop((peer, request.queue_id, position, request.last), None)
         if not isinstance(scan, LastScan):
             queues = self._queues(request.filter)
-            scan = LastScan(self._store, request.filter, request.queue_id, queues, position)
+            scan = LastScan(self._tools.store, request.filter, request.queue_id, queues, position)
         left, done = scan.step(request.last)
         if not done:
             self._keep((peer, request.queue_id, scan.position, left), scan)
@@ -101,7 +99,7 @@ class HistoryFeature(Feature):
 
     def _begin_of(self, queue_id: int) -> int:
         """Where the filter's own queue takes over: at its oldest record; without one nothing has matched since."""
-        store = self._store
+        store = self._tools.store
         low, high = store.reading.bounds(queue_id)
         found = store.reading.positions(queue_id, low, 1) if high > low else []
         return found[0] if found else store.confirm_position

@@ -38,13 +38,9 @@ class BoundsRequests:
     """Answers QUEUE_BOUNDS."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, long_polls: LongPolls) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._config = tools.config
+        self._tools = tools
         self._topics = topics
         self._long_polls = long_polls
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -61,7 +57,7 @@ class BoundsRequests:
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
         # Where only some topics may be read it is told how far the queues reach; their records are judged when pulled.
         wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
-        self._authorizer.readable(peer, command, wanted)
+        self._tools.authorizer.readable(peer, command, wanted)
 
         def attempt(last: bool) -> bool:
             reply = self._answer(request)
@@ -69,7 +65,7 @@ class BoundsRequests:
                 return False
             shown = {item.topic for item in reply.queues}
             position = max(map(self._topics.position, shown), default=0)
-            self._answers.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
+            self._tools.answers.reply_at(position, peer, command.reply(body=encode_bounds_reply(reply)))
             return True
 
         if request.wait_ms <= 0 or request.known is None:
@@ -89,31 +85,31 @@ class BoundsRequests:
             covered += covered_topics(self._topics, request.filter)
         light = self._light_queue(request)
         return QueueBoundsReply(
-            broker=self._config.broker_name,
-            epoch=self._store.epoch,
-            confirm=self._store.confirm_position,
+            broker=self._tools.config.broker_name,
+            epoch=self._tools.store.epoch,
+            confirm=self._tools.store.confirm_position,
             queues=[item for topic in dict.fromkeys(covered) for item in self._of_topic(topic, request.at_ms)],
             light=None if light is None else self._light_bounds(light, request.at_ms),
-            readers=self._identity.readers_address() if self._authorizer.open else None,
+            readers=self._tools.identity.readers_address() if self._tools.authorizer.open else None,
         )
 
     def _of_topic(self, topic: str, at_ms: int | None) -> list[QueueBounds]:
         found = []
         for index, queue_id in enumerate(self._topics.queue_ids(topic)):
-            low, high = self._store.reading.bounds(queue_id)
-            at = None if at_ms is None else self._store.reading.search_time(queue_id, at_ms)
+            low, high = self._tools.store.reading.bounds(queue_id)
+            at = None if at_ms is None else self._tools.store.reading.search_time(queue_id, at_ms)
             found.append(QueueBounds(topic, index, queue_id, low, high, at))
         return found
 
     def _light_queue(self, request: QueueBoundsRequest) -> int | None:
         if request.filter is None or mqtt_topics.is_wildcard(request.filter):
             return None
-        return self._store.queues.find(names.light_queue_name(request.filter.encode()))
+        return self._tools.store.queues.find(names.light_queue_name(request.filter.encode()))
 
     def _light_bounds(self, queue_id: int, at_ms: int | None) -> LightBounds:
-        low, high = self._store.reading.bounds(queue_id)
+        low, high = self._tools.store.reading.bounds(queue_id)
         return LightBounds(
-            queue_id, low, high, None if at_ms is None else self._store.reading.search_time(queue_id, at_ms)
+            queue_id, low, high, None if at_ms is None else self._tools.store.reading.search_time(queue_id, at_ms)
         )
 
 

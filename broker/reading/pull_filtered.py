@@ -46,10 +46,7 @@ class FilteredPullRequests:
     """Answers FILTERED_PULL."""
 
     def __init__(self, tools: RequestTools, *, pulls: PullRequests, visible: VisibleQueues) -> None:
-        self._authorizer = tools.authorizer
-        self._store = tools.store
-        self._config = tools.config
-        self._metrics = tools.metrics
+        self._tools = tools
         self._pulls = pulls
         self._visible = visible
 
@@ -66,9 +63,9 @@ class FilteredPullRequests:
         readable = self._authorize(peer, command, want)
         if self._visible.hidden(want.queue_id):
             return command.reply(body=_empty(no_queue(want.queue_id)))
-        bytes_max = min(want.max_bytes, self._config.limits.pull_bytes_max)
+        bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
         try:
-            found = self._store.reading.read_range(
+            found = self._tools.store.reading.read_range(
                 want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset
             )
         except UnreadableOffsets as error:
@@ -76,22 +73,22 @@ class FilteredPullRequests:
         withheld: dict[str, int] = {}
         pulled = filtered(found, judge, readable, withheld)
         for reason, count in withheld.items():
-            self._metrics.withheld.child(reason).value += count
-        self._metrics.messages_out.value += pulled.count
-        self._metrics.bytes_out.value += len(pulled.blob)
+            self._tools.metrics.withheld.child(reason).value += count
+        self._tools.metrics.messages_out.value += pulled.count
+        self._tools.metrics.bytes_out.value += len(pulled.blob)
         return command.reply(body=encode_filtered_reply(pulled))
 
     def _authorize(self, peer: Peer, command: Command, want: FilteredWant) -> TopicJudge | None:
         """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some
         of them, those: then what judges a topic is returned.
         """
-        if self._authorizer.open:
+        if self._tools.authorizer.open:
             return None
         filters = decode_row_filter(want.row_filter).mqtt
         if not filters:
             self._pulls.authorize_queue(peer, command, want.queue_id)
             return None
-        return self._authorizer.readable(peer, command, filters)
+        return self._tools.authorizer.readable(peer, command, filters)
 
 
 def judge_for(encoded: bytes) -> Judge:

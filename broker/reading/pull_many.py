@@ -49,11 +49,7 @@ class PullRequests:
     """Answers requests for raw records."""
 
     def __init__(self, tools: RequestTools, *, visible: VisibleQueues) -> None:
-        self._authorizer = tools.authorizer
-        self._store = tools.store
-        self._config = tools.config
-        self._metrics = tools.metrics
-        self._log = tools.log
+        self._tools = tools
         self._visible = visible
 
     def handlers(self) -> dict[int, Handler]:
@@ -69,7 +65,7 @@ class PullRequests:
         wants = decode_multi_pull(command.body)
         if len(wants) > QUEUES_PER_PULL_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {QUEUES_PER_PULL_MAX} queues in one pull")
-        room = self._config.limits.pull_bytes_max
+        room = self._tools.config.limits.pull_bytes_max
         results = []
         for want in wants:
             self.authorize_queue(peer, command, want.queue_id)
@@ -87,15 +83,15 @@ class PullRequests:
         self.authorize_queue(peer, command, want.queue_id)
         if self._visible.hidden(want.queue_id):
             return command.reply(body=encode_range_pull_reply(no_queue(want.queue_id)))
-        bytes_max = min(want.max_bytes, self._config.limits.pull_bytes_max)
+        bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
         try:
-            found = self._store.reading.read_range(
+            found = self._tools.store.reading.read_range(
                 want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset
             )
         except UnreadableOffsets as error:
             return command.reply(body=encode_range_pull_reply(self.damaged(want.queue_id, error)))
-        self._metrics.messages_out.value += found.next_offset - found.first_offset
-        self._metrics.bytes_out.value += len(found.blob)
+        self._tools.metrics.messages_out.value += found.next_offset - found.first_offset
+        self._tools.metrics.bytes_out.value += len(found.blob)
         return command.reply(body=range_reply(found))
 
     def records_at(self, peer: Peer, command: Command) -> Command:
@@ -104,7 +100,7 @@ class PullRequests:
         if len(positions) > POSITIONS_PER_REQUEST_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {POSITIONS_PER_REQUEST_MAX} positions")
         found = []
-        room = self._config.limits.frame_size_bytes_max - 65_536
+        room = self._tools.config.limits.frame_size_bytes_max - 65_536
         for position in positions:
             record = self._record_at(position)
             if record is None:
@@ -112,33 +108,33 @@ class PullRequests:
             view = RecordView(record)
             if view.flags & FLAG_STAGED or view.type != 1:
                 continue
-            if not self._authorizer.open:
-                self._authorizer.authorize(peer, command, CONSUME, of_record(view))
+            if not self._tools.authorizer.open:
+                self._tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
             room -= len(record)
             if room < 0:
                 break
             found.append(record)
-        self._metrics.messages_out.value += len(found)
+        self._tools.metrics.messages_out.value += len(found)
         return command.reply(body=b"".join(found))
 
     def _record_at(self, position: int) -> memoryview | None:
         """Return the record; None for one that is gone, not confirmed, or damaged, which is told in the log."""
-        if not 0 <= position < self._store.confirm_position:
+        if not 0 <= position < self._tools.store.confirm_position:
             return None
         try:
-            return self._store.reading.read_at(position)
+            return self._tools.store.reading.read_at(position)
         except CorruptLog as error:
-            self._log.error("record_unreadable", position=position, error=str(error))
+            self._tools.log.error("record_unreadable", position=position, error=str(error))
             return None
 
     def _read(self, queue_id: int, offset: int, count_max: int, bytes_max: int) -> QueueRecords:
         if self._visible.hidden(queue_id):
             return no_queue(queue_id)
         if count_max <= 0:
-            low, high = self._store.reading.bounds(queue_id)
+            low, high = self._tools.store.reading.bounds(queue_id)
             return QueueRecords(queue_id, STATUS_OK, offset, offset, low, high)
         try:
-            found = self._store.reading.read(queue_id, offset, count_max, bytes_max)
+            found = self._tools.store.reading.read(queue_id, offset, count_max, bytes_max)
         except UnreadableOffsets as error:
             return self.damaged(queue_id, error)
         return QueueRecords(
@@ -153,19 +149,19 @@ class PullRequests:
 
     def damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
         """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
-        self._log.error("messages_unreadable", queue_id=queue_id, error=str(error))
-        low, high = self._store.reading.bounds(queue_id)
+        self._tools.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
+        low, high = self._tools.store.reading.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
 
     def authorize_queue(self, peer: Peer, command: Command, queue_id: int) -> None:
         """Return when the peer may read a queue; raises Refused."""
-        if not self._authorizer.open:
-            self._authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
+        if not self._tools.authorizer.open:
+            self._tools.authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
 
     def _count_out(self, results: list[QueueRecords]) -> None:
         for result in results:
-            self._metrics.messages_out.value += result.next_offset - result.first_offset
-            self._metrics.bytes_out.value += sum(map(len, result.records))
+            self._tools.metrics.messages_out.value += result.next_offset - result.first_offset
+            self._tools.metrics.bytes_out.value += sum(map(len, result.records))
 
 
 def range_reply(found: RangeResult) -> bytes:

@@ -101,18 +101,12 @@ class AdminRequests:
         rates_in: Rates,
         rates_out: Rates,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._config = tools.config
-        self._clock = tools.clock
-        self._metrics = tools.metrics
+        self._tools = tools
         self._topics = topics
         self._groups = groups
         self._placement = placement
         self._rates_in = rates_in
         self._rates_out = rates_out
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -133,34 +127,32 @@ class AdminRequests:
         """17: create or change a topic; attributes that are not named stay; answered when it has its route."""
         fields = command.fields
         name = text(fields, "topic")
-        self._authorizer.authorize(peer, command, ADMIN, name)
+        self._tools.authorizer.authorize(peer, command, ADMIN, name)
         known = self._topics.get(name)
         kept = known.attributes if known is not None else {}
         config = TopicSettings(
             name=name,
-            read_queue_count=number(fields, "readQueueNums", self._config.default_queue_count),
-            write_queue_count=number(fields, "writeQueueNums", self._config.default_queue_count),
+            read_queue_count=number(fields, "readQueueNums", self._tools.config.default_queue_count),
+            write_queue_count=number(fields, "writeQueueNums", self._tools.config.default_queue_count),
             permission=number(fields, "perm", 6),
             filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
             system_flag=number(fields, "topicSysFlag", 0),
             order=flag(fields, "order"),
             attributes=changed(kept, fields.get("attributes") or "", created=known is None),
         )
-        if not 1 <= config.read_queue_count <= QUEUES_PER_TOPIC_MAX or not config.write_queue_count >= 1:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
-        if config.write_queue_count > QUEUES_PER_TOPIC_MAX:
+        if not all(1 <= count <= QUEUES_PER_TOPIC_MAX for count in (config.read_queue_count, config.write_queue_count)):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
         self._topics.put(config)
-        self._answers.reply_when_found(self._store.end_position, (name,), peer, command.reply())
+        self._tools.answers.reply_when_found(self._tools.store.end_position, (name,), peer, command.reply())
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
         """215: remove a topic and its queues. Those of a group may be gone already."""
         name = text(command.fields, "topic")
-        self._authorizer.authorize(peer, command, ADMIN, name)
+        self._tools.authorizer.authorize(peer, command, ADMIN, name)
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self._topics.get(name) is None:
-            self._answers.reply_at(self._store.end_position, peer, command.reply())
+            self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply())
             return
-        self._answers.reply_at(self._topics.delete(name), peer, command.reply())
+        self._tools.answers.reply_at(self._topics.delete(name), peer, command.reply())
 
     def all_topics(self, _peer: Peer, command: Command) -> Command:
         """21: all topics with the version of the table."""
@@ -171,17 +163,19 @@ class AdminRequests:
     def topic_config(self, peer: Peer, command: Command) -> Command | None:
         """351: one topic. Asked with `forWrite`, as our producers do, it is created by use as by a send, if allowed."""
         name = text(command.fields, "topic")
-        self._authorizer.authorize(peer, command, LOCATE, name)
+        self._tools.authorizer.authorize(peer, command, LOCATE, name)
         if not flag(command.fields, "forWrite") or self._topics.get(name) is not None:
             return command.reply(body=_encode(self._topics.require(name)))
-        self._authorizer.authorize(peer, command, PUBLISH, name)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, name)
         config = self._placement.topic_for_write(name)
-        self._answers.reply_when_found(self._store.end_position, (name,), peer, command.reply(body=_encode(config)))
+        self._tools.answers.reply_when_found(
+            self._tools.store.end_position, (name,), peer, command.reply(body=_encode(config))
+        )
         return None
 
     def update_config(self, peer: Peer, command: Command) -> Command:
         """25: refused; options are set in the file, the environment or by flags."""
-        self._authorizer.authorize(peer, command, ADMIN, "config")
+        self._tools.authorizer.authorize(peer, command, ADMIN, "config")
         return command.reply(
             ResponseCode.NO_PERMISSION,
             "options are read at start: change the configuration file, the environment or the flags and restart",
@@ -189,25 +183,25 @@ class AdminRequests:
 
     def get_config(self, peer: Peer, command: Command) -> Command:
         """26: every option as properties text; secrets are left out."""
-        self._authorizer.authorize(peer, command, ADMIN, "config")
-        lines = [f"{key}={value}" for key, value in flatten(self._config) if key not in SECRET_KEYS]
+        self._tools.authorizer.authorize(peer, command, ADMIN, "config")
+        lines = [f"{key}={value}" for key, value in flatten(self._tools.config) if key not in SECRET_KEYS]
         fields = {"version": _encode(self.data_version()).decode()}
         return command.reply(body="\n".join(lines).encode(), fields=fields)
 
     def runtime_info(self, _peer: Peer, command: Command) -> Command:
         """28: the table that `clusterList` and `brokerStatus` print; counts are since the start of this broker."""
-        store = self._store
-        taken = self._metrics.messages_in.value
-        usage = shutil.disk_usage(self._config.data_directory)
+        store, identity, metrics = self._tools.store, self._tools.identity, self._tools.metrics
+        taken, given = metrics.messages_in.value, metrics.messages_out.value
+        usage = shutil.disk_usage(self._tools.config.data_directory)
         ratio = f"{1 - usage.free / usage.total:.4f}"
         table = {
             "brokerVersionDesc": "LightMQ",
             "brokerVersion": "479",
             "brokerActive": "true",
-            "bootTimestamp": str(self._identity.started_ms),
-            **_traffic("msgPutTotal", "putTps", self._metrics.messages_in.value, self._rates_in),
-            **_traffic("msgGetTotal", "getTransferredTps", self._metrics.messages_out.value, self._rates_out),
-            "putMessageAverageSize": f"{(store.end_position - self._identity.started_position) / max(1, taken):.1f}",
+            "bootTimestamp": str(identity.started_ms),
+            **_traffic("msgPutTotal", "putTps", taken, self._rates_in),
+            **_traffic("msgGetTotal", "getTransferredTps", given, self._rates_out),
+            "putMessageAverageSize": f"{(store.end_position - identity.started_position) / max(1, taken):.1f}",
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(store.begin_position),
@@ -222,26 +216,21 @@ class AdminRequests:
 
     def topic_stats(self, _peer: Peer, command: Command) -> Command:
         """202: offsets of every queue of a topic, when it got its newest message, and how many of late."""
-        topic = self._topics.require(text(command.fields, "topic")).name
+        store, topic = self._tools.store, self._topics.require(text(command.fields, "topic")).name
+        queue_ids = self._topics.queue_ids(topic)
         table = []
-        for index, queue_id in enumerate(self._topics.queue_ids(topic)):
-            low, high = self._store.reading.bounds(queue_id)
-            last_ms = stored_ms(self._store, queue_id, high - 1, low, high)
+        for index, queue_id in enumerate(queue_ids):
+            low, high = store.reading.bounds(queue_id)
+            last_ms = stored_ms(store, queue_id, high - 1, low, high)
             numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
-            table.append((queue_key(self._config.broker_name, topic, index), numbers))
-        return command.reply(
-            body=offset_table(
-                command,
-                table,
-                "topicPutTps",
-                put_per_second(self._store, self._topics.queue_ids(topic), self._clock.now_ms()),
-            )
-        )
+            table.append((queue_key(self._tools.config.broker_name, topic, index), numbers))
+        rate = put_per_second(store, queue_ids, self._tools.clock.now_ms())
+        return command.reply(body=offset_table(command, table, "topicPutTps", rate))
 
     def update_group(self, peer: Peer, command: Command) -> None:
         """200: create or change a subscription group."""
         body = json_body(command)
-        self._authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+        self._tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
         policy = body.get("groupRetryPolicy")
         if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
             remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
@@ -251,8 +240,8 @@ class AdminRequests:
         except msgspec.ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
         self._groups.put(config)
-        self._answers.reply_when_found(
-            self._store.end_position, (retry_topic(config.group_name),), peer, command.reply()
+        self._tools.answers.reply_when_found(
+            self._tools.store.end_position, (retry_topic(config.group_name),), peer, command.reply()
         )
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
@@ -263,8 +252,8 @@ class AdminRequests:
     def data_version(self) -> dict[str, int]:
         """Version of the topic table: the epoch, the start of this broker, the number of changes since."""
         return {
-            "stateVersion": self._store.epoch,
-            "timestamp": self._identity.started_ms,
+            "stateVersion": self._tools.store.epoch,
+            "timestamp": self._tools.identity.started_ms,
             "counter": self._topics.version,
         }
 

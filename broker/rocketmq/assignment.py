@@ -83,8 +83,7 @@ class AssignmentRequests:
         clients: Clients,
         routes: RouteFinder,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._config = tools.config
+        self._tools = tools
         self._topics = topics
         self._clients = clients
         self._routes = routes
@@ -101,8 +100,8 @@ class AssignmentRequests:
             request = msgspec.convert(json_body(command), AssignmentRequest)
         except msgspec.ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the assignment request is malformed: {error}") from error
-        self._authorizer.authorize(peer, command, CONSUME, of_group(request.consumer_group))
-        self._authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(request.consumer_group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
         strategy = STRATEGIES.get(request.strategy_name or "AVG")
         if strategy is None:
             remark = f"allocation {request.strategy_name!r} is not offered by the server: {', '.join(STRATEGIES)}"
@@ -138,7 +137,9 @@ class AssignmentRequests:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"no controller knows where topic {topic} is: {error}") from error
         if route is None:
             own = self._topics.require(topic)
-            queues = [QueueData(self._config.broker_name, own.read_queue_count, own.write_queue_count, own.permission)]
+            queues = [
+                QueueData(self._tools.config.broker_name, own.read_queue_count, own.write_queue_count, own.permission)
+            ]
         else:
             queues = route.queue_datas
         readable = [each for each in queues if each.perm & PERM_READ]

@@ -39,15 +39,11 @@ class ConsumeStatsRequests:
     """How far groups are behind."""
 
     def __init__(self, tools: RequestTools, *, queues: ClientQueues, groups: ConsumerGroups) -> None:
-        self._authorizer = tools.authorizer
-        self._store = tools.store
-        self._config = tools.config
-        self._clock = tools.clock
+        self._tools = tools
         self._queues = queues
         self._offsets = groups.offsets
         self._group_commits = groups.commits
         self._group_traffic = groups.traffic
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -80,14 +76,14 @@ class ConsumeStatsRequests:
         body = b'{"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0,"brokerAddr":%s,"truncated":%s}' % (
             b",".join(listed),
             behind,
-            msgspec.json.encode(self._identity.address),
+            msgspec.json.encode(self._tools.identity.address),
             msgspec.json.encode(truncated),
         )
         return command.reply(body=body)
 
     def _table(self, command: Command, group: str, rows: list[Row]) -> bytes:
         """The rows of a group, and how fast it pulls their topics."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._tools.clock.now_ms()
         topics = {key["topic"] for key, _ in rows}
         rate = sum((self._group_traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
         return offset_table(command, rows, "consumeTps", rate)
@@ -105,26 +101,26 @@ class ConsumeStatsRequests:
             except Refused:  # the topic, or this queue of it, was removed
                 continue
             if queue is not None:
-                rows.append((queue_key(self._config.broker_name, topic, index), self._numbers(queue, offset)))
+                rows.append((queue_key(self._tools.config.broker_name, topic, index), self._numbers(queue, offset)))
         return rows
 
     def _may_read(self, peer: Peer, command: Command, topic: str) -> bool:
         try:
-            self._authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+            self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         except Refused:
             return False
         return True
 
     def _numbers(self, queue: int, offset: int) -> dict[str, int]:
-        low, high = self._store.reading.bounds(queue)
-        waiting = stored_ms(self._store, queue, max(offset, low), low, high)
+        low, high = self._tools.store.reading.bounds(queue)
+        waiting = stored_ms(self._tools.store, queue, max(offset, low), low, high)
         return {
             "brokerOffset": high,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": stored_ms(self._store, queue, offset - 1, low, high),
+            "lastTimestamp": stored_ms(self._tools.store, queue, offset - 1, low, high),
             "minOffset": low,
-            "waitingMs": max(0, self._clock.now_ms() - waiting) if waiting else 0,
+            "waitingMs": max(0, self._tools.clock.now_ms() - waiting) if waiting else 0,
         }
 
 

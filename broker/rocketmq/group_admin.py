@@ -20,8 +20,8 @@ from broker.topics.topics import DEFAULT_TOPIC
 from remoting.access.resources import of_group
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames import fastjson
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.contracts import Handler, Peer
 
@@ -45,16 +45,12 @@ class GroupAdminRequests:
     """What RocketMQ's tools ask about groups."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._config = tools.config
+        self._tools = tools
         self._topics = topics
         self._groups = groups.groups
         self._clients = groups.clients
         self._offsets = groups.offsets
         self._group_commits = groups.commits
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -71,7 +67,7 @@ class GroupAdminRequests:
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
         """203: who consumes in a group, and what."""
         group = text(command.fields, "consumerGroup")
-        self._authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         clients = self._clients.clients_of(group)
         if not clients:
             raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
@@ -93,7 +89,7 @@ class GroupAdminRequests:
     def producer_connections(self, peer: Peer, command: Command) -> Command:
         """204: who produces for a group."""
         group = text(command.fields, "producerGroup")
-        self._authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         clients = self._clients.producers_of(group)
         if not clients:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
@@ -102,7 +98,7 @@ class GroupAdminRequests:
     def groups_of_topic(self, peer: Peer, command: Command) -> Command:
         """300: groups that committed in a topic or subscribe to it now."""
         topic = text(command.fields, "topic")
-        self._authorizer.authorize(peer, command, ADMIN, topic)
+        self._tools.authorizer.authorize(peer, command, ADMIN, topic)
         self._group_commits.flush()
         committed = {
             group for group, offsets in self._offsets.by_group().items() if any(topic == key[0] for key in offsets)
@@ -115,10 +111,10 @@ class GroupAdminRequests:
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343: topics a group committed in."""
         group = text(command.fields, "group")
-        self._authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         self._group_commits.flush()
         topics = sorted({topic for topic, _index in self._offsets.of_group(group)})
-        return command.reply(body=_encode({"topicList": topics, "brokerAddr": self._identity.address}))
+        return command.reply(body=_encode({"topicList": topics, "brokerAddr": self._tools.identity.address}))
 
     def delete_group(self, peer: Peer, command: Command) -> None:
         """207: remove a group, which its next heartbeat would make anew; with `cleanOffset` its offsets too.
@@ -126,7 +122,7 @@ class GroupAdminRequests:
         Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected.
         """
         group = text(command.fields, "groupName")
-        self._authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         if self._clients.members(group):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the group [{group}] has members that are connected: stop them first"
@@ -134,33 +130,33 @@ class GroupAdminRequests:
         self._group_commits.flush()
         removed = self._groups.delete(group)
         forgotten = self._offsets.forget(group) if flag(command.fields, "cleanOffset") else 0
-        self._answers.reply_at(max(removed, forgotten), peer, command.reply())
+        self._tools.answers.reply_at(max(removed, forgotten), peer, command.reply())
 
     def system_topics(self, peer: Peer, command: Command) -> Command:
         """305: the topics every broker has."""
-        self._authorizer.authorize(peer, command, ADMIN, "status")
-        return command.reply(body=_encode({"topicList": [DEFAULT_TOPIC], "brokerAddr": self._identity.address}))
+        self._tools.authorizer.authorize(peer, command, ADMIN, "status")
+        return command.reply(body=_encode({"topicList": [DEFAULT_TOPIC], "brokerAddr": self._tools.identity.address}))
 
     def reset_offsets(self, peer: Peer, command: Command) -> None:
         """222: move a group in a topic to an offset or a time, forwards only when it is forced or the end is meant."""
         fields = command.fields
         group, topic = text(fields, "group"), text(fields, "topic")
-        self._authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         self._topics.require(topic)
         self._group_commits.flush()
         moved = self._wanted(command, group, topic)
         commits = [(group, topic, int(queue["queueId"]), offset) for queue, offset in moved]
-        position = self._offsets.commit(commits) if commits else self._store.confirm_position
+        position = self._offsets.commit(commits) if commits else self._tools.store.confirm_position
 
         told = {"topic": topic, "group": group, "timestamp": fields.get("timestamp", "0"), "isForce": "true"}
 
         def done() -> None:
             for client in self._clients.clients_of(group):
-                body, code = _moved_body(client.language, moved), RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+                body, code = _moved_body(client.language, moved), Code.RESET_CONSUMER_CLIENT_OFFSET
                 client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(told), body=body))
             peer.send(command.reply(body=_moved_body(command.language, moved)))
 
-        self._answers.when_confirmed(position, peer, command.reply(), done)
+        self._tools.answers.when_confirmed(position, peer, command.reply(), done)
 
     def _wanted(self, command: Command, group: str, topic: str) -> Moved:
         fields = command.fields
@@ -170,15 +166,15 @@ class GroupAdminRequests:
         for index, queue_id in enumerate(self._topics.queue_ids(topic)):
             if only not in (NO_QUEUE, index):
                 continue
-            low, high = self._store.reading.bounds(queue_id)
+            low, high = self._tools.store.reading.bounds(queue_id)
             if given >= 0:
                 offset = max(low, min(given, high))
             else:
-                offset = high if time_ms == NOW else self._store.reading.search_time(queue_id, time_ms)
+                offset = high if time_ms == NOW else self._tools.store.reading.search_time(queue_id, time_ms)
             found = self._offsets.get(group, topic, index)
             if found is not None and given < 0 and time_ms != NOW and not forced:
                 offset = min(offset, found[0])
-            moved.append((queue_key(self._config.broker_name, topic, index), offset))
+            moved.append((queue_key(self._tools.config.broker_name, topic, index), offset))
         return moved
 
 

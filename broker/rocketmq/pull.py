@@ -23,8 +23,8 @@ from broker.topics.queues import is_light
 from remoting.access.resources import of_group, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
 from remoting.protocol.errors import CorruptRecord, Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
@@ -75,12 +75,7 @@ class RocketmqPullRequests:
         long_polls: LongPolls,
         unpacker: Unpacker,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._store = tools.store
-        self._config = tools.config
-        self._clock = tools.clock
-        self._metrics = tools.metrics
-        self._log = tools.log
+        self._tools = tools
         self._queues = queues
         self._groups = groups.groups
         self._clients = groups.clients
@@ -88,7 +83,6 @@ class RocketmqPullRequests:
         self._group_traffic = groups.traffic
         self._long_polls = long_polls
         self._unpacker = unpacker
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -123,9 +117,9 @@ class RocketmqPullRequests:
 
     def _authorize(self, peer: Peer, command: Command) -> None:
         """Reading needs the topic; an offset that is committed along with it also the group."""
-        self._authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
         if _commits(command):
-            self._authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
+            self._tools.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
 
     def _check_group(self, config: GroupConfig) -> None:
         """Refused for a group that may not consume, or not as its members want to."""
@@ -141,7 +135,7 @@ class RocketmqPullRequests:
         if system_flag & CLASS_FILTER:
             raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "class filters are not offered: use tags or SQL92")
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        limit = self._config.limits.pull_bytes_max
+        limit = self._tools.config.limits.pull_bytes_max
         return _Pull(
             group=group,
             topic=topic,
@@ -155,7 +149,7 @@ class RocketmqPullRequests:
 
     def _wanted(self, command: Command, system_flag: int, group: str, topic: str) -> Selection | None:
         """What the request says or, without it, the group's heartbeats."""
-        if system_flag & SUBSCRIPTION or command.code == RequestCode.LITE_PULL_MESSAGE:
+        if system_flag & SUBSCRIPTION or command.code == Code.LITE_PULL_MESSAGE:
             expression = command.fields.get("subscription", "*")
             kind = command.fields.get("expressionType") or TAG
         else:
@@ -175,10 +169,10 @@ class RocketmqPullRequests:
         if queue_id is None:
             return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
         try:
-            found = self._store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
+            found = self._tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
-            self._log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
-            low, high = self._store.reading.bounds(queue_id)
+            self._tools.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
+            low, high = self._tools.store.reading.bounds(queue_id)
             return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
         low, high = found.min_offset, found.max_offset
         if found.status == OFFSET_TOO_LARGE:
@@ -190,14 +184,14 @@ class RocketmqPullRequests:
             remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
             return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
         messages, next_offset = self._convert(request, queue_id, found)
-        self._metrics.messages_out.value += len(messages)
+        self._tools.metrics.messages_out.value += len(messages)
         if not messages:
             remark = "NO_MATCHED_MESSAGE"
             return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
         reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
         reply.body = b"".join(messages)
         if not is_light(request.topic):
-            now_ms = self._clock.now_ms()
+            now_ms = self._tools.clock.now_ms()
             self._group_traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
         return reply
 
@@ -206,7 +200,10 @@ class RocketmqPullRequests:
         views = list(map(RecordView, found.records))
         if any(map(is_batch, views)):
             return self._convert_batches(request, queue_id, found, views)
-        store_host, origin = ipv4_host(self._identity.host, self._identity.port), origin_of(self._config.cluster_name)
+        store_host, origin = (
+            ipv4_host(self._tools.identity.host, self._tools.identity.port),
+            origin_of(self._tools.config.cluster_name),
+        )
         messages = [
             stored_message(view, request.index, offset, store_host, origin)
             for offset, view in enumerate(views, found.first_offset)
@@ -218,7 +215,7 @@ class RocketmqPullRequests:
         self, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
     ) -> tuple[list[bytes], int]:
         """The same where a batch is among the records; the limits hold for its messages, at least one is looked at."""
-        store_host, room = ipv4_host(self._identity.host, self._identity.port), request.bytes_max
+        store_host, room = ipv4_host(self._tools.identity.host, self._tools.identity.port), request.bytes_max
         begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
         messages: list[bytes] = []
         at = begin
@@ -226,7 +223,7 @@ class RocketmqPullRequests:
             for offset, view in self._unpacker.messages(views, queue_id, begin, end):
                 if request.wanted is None or request.wanted(view):
                     message = stored_message(
-                        view, request.index, offset, store_host, origin_of(self._config.cluster_name)
+                        view, request.index, offset, store_host, origin_of(self._tools.config.cluster_name)
                     )
                     room -= len(message)
                     if room < 0 and at > begin:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from broker.requests.access import PUBLISH
 from broker.rocketmq.send_body import SHORT_NAMES, parse_send
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.properties import encode_properties
 from remoting.transport.contracts import Handler, Peer
@@ -40,12 +40,9 @@ class ReplyRequests:
     """Hands answers to the producers that wait for them."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients) -> None:
-        self._authorizer = tools.authorizer
-        self._config = tools.config
-        self._clock = tools.clock
+        self._tools = tools
         self._topics = topics
         self._clients = clients
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -58,33 +55,33 @@ class ReplyRequests:
         """The topic its answer needs if the message is a request; made when it is not there yet."""
         if REPLY_TO_CLIENT not in properties or CORRELATION_ID not in properties:
             return ()
-        return (self._topics.ensure(reply_topic(self._config.cluster_name), 1).name,)
+        return (self._topics.ensure(reply_topic(self._tools.config.cluster_name), 1).name,)
 
     def send_reply(self, peer: Peer, command: Command) -> Command:
         """324, 325: hand an answer to who waits for it."""
-        request = parse_send(command.fields, short=command.code == RequestCode.SEND_REPLY_MESSAGE_V2)
-        self._authorizer.authorize(peer, command, PUBLISH, reply_topic(self._config.cluster_name))
+        request = parse_send(command.fields, short=command.code == Code.SEND_REPLY_MESSAGE_V2)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, reply_topic(self._tools.config.cluster_name))
         client_id = request.properties.get(REPLY_TO_CLIENT, b"").decode("utf-8", "replace")
         if not client_id or CORRELATION_ID not in request.properties:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL, "a reply needs the properties REPLY_TO_CLIENT and CORRELATION_ID"
             )
-        if len(command.body) > self._config.limits.message_size_bytes_max:
+        if len(command.body) > self._tools.config.limits.message_size_bytes_max:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the reply of {len(command.body)} bytes is too large")
         asker = self._clients.peer_of(client_id)
         if asker is None or not asker.writable:
             why = "not found" if asker is None else "not read by its client"
             raise Refused(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> {why}.")
-        now_ms = self._clock.now_ms()
+        now_ms = self._tools.clock.now_ms()
         properties = request.properties | {PUSH_REPLY_TIME: b"%d" % now_ms}
         fields = {
             **_named(command),
             "properties": encode_properties(properties.items()).decode("utf-8", "replace"),
             "bornHost": f"/{peer.address}",
-            "storeHost": f"/{self._identity.address}",
+            "storeHost": f"/{self._tools.identity.address}",
             "storeTimestamp": str(now_ms),
         }
-        code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
+        code = Code.PUSH_REPLY_MESSAGE_TO_CLIENT
         asker.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=command.body))
         # The client wants the numbers of a stored message; there is none.
         return command.reply(fields={"msgId": "0", "queueId": str(max(0, request.queue_index)), "queueOffset": "0"})
@@ -93,6 +90,6 @@ class ReplyRequests:
 def _named(command: Command) -> dict[str, str]:
     """The request's fields under their long names."""
     fields = command.fields
-    if command.code != RequestCode.SEND_REPLY_MESSAGE_V2:
+    if command.code != Code.SEND_REPLY_MESSAGE_V2:
         return {name: fields[name] for name in SHORT_NAMES if name in fields}
     return {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields}

@@ -21,8 +21,8 @@ from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY
 from broker.store.placed import Appended, Placed
 from remoting.access.resources import of_group
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.message_id import Host, offset_message_id
@@ -58,9 +58,7 @@ class SendRequests:
         unpacker: Unpacker,
         replies: ReplyRequests,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._store = tools.store
-        self._config = tools.config
+        self._tools = tools
         self._topics = topics
         self._groups = groups
         self._placement = placement
@@ -68,7 +66,6 @@ class SendRequests:
         self._appender = appender
         self._unpacker = unpacker
         self._replies = replies
-        self._identity = tools.identity
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -81,13 +78,15 @@ class SendRequests:
 
     def send_message(self, peer: Peer, command: Command) -> None:
         """One message or a batch; the reply follows when it is confirmed."""
-        request = parse_send(command.fields, short=command.code != RequestCode.SEND_MESSAGE)
-        self._authorizer.authorize(peer, command, PUBLISH, request.topic)
+        request = parse_send(command.fields, short=command.code != Code.SEND_MESSAGE)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, request.topic)
         check_flags(request.system_flag)
-        batch = command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch
+        batch = command.code == Code.SEND_BATCH_MESSAGE or request.batch
         parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
         topic = self._target(request)
-        config = self._placement.topic_for_write(topic, min(request.queue_count, self._config.template_queue_count))
+        config = self._placement.topic_for_write(
+            topic, min(request.queue_count, self._tools.config.template_queue_count)
+        )
         index = self._placement.queue_index(config, request.queue_index)
         born_host = _host(peer.address)
         images = []
@@ -95,7 +94,7 @@ class SendRequests:
         for flag, properties, body in parts:
             check_properties(properties)
             needed.update(self._replies.expect_reply(properties))
-            properties.setdefault(UNIQUE_KEY, self._identity.unique_id().encode())
+            properties.setdefault(UNIQUE_KEY, self._tools.identity.unique_id().encode())
             request.flag = flag
             images.append(build_image(request, topic, index, born_host, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
@@ -106,9 +105,9 @@ class SendRequests:
         """A consumer could not handle a message: store it again in its group's retry (or dead-letter) topic."""
         fields = command.fields
         group = text(fields, "group")
-        self._authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         position = number(fields, "offset")
-        view = message_at(self._store, self._unpacker, position)
+        view = message_at(self._tools.store, self._unpacker, position)
         if view is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
         config = self._groups.ensure(group)
@@ -185,8 +184,8 @@ class SendRequests:
 
     def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
         """Ids made of log positions, which only the index knows when a segment ended in between; 0 for the expired."""
-        positions = self._store.reading.positions(queue_id, offset, count)
-        host = ipv4_host(self._identity.host, self._identity.port)
+        positions = self._tools.store.reading.positions(queue_id, offset, count)
+        host = ipv4_host(self._tools.identity.host, self._tools.identity.port)
         return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])
 
 

@@ -41,8 +41,7 @@ class TrafficStatsRequests:
     """Figures of topics and groups over the last minute, hour and day."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, group_traffic: GroupTraffic) -> None:
-        self._store = tools.store
-        self._clock = tools.clock
+        self._tools = tools
         self._topics = topics
         self._group_traffic = group_traffic
 
@@ -67,10 +66,10 @@ class TrafficStatsRequests:
 
     def _figures(self, name: str, key: str) -> list[tuple[int, int]] | None:
         """(sum, how many it is the sum of) for each span; None where there is no such figure."""
-        now_ms = self._clock.now_ms()
+        now_ms = self._tools.clock.now_ms()
         if name == TOPIC_PUT_NUMS and self._topics.get(key) is not None:
             queue_ids = self._topics.queue_ids(key)
-            puts = [_put_since(self._store, queue_ids, now_ms - span_ms) for span_ms in SPANS_MS]
+            puts = [_put_since(self._tools.store, queue_ids, now_ms - span_ms) for span_ms in SPANS_MS]
             return [(count, count) for count in puts]
         if name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
             topic, _, group = key.partition("@")

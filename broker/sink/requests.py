@@ -68,11 +68,7 @@ class SinkRequests:
         quota: RetainedQuota,
         publication: Publication,
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._clock = tools.clock
-        self._metrics = tools.metrics
+        self._tools = tools
         self._stages = stages
         self._ledger = ledger
         self._placement = placement
@@ -93,17 +89,17 @@ class SinkRequests:
     def stage(self, peer: Peer, command: Command) -> None:
         """Keep rows of one attempt where no reader sees them; answers how many the attempt has in all."""
         key = _attempt_key(command)
-        authorize_body(self._authorizer, peer, command)
-        self._authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
+        authorize_body(self._tools.authorizer, peer, command)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
         if self._quota.active:
-            admit_retained(self._quota, self._metrics, image_views(command.body))
+            admit_retained(self._quota, self._tools.metrics, image_views(command.body))
         last, position = self._ledger.last_batch(key.sink)
         if key.batch <= last:
             # The batch is visible already: nothing may be added, and nothing needs to be.
             count = sum(image.count for image in image_views(command.body))
-            self._answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
+            self._tools.answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
             return
-        attempt = self._stages.open(key, self._clock.now_ms())
+        attempt = self._stages.open(key, self._tools.clock.now_ms())
         staged = self._stages.staged(key)
         first = int(command.fields.get("first", staged))
         if not 0 <= first <= staged:
@@ -112,20 +108,20 @@ class SinkRequests:
         number, count = self._placement.check(images)
         hidden = Placed(hot.core.hidden(images), [(attempt.queue_id,)] * number, count)
         try:
-            end = self._store.append(hidden).end_position if number else self._store.end_position
+            end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position
         except StoreError as error:
-            raise refusal_of(self._metrics, error) from error
+            raise refusal_of(self._tools.metrics, error) from error
         reply = command.reply(body=encode(StageReply(self._stages.staged(key))))
-        self._answers.reply_at(end, peer, reply)
+        self._tools.answers.reply_at(end, peer, reply)
 
     def commit_batch(self, peer: Peer, command: Command) -> None:
         """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
         request = decode(CommitBatch, command.body)
-        self._authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         handles = _numbers(request.handles)
         if request.prepare:
             end = self._ledger.prepare(request.sink, request.batch, handles)
-            self._answers.reply_at(end, peer, command.reply(body=encode(BatchCommitted(already=False, count=0))))
+            self._tools.answers.reply_at(end, peer, command.reply(body=encode(BatchCommitted(already=False, count=0))))
             return
         waiting = self._commits.get(request.sink)
         if waiting is not None and waiting.batch != request.batch:
@@ -138,35 +134,35 @@ class SinkRequests:
             last, position = self._ledger.last_batch(request.sink)
             decided = _planned(self._ledger.plan(request.sink)) if last == request.batch else []
             answer = BatchCommitted(already=True, count=0, plan=decided)
-            self._answers.reply_at(position, peer, command.reply(body=encode(answer)))
+            self._tools.answers.reply_at(position, peer, command.reply(body=encode(answer)))
             return
         self._run_commit(peer, command, run)
 
     def abort_batch(self, peer: Peer, command: Command) -> None:
         """Drop what is staged for a batch, unless its commit has begun; NO_BATCH ends the sink with its ledger."""
         request = decode(AbortBatch, command.body)
-        self._authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         end = 0
         if request.batch == NO_BATCH:
             end = self._ledger.forget(request.sink)
         elif request.sink not in self._commits:
             self._ledger.abort(request.sink, request.batch)
-        self._answers.reply_at(end, peer, command.reply())
+        self._tools.answers.reply_at(end, peer, command.reply())
 
     def ledger(self, peer: Peer, command: Command) -> None:
         """The last committed batch of a sink, and what of it is at other groups."""
         request = decode(Ledger, command.body)
-        self._authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         last, position = self._ledger.last_batch(request.sink)
         state = LedgerState(last, _planned(self._ledger.plan(request.sink)))
-        self._answers.reply_at(position, peer, command.reply(body=encode(state)))
+        self._tools.answers.reply_at(position, peer, command.reply(body=encode(state)))
 
     def check_publish(self, peer: Peer, command: Command) -> Command:
         """Success when all of it is allowed, else NO_PERMISSION with the first thing that is not."""
         if topic := command.fields.get("topic"):
-            self._authorizer.authorize(peer, command, PUBLISH, topic)
+            self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
         if sink := command.fields.get("sink"):
-            self._authorizer.authorize(peer, command, PUBLISH, of_sink(sink))
+            self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(sink))
         return command.reply()
 
     def _run_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:
@@ -177,7 +173,7 @@ class SinkRequests:
                 self._ledger.step(run)
         except StoreError as error:
             self._commits.pop(run.sink, None)
-            raise refusal_of(self._metrics, error) from error
+            raise refusal_of(self._tools.metrics, error) from error
         except BaseException:
             self._commits.pop(run.sink, None)
             raise
@@ -185,10 +181,10 @@ class SinkRequests:
             asyncio.get_running_loop().call_soon(self._continue_commit, peer, command, run)
             return
         if self._commits.pop(run.sink, None) is not None:
-            self._metrics.commits.value += 1
-            self._metrics.messages_in.value += run.total
+            self._tools.metrics.commits.value += 1
+            self._tools.metrics.messages_in.value += run.total
         reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total, plan=_planned(run.plan))))
-        self._answers.reply_when_found(run.position, list(self._publication.pending), peer, reply)
+        self._tools.answers.reply_when_found(run.position, list(self._publication.pending), peer, reply)
 
     def _continue_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:
         try:

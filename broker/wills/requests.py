@@ -21,7 +21,6 @@ from broker.wills.wills import StoredWill, Wills
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.will_body import WillDue, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse
-from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.image import encode_image
@@ -80,7 +79,7 @@ class WillRoom:
         will.proxy = None  # who does not answer is not the first to be asked again
         self._judges[judge] = self._judges.pop(judge)
         body = encode(WillDue(will.client_id, will.epoch, spec.topic, spec.qos, spec.retain, spec.author))
-        judge.send(Command(RequestCode.WILL_DUE, flag=FLAG_ONEWAY, body=body))
+        judge.send(Command(Code.WILL_DUE, flag=FLAG_ONEWAY, body=body))
 
     def _come_back(self, at_ms: int, now_ms: int) -> None:
         if self._timer is not None:
@@ -108,12 +107,7 @@ class WillRequests:
     def __init__(
         self, tools: RequestTools, *, wills: Wills, will_room: WillRoom, appender: Appender, placement: Placement
     ) -> None:
-        self._authorizer = tools.authorizer
-        self._answers = tools.answers
-        self._store = tools.store
-        self._clock = tools.clock
-        self._metrics = tools.metrics
-        self._log = tools.log
+        self._tools = tools
         self._wills = wills
         self._will_room = will_room
         self._appender = appender
@@ -128,14 +122,14 @@ class WillRequests:
 
     def will_watch(self, peer: Peer, command: Command) -> Command:
         """A proxy says that it judges wills."""
-        self._authorizer.authorize(peer, command, SESSION, "wills")
+        self._tools.authorizer.authorize(peer, command, SESSION, "wills")
         self._will_room.watch(peer)
         return command.reply()
 
     def will_verdict(self, peer: Peer, command: Command) -> None:
         """Publish or drop a will; a verdict about one that is gone changes nothing."""
         verdict = decode(WillVerdict, command.body)
-        self._authorizer.authorize(peer, command, SESSION, verdict.client_id)
+        self._tools.authorizer.authorize(peer, command, SESSION, verdict.client_id)
         will = self._wills.get(verdict.client_id, verdict.epoch)
         if will is not None and will.is_asked:
             self._appender.flush()
@@ -143,7 +137,7 @@ class WillRequests:
                 self._publish(will)
             else:
                 self._drop(will, "denied", verdict.reason)
-        self._answers.reply_at(self._store.end_position, peer, command.reply())
+        self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply())
 
     def _publish(self, will: StoredWill) -> None:
         try:
@@ -156,7 +150,7 @@ class WillRequests:
         wills = self._wills
         removal = wills.remove(will)
         try:
-            self._store.append(message, changes=[removal])
+            self._tools.store.append(message, changes=[removal])
         except LocalMisuse as error:
             wills.keep(will)
             self._drop(will, "refused", str(error))
@@ -164,20 +158,20 @@ class WillRequests:
             wills.keep(will)
             raise
         else:
-            self._metrics.messages_in.value += 1
-            self._metrics.wills.child("published").value += 1
+            self._tools.metrics.messages_in.value += 1
+            self._tools.metrics.wills.child("published").value += 1
 
     def _drop(self, will: StoredWill, outcome: str, reason: str) -> None:
-        self._store.append_state([self._wills.remove(will)])
-        self._metrics.wills.child(outcome).value += 1
-        self._log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
+        self._tools.store.append_state([self._wills.remove(will)])
+        self._tools.metrics.wills.child(outcome).value += 1
+        self._tools.log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
 
     def _message(self, will: StoredWill) -> Placed:
         """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
         spec = will.record().spec
         image = encode_image(
             flags=spec.qos | FLAG_MQTT | (FLAG_RETAIN if spec.retain else 0),
-            born_ms=self._clock.now_ms(),
+            born_ms=self._tools.clock.now_ms(),
             topic=parent_topic(spec.topic),
             properties=[(MQTT_TOPIC_KEY, spec.topic), (CLIENT_ID_KEY, will.client_id.encode()), *spec.properties],
             body=spec.payload,
