@@ -124,11 +124,11 @@ class SharedGroups:
             if len(found) > 1:
                 found = [group for name, group in named.items() if name in own]
             if len(found) == 1:
-                found[0].pass_over(offset, self._end_of(queue_id))
+                found[0].offsets.pass_over(offset, self._end_of(queue_id))
 
     def save(self) -> bool:
         """Write the groups that moved; False when the disk is full (what was not written is repeated after a crash)."""
-        moved = [(name, group) for name, group in self._groups.items() if group.dirty]
+        moved = [(name, group) for name, group in self._groups.items() if group.offsets.dirty]
         if moved:
             try:
                 self._store.append_state([self._change(name, group) for name, group in moved])
@@ -136,7 +136,7 @@ class SharedGroups:
                 self.not_saved += 1
                 return False
             for _name, group in moved:
-                group.dirty = False
+                group.offsets.dirty = False
         return True
 
     def expire(self, now_ms: int) -> int:
@@ -171,5 +171,6 @@ class SharedGroups:
 
     @staticmethod
     def _change(name: str, group: SharedGroup) -> StateChange:
-        record = SharedRecord(group.queue_id, group.low, group.next, group.ranges()[:RANGES_MAX])
+        offsets = group.offsets
+        record = SharedRecord(group.queue_id, offsets.low, offsets.next, offsets.ranges()[:RANGES_MAX])
         return StateChange(state_kinds.SHARED, name.encode(), _encode(record))

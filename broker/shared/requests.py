@@ -108,10 +108,7 @@ class SharedFeature(Feature):
     def __init__(
         self, tools: RequestTools, *, groups: SharedGroups, sessions: MemberSessions, visible: VisibleQueues
     ) -> None:
-        self._store = tools.store
-        self._config = tools.config
-        self._metrics = tools.metrics
-        self._log = tools.log
+        self._tools = tools
         self.groups = groups
         self._sessions = sessions
         self._visible = visible
@@ -153,7 +150,7 @@ class SharedFeature(Feature):
                 self._unseat(seat)
             self._later(group)
         # Whoever was taken over or timed out may still acknowledge: those messages are with somebody else by now.
-        self._metrics.dropped.child("shared_settle_late").value += unknown
+        self._tools.metrics.dropped.child("shared_settle_late").value += unknown
 
     def noted(self, peer: Peer, flow: SessionFlow) -> None:
         """SESSION_FLOW: what a durable session has noted of its groups' messages is its own from now on."""
@@ -234,7 +231,7 @@ class SharedFeature(Feature):
 
     def _count_returned(self, reason: str, count: int) -> None:
         if count:
-            self._metrics.shared_returned.child(reason).value += count
+            self._tools.metrics.shared_returned.child(reason).value += count
 
     # ---- handing out
 
@@ -249,11 +246,12 @@ class SharedFeature(Feature):
         """Call off waits that are over, end groups without a subscription."""
         groups = self.groups
         self._save()  # what moved without being handed out
-        waiting = {group: self._waiting_since_ms.get(group, now_ms) for _, group in groups.items() if group.awaiting}
+        awaiting = [group for _, group in groups.items() if group.offsets.awaiting]
+        waiting = {group: self._waiting_since_ms.get(group, now_ms) for group in awaiting}
         self._waiting_since_ms = waiting
         for group, since_ms in waiting.items():
-            if now_ms - since_ms >= self._config.shared_wait_ms:
-                group.call_off()
+            if now_ms - since_ms >= self._tools.config.shared_wait_ms:
+                group.offsets.call_off()
                 self._later(group)
         return {"shared_ended": groups.expire(now_ms)}
 
@@ -271,7 +269,7 @@ class SharedFeature(Feature):
         if more:
             asyncio.get_running_loop().call_soon(self._go_on, more)
         if self._save_timer is None:
-            interval_s = self._config.shared_commit_interval_ms / 1_000
+            interval_s = self._tools.config.shared_commit_interval_ms / 1_000
             self._save_timer = asyncio.get_running_loop().call_later(interval_s, self._timed_save)
 
     def _go_on(self, groups: list[SharedGroup]) -> None:
@@ -283,18 +281,18 @@ class SharedFeature(Feature):
         self._save()
 
     def _save(self) -> None:
-        if self._store.refusal is None:
+        if self._tools.store.refusal is None:
             self.groups.save()
 
     def _distribute(self, group: SharedGroup) -> bool:
         """Hand out what can be; True when there may be more."""
         if self._visible.hidden(group.queue_id):
             return False
-        low, end = self._store.reading.bounds(group.queue_id)
-        self._count_lost(group, "shared_retention", group.expire(low))
+        low, end = self._tools.store.reading.bounds(group.queue_id)
+        self._count_lost(group, "shared_retention", group.offsets.expire(low))
         left = TURN_MESSAGES_MAX
         while left > 0:
-            offsets = group.upcoming(end, group.capacity(left))
+            offsets = group.offsets.upcoming(end, group.capacity(left))
             if not offsets:
                 return False
             handed = self._hand_out(group, _run_of(offsets))
@@ -307,7 +305,7 @@ class SharedFeature(Feature):
         """Hand out some of these consecutive offsets; how many are dealt with."""
         first, count = offsets[0], len(offsets)
         try:
-            found = self._store.reading.read(group.queue_id, first, count, READ_BYTES_MAX)
+            found = self._tools.store.reading.read(group.queue_id, first, count, READ_BYTES_MAX)
         except UnreadableOffsets as error:
             return self._skip(group, [offset for offset in offsets if offset < error.next_offset], "shared_unreadable")
         gone = [offset for offset in offsets if offset < found.first_offset]
@@ -316,7 +314,7 @@ class SharedFeature(Feature):
         if found.bases is not None:  # batches are for RocketMQ's clients; nothing in them has an MQTT topic
             return self._skip(group, _not_mqtt(found, offsets), "shared_not_mqtt")
         for index, record in enumerate(found.records):
-            if group.nobody_may(first + index):
+            if group.all_refused(first + index):
                 self._skip(group, [first + index], "shared_not_authorized")
                 continue
             member = group.hand_out(first + index, len(record))
@@ -336,7 +334,7 @@ class SharedFeature(Feature):
 
     def _push(self, peer: Peer, line: _ProxyLine) -> None:
         given, line.given, line.size_bytes = line.given, [], 0
-        metrics = self._metrics
+        metrics = self._tools.metrics
         metrics.shared_given.value += len(given)
         metrics.messages_out.value += len(given)
         peer.send(Command(RequestCode.SHARED_GIVEN, flag=FLAG_ONEWAY, body=encode_given(given)))
@@ -360,14 +358,14 @@ class SharedFeature(Feature):
 
     def _skip(self, group: SharedGroup, offsets: list[int], reason: str) -> int:
         for offset in offsets:
-            group.skip(offset)
+            group.offsets.skip(offset)
         self._count_lost(group, reason, len(offsets))
         return len(offsets)
 
     def _count_lost(self, group: SharedGroup, reason: str, count: int) -> None:
         if count:
-            self._metrics.dropped.child(reason).value += count
-            self._log.warning("shared_messages_lost", queue_id=group.queue_id, reason=reason, count=count)
+            self._tools.metrics.dropped.child(reason).value += count
+            self._tools.log.warning("shared_messages_lost", queue_id=group.queue_id, reason=reason, count=count)
 
 
 def _run_of(offsets: list[int]) -> list[int]:

@@ -67,19 +67,19 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     bench.store.append(*([placed((queue,))] * 5))
     noted = session((place, 2, PHASE_PUBREL), (queue, 0, PHASE_PUBLISH), (place, 5, PHASE_PUBLISH))
     claim(noted, groups)
-    assert (one.low, one.next, one.ranges()) == (0, 3, [(2, 3)])
+    assert (one.offsets.low, one.offsets.next, one.offsets.ranges()) == (0, 3, [(2, 3)])
     two = groups.join("$share/h/x", "d", queue)
-    two.low = two.next = 0
+    two.offsets.low = two.offsets.next = 0
     noted = session((place, 3, PHASE_PUBLISH), subscribed=("$share/h/x", "y"))
     claim(noted, groups)
-    assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
+    assert (one.offsets.ranges(), two.offsets.ranges()) == ([(2, 3)], [(3, 4)])
     both = session((place, 4, PHASE_PUBLISH), subscribed=(NAME, "$share/h/x"))
     claim(both, groups)
-    assert (one.ranges(), two.ranges()) == ([(2, 3)], [(3, 4)])
+    assert (one.offsets.ranges(), two.offsets.ranges()) == ([(2, 3)], [(3, 4)])
     groups.release("$share/h/x", "d")
     bench.store.queues.delete([queue])
     claim(both, groups)
-    assert one.next == 3, "a queue that is gone has no end to claim below"
+    assert one.offsets.next == 3, "a queue that is gone has no end to claim below"
     claim(session(), groups)
 
 

@@ -12,7 +12,7 @@ from broker.shared.group import HELD_BYTES_MAX, SharedGroup, ShareMember
 def distribute(group: SharedGroup, end: int, size: int = 100) -> list[tuple[object, int]]:
     """Hand out all that can be handed out; (owner, offset) in order."""
     given: list[tuple[object, int]] = []
-    while offsets := group.upcoming(end, group.capacity(7)):
+    while offsets := group.offsets.upcoming(end, group.capacity(7)):
         for offset in offsets:
             member = group.hand_out(offset, size)
             if member is None:
@@ -33,7 +33,7 @@ def test_offsets_go_round_those_who_can_take_them() -> None:
     member(group, "a", 3)
     member(group, "b", 1)
     assert distribute(group, 20) == [("a", 10), ("b", 11), ("a", 12), ("a", 13)]
-    assert (group.low, group.next) == (10, 14)
+    assert (group.offsets.low, group.offsets.next) == (10, 14)
     assert distribute(group, 20) == []
 
 
@@ -48,10 +48,10 @@ def test_what_a_member_leaves_behind_goes_to_another_first_and_in_order() -> Non
     group.settle(b, [1, 3], [])
     group.grant(b, 10)
     assert distribute(group, 7) == [("b", 0), ("b", 4), ("b", 5), ("b", 6)]
-    assert group.low == 0
-    assert group.ranges() == [(1, 4)]
+    assert group.offsets.low == 0
+    assert group.offsets.ranges() == [(1, 4)]
     group.settle(b, [0], [])
-    assert group.low == 4
+    assert group.offsets.low == 4
 
 
 def test_a_late_acknowledgement_of_somebody_who_left_changes_nothing() -> None:
@@ -61,8 +61,8 @@ def test_a_late_acknowledgement_of_somebody_who_left_changes_nothing() -> None:
     distribute(group, 1)
     group.leave(a)
     group.settle(a, [0], [])
-    assert group.low == 0
-    assert group.upcoming(1, 5) == [0]
+    assert group.offsets.low == 0
+    assert group.offsets.upcoming(1, 5) == [0]
 
 
 def test_what_cannot_be_delivered_is_given_back() -> None:
@@ -85,7 +85,7 @@ def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
     assert group.members == [a]
     group.settle(a, [0], [])
     assert group.members == []
-    assert group.low == 1
+    assert group.offsets.low == 1
     b = member(group, "b", 5)
     group.retire(b)
     assert group.members == []
@@ -118,15 +118,15 @@ def test_expired_and_unreadable_offsets_count_as_settled() -> None:
     b = member(group, "b", 1)
     distribute(group, 4)
     group.settle(a, [], [0])
-    assert group.expire(8) == 5
-    assert (group.low, group.next) == (1, 8)
+    assert group.offsets.expire(8) == 5
+    assert (group.offsets.low, group.offsets.next) == (1, 8)
     group.settle(a, [2, 3], [])
     group.settle(b, [1], [])
-    assert group.low == 8
-    assert group.expire(20) == 12
-    assert (group.low, group.next) == (20, 20)
-    group.skip(20)
-    assert (group.low, group.skipped) == (21, 18)
+    assert group.offsets.low == 8
+    assert group.offsets.expire(20) == 12
+    assert (group.offsets.low, group.offsets.next) == (20, 20)
+    group.offsets.skip(20)
+    assert (group.offsets.low, group.offsets.skipped) == (21, 18)
 
 
 def test_after_a_restart_members_claim_what_they_had_before_anything_goes_on() -> None:
@@ -134,15 +134,15 @@ def test_after_a_restart_members_claim_what_they_had_before_anything_goes_on() -
     group = SharedGroup(7, 2, 6, [(3, 4)])  # 2, 4, 5 were out
     a = group.join("a", held=[2, 5], end=9)
     group.grant(a, 10)
-    assert group.awaiting
+    assert group.offsets.awaiting
     assert distribute(group, 9) == []
     b = group.join("b", held=[4, 6, 99, 3], end=9)  # 6 was handed out after the record was written
     group.grant(b, 10)
-    assert not group.awaiting
+    assert not group.offsets.awaiting
     assert [offset for _, offset in distribute(group, 9)] == [7, 8]
     group.settle(a, [2, 5], [])
     group.settle(b, [4, 6], [])
-    assert group.low == 7
+    assert group.offsets.low == 7
 
 
 def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
@@ -150,7 +150,7 @@ def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
     group = SharedGroup(7, 0, 3)
     member(group, "a", 10)
     assert distribute(group, 5) == []
-    group.call_off()
+    group.offsets.call_off()
     assert [offset for _, offset in distribute(group, 5)] == [0, 1, 2, 3, 4]
 
 
@@ -162,14 +162,14 @@ def test_what_was_given_back_can_be_claimed_while_it_lies_there() -> None:
     group.leave(a)
     again = group.join("a", held=[1], end=2)
     assert list(again.held) == [1]
-    assert group.upcoming(2, 5) == [0]
+    assert group.offsets.upcoming(2, 5) == [0]
     late = group.join("c", held=[1], end=2)
     assert list(late.held) == []
     ahead = SharedGroup(7, 0)
     ahead.join("a", held=[3], end=5)
-    assert ahead.awaiting
-    ahead.call_off()
-    assert ahead.upcoming(5, 9) == [0, 1, 2, 4]
+    assert ahead.offsets.awaiting
+    ahead.offsets.call_off()
+    assert ahead.offsets.upcoming(5, 9) == [0, 1, 2, 4]
 
 
 class Model(RuleBasedStateMachine):
@@ -241,8 +241,8 @@ class Model(RuleBasedStateMachine):
     def restart(self) -> None:
         """Written and read again: what was out is free, what was done is done."""
         group = self.group
-        self.group = SharedGroup(1, group.low, group.next, group.ranges())
-        self.group.call_off()
+        self.group = SharedGroup(1, group.offsets.low, group.offsets.next, group.offsets.ranges())
+        self.group.offsets.call_off()
         self.members.clear()
         self.where = {offset: "done" if holder == "done" else "free" for offset, holder in self.where.items()}
 
@@ -251,8 +251,8 @@ class Model(RuleBasedStateMachine):
         """The low-water mark is the lowest offset that is not done, and the ranges are the rest of what is done."""
         done = {offset for offset, holder in self.where.items() if holder == "done"}
         low = next((offset for offset in range(self.end + 1) if offset not in done), self.end)
-        assert self.group.low == low
-        above = {offset for start, end in self.group.ranges() for offset in range(start, end)}
+        assert self.group.offsets.low == low
+        above = {offset for start, end in self.group.offsets.ranges() for offset in range(start, end)}
         assert above == {offset for offset in done if offset >= low}
         for name, joined in self.members.items():
             assert set(joined.held) == {offset for offset, holder in self.where.items() if holder == name}
@@ -273,16 +273,21 @@ def test_what_was_sent_for_good_goes_to_nobody_else() -> None:
     assert group.leave(a) == 0
     member(group, "b", 9)
     assert [offset for _, offset in distribute(group, 5)] == [2, 3, 4]
-    assert (group.low, group.ranges()) == (2, [])
+    assert (group.offsets.low, group.offsets.ranges()) == (2, [])
 
 
 def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
     """Also what was handed out after the last record was written; not what lies above the queue's end, or is done."""
     group = SharedGroup(7, 1, 3, [(2, 3)])
     for offset in (1, 2, 4, 9):
-        group.pass_over(offset, 5)
-    assert (group.low, group.next, group.ranges(), group.dirty) == (3, 5, [(4, 5)], True)
-    group.call_off()
+        group.offsets.pass_over(offset, 5)
+    assert (group.offsets.low, group.offsets.next, group.offsets.ranges(), group.offsets.dirty) == (
+        3,
+        5,
+        [(4, 5)],
+        True,
+    )
+    group.offsets.call_off()
     member(group, "b", 9)
     assert [offset for _, offset in distribute(group, 6)] == [3, 5]
 
@@ -294,16 +299,16 @@ def test_what_a_member_may_not_see_goes_to_one_that_may() -> None:
     group.grant(one, 10)
     assert group.hand_out(0, 1) is one
     group.settle(one, [], [], refused=[0])
-    assert not group.nobody_may(0)
+    assert not group.all_refused(0)
     assert group.hand_out(0, 1) is None  # the first one has room, and is not asked again
     group.grant(two, 1)
     assert group.hand_out(0, 1) is two
     group.settle(two, [], [], refused=[0, 77])
-    assert group.nobody_may(0)
-    group.skip(0)
-    assert group.low == 1
+    assert group.all_refused(0)
+    group.offsets.skip(0)
+    assert group.offsets.low == 1
     assert group.hand_out(1, 1) is one
     group.settle(one, [], [], refused=[1])
     group.leave(two)
-    assert group.nobody_may(1)
-    assert not group.nobody_may(2)
+    assert group.all_refused(1)
+    assert not group.all_refused(2)

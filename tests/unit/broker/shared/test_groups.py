@@ -22,7 +22,7 @@ def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(
     queue = bench.store.queues.open(b"%LMQ%q")
     publish(bench.store, queue, 3)
     group = groups.join(NAME, "a", queue)
-    assert (group.low, group.next) == (3, 3)
+    assert (group.offsets.low, group.offsets.next) == (3, 3)
     assert groups.join(NAME, "b", queue) is group
     assert groups.join(NAME, "b", queue) is group
     assert groups.holders(NAME) == 2
@@ -65,8 +65,8 @@ def test_what_was_acknowledged_and_saved_survives(bench) -> None:
     assert groups.save()
     again = SharedGroups(bench.reopen(), grace_ms=100, now_ms=1_000)
     loaded = again.join(NAME, "a", queue)
-    assert (loaded.low, loaded.next, loaded.ranges()) == (1, 4, [(2, 3)])
-    assert loaded.awaiting
+    assert (loaded.offsets.low, loaded.offsets.next, loaded.offsets.ranges()) == (1, 4, [(2, 3)])
+    assert loaded.offsets.awaiting
     assert again.expire(2_000) == 0, "somebody holds it"
 
 
@@ -91,7 +91,7 @@ def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
     again = SharedGroups(bench.reopen())
     new = bench.store.queues.open(b"%LMQ%r")
     group = again.join(NAME, "a", new)
-    assert (group.queue_id, group.low) == (new, 0)
+    assert (group.queue_id, group.offsets.low) == (new, 0)
     assert list(again.of_queue(old)) == []
 
 
@@ -100,7 +100,7 @@ def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.Monke
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
     group = groups.join(NAME, "a", queue)
-    group.dirty = True
+    group.offsets.dirty = True
     append_state = bench.store.append_state
 
     def full(changes):
@@ -109,10 +109,10 @@ def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(bench.store, "append_state", full)
     assert not groups.save()
     assert groups.not_saved == 1
-    assert group.dirty
+    assert group.offsets.dirty
     monkeypatch.setattr(bench.store, "append_state", append_state)
     assert groups.save()
-    assert not group.dirty
+    assert not group.offsets.dirty
 
 
 def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,6 @@ def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.Mo
     group.settle(member, [1, 3, 5, 7], [])
     groups.save()
     loaded = SharedGroups(bench.reopen()).join(NAME, "a", queue)
-    assert loaded.ranges() == [(1, 2), (3, 4)]
-    loaded.call_off()
-    assert loaded.upcoming(9, 9) == [0, 2, 4, 5, 6, 7, 8]
+    assert loaded.offsets.ranges() == [(1, 2), (3, 4)]
+    loaded.offsets.call_off()
+    assert loaded.offsets.upcoming(9, 9) == [0, 2, 4, 5, 6, 7, 8]

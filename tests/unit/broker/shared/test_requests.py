@@ -123,7 +123,7 @@ async def test_what_nobody_can_take_waits_for_room(running) -> None:
     proxy.settle(1, 2, [0])
     assert [offset for _, offset, _ in await proxy.until(2)] == [1, 2]
     group = running.broker.shared.groups.get(NAME)
-    assert group.low == 1
+    assert group.offsets.low == 1
 
 
 async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
@@ -189,7 +189,7 @@ async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
     assert [(handle, offset) for handle, offset, _ in await proxy.until(1)] == [(2, 1)]
     proxy.settle(1, 0, [0])
     await turn()
-    assert running.broker.shared.groups.get(NAME).low == 1
+    assert running.broker.shared.groups.get(NAME).offsets.low == 1
     assert [seat.owner.client_id for seat in running.broker.shared.groups.get(NAME).members] == ["b"]
 
 
@@ -202,7 +202,7 @@ async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
     await proxy.until(4)
     proxy.settle(1, 0, [0, 2])
     async with asyncio.timeout(5):
-        while running.broker.shared.groups.get(NAME).dirty:
+        while running.broker.shared.groups.get(NAME).offsets.dirty:
             await asyncio.sleep(0.01)
     await running.restart()
     again, other = Proxy(running), Proxy(running)
@@ -360,12 +360,12 @@ async def test_what_a_session_has_noted_is_its_own(running) -> None:
     again = Proxy(running)
     b = await again.open("b")
     await again.take(1, "b", b, 9)
-    running.broker.shared.groups.get(NAME).call_off()
+    running.broker.shared.groups.get(NAME).offsets.call_off()
     await publish(running, 1)
     given = [offset for _, offset, _ in await again.until(2)]
     assert given == [0, 3], "1 is noted by a, 2 by b"
     running.broker.maintain(running.clock.now_ms())
-    assert not running.broker.shared.groups.get(NAME).dirty
+    assert not running.broker.shared.groups.get(NAME).offsets.dirty
 
 
 async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running) -> None:
