@@ -14,7 +14,7 @@ Invariant: a message that was accepted is delivered once, not before it is due, 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.bucket import DelayBucket, Key
@@ -51,6 +51,55 @@ GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 Append = Callable[[Placed, Sequence[StateChange]], int]
 
 
+class DelayBuckets:
+    """The buckets by the start of their span; each has a hidden queue."""
+
+    def __init__(self, store: LogStore, hidden: set[int]) -> None:
+        self._store = store
+        self._by_start: dict[int, DelayBucket] = {}
+        self._starts: list[int] = []
+        """Starts of the buckets, the earliest first."""
+        self._hidden = hidden
+        self.queues: set[int] = set()
+        """The hidden queues; always the same set."""
+        for name in store.state.queues.with_prefix(DELAY_PREFIX):
+            self._add(int(name.removeprefix(DELAY_PREFIX)), name)
+
+    def __iter__(self) -> Iterator[DelayBucket]:
+        return iter(list(self._by_start.values()))
+
+    def at(self, due_ms: int) -> DelayBucket:
+        """The bucket of a due time, made when there is none."""
+        start_ms = due_ms - due_ms % BUCKET_MS
+        return self._by_start.get(start_ms) or self._add(start_ms, DELAY_PREFIX + b"%d" % start_ms)
+
+    def near(self, now_ms: int) -> list[DelayBucket]:
+        """The earliest buckets, at most `OPEN_MAX`, that begin within `NEAR_MS`."""
+        return [self._by_start[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
+
+    def start_behind(self, count: int) -> int | None:
+        """Start of the bucket behind the first so many."""
+        return self._starts[count] if count < len(self._starts) else None
+
+    def remove(self, bucket: DelayBucket) -> None:
+        """Delete a bucket with its queue and its mark."""
+        change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
+        self._store.queues.delete([bucket.queue_id], [change])
+        del self._by_start[bucket.start_ms]
+        self._starts.remove(bucket.start_ms)
+        self._hidden.discard(bucket.queue_id)
+        self.queues.discard(bucket.queue_id)
+
+    def _add(self, start_ms: int, name: bytes) -> DelayBucket:
+        queue_id = self._store.queues.open(name)
+        kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
+        bucket = self._by_start[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
+        insort(self._starts, start_ms)
+        self._hidden.add(queue_id)
+        self.queues.add(queue_id)
+        return bucket
+
+
 class Delayed:
     """All waiting messages of this broker."""
 
@@ -71,19 +120,12 @@ class Delayed:
         self._delay_ms_max = delay_ms_max
         self._messages_max = messages_max
         self._log = log
-        self._buckets: dict[int, DelayBucket] = {}
-        self._starts: list[int] = []
-        """Starts of the buckets, the earliest first."""
+        self.buckets = DelayBuckets(store, hidden)
         self._opened: list[DelayBucket] = []
-        self._now_ms = self._counted_ms = now_ms
-        self._hidden = hidden
-        self.queues: set[int] = set()
-        """The hidden queues."""
         self.delivered = self.undeliverable = self.unreadable = self.carried = 0
-        for name in store.state.queues.with_prefix(DELAY_PREFIX):
-            self._known(int(name.removeprefix(DELAY_PREFIX)), name)
         # Time may have been set back: what comes now must not sort before what was delivered.
-        self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self._buckets.values())])
+        self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self.buckets)])
+        self._counted_ms = now_ms
         self.waiting = self._count()
         """Messages that wait; made exact once a second, because an append that fails takes back what was counted."""
 
@@ -98,9 +140,8 @@ class Delayed:
         if not self.admit(due_ms, now_ms):
             return None
         self.waiting += 1
-        start_ms = due_ms - due_ms % BUCKET_MS
-        bucket = self._buckets.get(start_ms) or self._known(start_ms, DELAY_PREFIX + b"%d" % start_ms)
-        return hide(image, due_ms - start_ms), (bucket.queue_id,)
+        bucket = self.buckets.at(due_ms)
+        return hide(image, due_ms - bucket.start_ms), (bucket.queue_id,)
 
     def admit(self, due_ms: int, now_ms: int) -> bool:
         """Whether a message that is due then has to wait; raises Refused as `put` when it has and may not."""
@@ -124,7 +165,7 @@ class Delayed:
         """
         now_ms = self._time(now_ms)
         more = False
-        self._opened = [self._buckets[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
+        self._opened = self.buckets.near(now_ms)
         for bucket in list(self._opened):
             more = self._scan(bucket, now_ms) or more
             keys = bucket.take(GROUP_MAX)
@@ -132,7 +173,8 @@ class Delayed:
                 self._deliver(bucket, keys)
                 more = True
             elif bucket.start_ms + BUCKET_MS + GRACE_MS <= now_ms and bucket.is_empty(self._end(bucket)):
-                self._remove(bucket)
+                self.buckets.remove(bucket)
+                self._opened.remove(bucket)
         if now_ms - self._counted_ms >= COUNT_INTERVAL_MS:
             self._counted_ms, self.waiting = now_ms, self._count()
         return more
@@ -140,16 +182,16 @@ class Delayed:
     def next_due_ms(self) -> int | None:
         """When `due` has something to do, as far as is known; None when nothing waits."""
         times = [bucket.next_due_ms or bucket.start_ms + BUCKET_MS + GRACE_MS for bucket in self._opened]
-        later = self._starts[len(self._opened) :]
-        if later and len(self._opened) < OPEN_MAX:
-            times.append(later[0] - NEAR_MS)
+        later_ms = self.buckets.start_behind(len(self._opened))
+        if later_ms is not None and len(self._opened) < OPEN_MAX:
+            times.append(later_ms - NEAR_MS)
         return min(times, default=None)
 
     # -- retention -----------------------------------------------------------------------------------------------------
 
     def keep_from(self, target: int, append: Append) -> bool:
         """Say some of what waits below the log position `target` again; True when nothing waits there any more."""
-        return not any(self._carry(bucket, target, append) for bucket in list(self._buckets.values()))
+        return not any(self._carry(bucket, target, append) for bucket in self.buckets)
 
     # -- inner parts ---------------------------------------------------------------------------------------------------
 
@@ -161,25 +203,7 @@ class Delayed:
         return self._store.reading.next_offset(bucket.queue_id)
 
     def _count(self) -> int:
-        return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self._buckets.values())
-
-    def _known(self, start_ms: int, name: bytes) -> DelayBucket:
-        queue_id = self._store.queues.open(name)
-        kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
-        bucket = self._buckets[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
-        insort(self._starts, start_ms)
-        self._hidden.add(queue_id)
-        self.queues.add(queue_id)
-        return bucket
-
-    def _remove(self, bucket: DelayBucket) -> None:
-        change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
-        self._store.queues.delete([bucket.queue_id], [change])
-        del self._buckets[bucket.start_ms]
-        self._starts.remove(bucket.start_ms)
-        self._opened.remove(bucket)
-        self._hidden.discard(bucket.queue_id)
-        self.queues.discard(bucket.queue_id)
+        return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self.buckets)
 
     def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
         """See some of what has come and was confirmed; True when there is more."""

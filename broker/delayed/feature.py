@@ -57,7 +57,7 @@ class DelayTimer:
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
         """The confirmed ends of these queues moved."""
-        queues = self._delayed.queues
+        queues = self._delayed.buckets.queues
         if queues and not self._soon and not self._stopped and not queues.isdisjoint(queue_ids):
             self._plan(0)
 
@@ -113,7 +113,7 @@ class DelayedFeature(Feature):
         placement.divert, placement.check_wait = diversion.divert, diversion.check
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
         store.retention.keep_from = self.messages.keep_from
-        store.positions.on_advance(self._timer.advanced, self.messages.queues)
+        store.positions.on_advance(self._timer.advanced, self.messages.buckets.queues)
         declare_metrics(registry, self.messages)
 
     def start(self) -> None:

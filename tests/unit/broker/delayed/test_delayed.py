@@ -291,7 +291,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
     assert world.delayed.carried == 5
     assert world.delayed._count() == 6
     for queue in world.hidden:
-        bucket = next(one for one in world.delayed._buckets.values() if one.queue_id == queue)
+        bucket = next(one for one in world.delayed.buckets if one.queue_id == queue)
         for record in world.store.reading.read(queue, bucket.floor, 100, 10**6).records:
             assert RecordView(record).position >= target
     world.restart()

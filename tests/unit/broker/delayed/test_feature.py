@@ -15,7 +15,7 @@ async def test_what_waits_is_on_the_metrics_page(running) -> None:
     await running.connect().request(Command(RequestCode.SEND_MESSAGE, fields=fields, body=b"later"))
     values = running.registry.values()
     assert (values["rocketmq_delayed_messages"], values["rocketmq_delayed_delivered_messages_total"]) == (1, 0)
-    assert not running.broker.topics.hidden.isdisjoint(delayed.messages.queues)
+    assert not running.broker.topics.hidden.isdisjoint(delayed.messages.buckets.queues)
     delayed.start()
     delayed.stop()
     assert delayed.maintain(running.clock.now_ms()) == delayed.status() == {}

@@ -79,7 +79,7 @@ async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
 async def test_waiting_messages_are_read_by_nobody(running) -> None:
     """Their queue does not exist for readers."""
     await running.connect().request(frame(b"a/b", b"40"))
-    (queue,) = running.broker.delayed.messages.queues
+    (queue,) = running.broker.delayed.messages.buckets.queues
     assert running.broker.topics.visible.hidden(queue)
     assert running.broker.topics.visible.end(queue) == 0
 
