@@ -13,7 +13,7 @@ import msgspec
 
 from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
-from broker.history.requests import HistoryFeature
+from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics, watch_store
 from broker.publishing.feature import PublishingFeature
 from broker.reading.feature import ReadingFeature
@@ -25,13 +25,13 @@ from broker.retained.feature import RetainedFeature
 from broker.rocketmq.feature import RocketmqFeature
 from broker.sessions.feature import SessionFeature
 from broker.sessions.sessions import Sessions
+from broker.shared.feature import SharedFeature
 from broker.shared.groups import SharedGroups
-from broker.shared.requests import SharedFeature
 from broker.sink.feature import SinkFeature
 from broker.subscriptions.feature import SubscriptionFeature
 from broker.topics.feature import TopicFeature
 from broker.topics.publication import Publication
-from broker.wills.requests import WillFeature
+from broker.wills.feature import WillFeature
 from broker.wills.wills import Wills
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode

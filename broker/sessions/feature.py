@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from broker.requests.tools import Feature, RequestTools
 from broker.sessions.listing import SessionListRequests
 from broker.sessions.requests import Handovers, SessionRequests
-from broker.shared.requests import SESSION_ENDED
+from broker.shared.feature import SESSION_ENDED
 
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
     from broker.retained.retained import Retained
     from broker.sessions.sessions import Sessions
-    from broker.shared.requests import SharedFeature
+    from broker.shared.feature import SharedFeature
     from broker.topics.queues import VisibleQueues
-    from broker.wills.requests import WillRoom
+    from broker.wills.feature import WillRoom
     from remoting.transport.contracts import Handler
 
 

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from broker.retained.retained import Retained
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
-    from broker.shared.requests import SharedFeature
-    from broker.wills.requests import WillRoom
+    from broker.shared.feature import SharedFeature
+    from broker.wills.feature import WillRoom
 
 HANDOVER_MS = 1_000
 """How long the holder of a session may take to hand it in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.history import requests as history
+from broker.history import feature as history
 from remoting.protocol.bodies.history_body import (
     HISTORY_BIT,
     HistoryReply,

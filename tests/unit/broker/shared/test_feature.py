@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.shared import requests as shared
+from broker.shared import feature as shared
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting import inprocess
 from remoting.protocol.bodies.session_body import (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.wills import requests as module
+from broker.wills import feature as module
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.session_body import WILL_DUE, SessionClose, SessionOpen, SessionOpened
 from remoting.protocol.bodies.will_body import WillDue, WillSpec, WillVerdict
