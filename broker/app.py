@@ -17,7 +17,6 @@ from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.direct.appends import DirectAppends
 from broker.readers.pool import ReaderPool
-from broker.requests.access import Authorizer
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
 from broker.roles.serving import ClientPort, Serving, client_host
@@ -28,6 +27,7 @@ from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access, parse_access_keys
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router
 from remoting.transport.contracts import Dial, Handler
 from remoting.transport.turn import soon

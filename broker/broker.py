@@ -18,7 +18,6 @@ from broker.metrics import BrokerMetrics, watch_store
 from broker.publishing.feature import PublishingFeature
 from broker.reading.feature import ReadingFeature
 from broker.registration import Registration
-from broker.requests.access import ADMIN, Authorizer
 from broker.requests.answers import ConfirmedAnswers
 from broker.requests.tools import BrokerIdentity, Feature, RequestTools
 from broker.retained.feature import RetainedFeature
@@ -33,9 +32,11 @@ from broker.topics.feature import TopicFeature
 from broker.topics.publication import Publication
 from broker.wills.feature import WillFeature
 from broker.wills.wills import Wills
+from remoting.access.rights import ADMIN
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import Authorizer
 from remoting.transport.contracts import Dial, Handler, Peer
 
 if TYPE_CHECKING:

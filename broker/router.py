@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.access import ADMIN, LOCATE, SESSION
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
-from remoting.access.rights import with_rights
+from remoting.access.rights import ADMIN, LOCATE, SESSION, with_rights
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer

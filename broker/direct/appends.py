@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.direct.sessions import DirectSessions
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode

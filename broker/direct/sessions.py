@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.protocol.errors import Refused

@@ -17,11 +17,10 @@ import msgspec
 from broker.groups.clients import GroupClient
 from broker.groups.groups import retry_topic
 from broker.reading.selection import TAG, selection
-from broker.requests.access import CONSUME
-from broker.requests.fields import text
+from broker.requests.fields import json_body, text
 from remoting.access.resources import of_group
-from remoting.protocol.errors import Refused, RemoteViolation
-from remoting.protocol.frames import fastjson
+from remoting.access.rights import CONSUME
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -151,17 +150,6 @@ class ClientRequests:
         for queue in queues:
             self._locks.unlock(group, _queue_key(queue), client_id)
         return command.reply()
-
-
-def json_body(command: Command) -> dict[str, Any]:
-    """The request's body as a JSON object, standard or as old Java clients write it; Refused when it is none."""
-    try:
-        body = fastjson.loads(command.body)
-    except RemoteViolation as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise Refused(ResponseCode.INVALID_PARAMETER, "the body is not a JSON object")
-    return body
 
 
 def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.access import CONSUME
+from broker.requests.answers import refusal_of
 from broker.requests.fields import flag, number, text
-from broker.requests.refusals import refusal_of
 from broker.topics.queues import is_light
 from remoting.access.resources import of_group, of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

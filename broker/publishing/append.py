@@ -12,11 +12,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from broker.meta import hot
-from broker.requests.access import PUBLISH
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from broker.store.placed import Appended, Placed
 from broker.store.state.state_log import StateChange
+from remoting.access.rights import PUBLISH
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -30,9 +30,9 @@ from remoting.transport.turn import soon
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.publishing.feature import PublishingFeature as Broker
-    from broker.requests.access import Authorizer
     from broker.retained.retained import RetainedQuota
     from broker.store.log_store import LogStore
+    from remoting.server.authorizer import Authorizer
 
 Done = Callable[[Appended | None, int, Refused | None], None]
 """(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""

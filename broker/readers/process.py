@@ -16,13 +16,13 @@ import msgspec
 
 from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
 from broker.readers.service import RangeService
-from broker.requests.access import Authorizer
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import StoreError
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import with_rights
 from remoting.protocol.frames.codes import RequestCode
 from remoting.server.access import Access, parse_access_keys
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls

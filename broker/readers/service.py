@@ -17,11 +17,11 @@ import numpy as np
 from broker.readers.messages import ReaderReport
 from broker.reading.pull_filtered import filtered, judge_for
 from broker.reading.pull_many import RANGE_COUNT_MAX, range_reply
-from broker.requests.access import CONSUME, Authorizer
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
 from remoting.access.resources import of_record, of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.bodies.filtered_body import (
     FilteredWant,
     decode_filtered_pull,
@@ -33,7 +33,7 @@ from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_SIZE, RecordView
-from remoting.server.authorizer import TopicJudge
+from remoting.server.authorizer import Authorizer, TopicJudge
 from remoting.transport.contracts import Peer
 
 _FLAGS_AT = 48

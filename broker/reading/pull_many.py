@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.access import CONSUME
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.read_result import RangeResult
 from remoting.access.resources import of_record
+from remoting.access.rights import CONSUME
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,

@@ -1,7 +1,7 @@
-"""Answers that wait until what they show or acknowledge is confirmed.
+"""Answers that wait until what they show or acknowledge is confirmed, and the refusal when the store fails.
 
-Invariant: nothing is sent before the confirm position has passed the position an answer names; a store that fails first
-is answered as a refusal in its place. Loop thread only.
+Invariant: nothing is sent before the confirm position has passed the position an answer names; if the store fails
+first, its refusal is sent instead. Loop thread only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from broker.requests.refusals import refusal_of
+from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Peer
 from remoting.transport.direct import Said
@@ -18,6 +20,28 @@ from remoting.transport.direct import Said
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.store.log_store import LogStore
+
+
+def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
+    """What a sender is told, and what is counted, when the store could not take or confirm its messages."""
+    if isinstance(error, StoreFull):
+        metrics.refused.child("disk_full").value += 1
+        return Refused(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"the disk of this broker is full, nothing was stored: {error}",
+        )
+    if isinstance(error, GivenUp):
+        metrics.refused.child("given_up").value += 1
+        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, str(error), error.fields)
+    if isinstance(error, CorruptLog):
+        metrics.refused.child("damaged").value += 1
+        return Refused(ResponseCode.SYSTEM_ERROR, str(error))
+    if isinstance(error, StoreError):
+        metrics.refused.child("log_failed").value += 1
+        return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker cannot write its log: {error}")
+    metrics.refused.child("message").value += 1
+    return Refused(ResponseCode.MESSAGE_ILLEGAL, str(error))
+
 
 T = TypeVar("T")
 

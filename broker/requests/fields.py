@@ -1,4 +1,4 @@
-"""Reading the header fields of RocketMQ's requests as leniently as its real clients need.
+"""Reading the header fields and JSON bodies of RocketMQ's requests as leniently as its real clients need.
 
 Values arrive as text whatever the client wrote (the header codec turns numbers and booleans into text); the C++ client
 writes booleans as "0" and "1". What is missing or not a number is Refused with the name of the field.
@@ -7,9 +7,12 @@ writes booleans as "0" and "1". What is missing or not a number is Refused with 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 
 TRUE = frozenset({"1", "true", "True", "TRUE"})
 
@@ -39,3 +42,14 @@ def flag(fields: Mapping[str, str], name: str, *, default: bool = False) -> bool
     """A boolean in any of the forms clients use."""
     value = fields.get(name)
     return default if value is None else value in TRUE
+
+
+def json_body(command: Command) -> dict[str, Any]:
+    """The request's body as a JSON object, standard or as old Java clients write it; Refused when it is none."""
+    try:
+        body = fastjson.loads(command.body)
+    except RemoteViolation as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the body is not a JSON object")
+    return body

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.metrics import BrokerMetrics
-    from broker.requests.access import Authorizer
     from broker.requests.answers import ConfirmedAnswers
     from broker.store.log_store import LogStore
+    from remoting.server.authorizer import Authorizer
     from remoting.transport.contracts import Handler
     from runtime.clock import Clock
 

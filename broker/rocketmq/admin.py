@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.client_requests import json_body
 from broker.groups.groups import GroupConfig, retry_topic
-from broker.requests.access import ADMIN, LOCATE, PUBLISH
-from broker.requests.fields import flag, number, text
+from broker.requests.fields import flag, json_body, number, text
 from broker.rocketmq.traffic_stats import put_per_second
 from broker.store.errors import StoreError
 from broker.topics.attributes import changed
 from broker.topics.topics import TopicSettings
+from remoting.access.rights import ADMIN, LOCATE, PUBLISH
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code

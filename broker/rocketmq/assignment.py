@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from broker.groups.client_requests import json_body
-from broker.requests.access import CONSUME
+from broker.requests.fields import json_body
 from remoting.access.resources import of_group, of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.bodies.route_body import PERM_READ, QueueData, TopicRoute
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.requests.access import CONSUME
 from broker.requests.fields import text
 from broker.rocketmq.admin import offset_table, queue_key, stored_ms
 from remoting.access.resources import of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.groups.clients import GroupClient
-from broker.requests.access import ADMIN
 from broker.requests.fields import flag, number, text
 from broker.rocketmq.admin import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
 from remoting.access.resources import of_group
+from remoting.access.rights import ADMIN
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code

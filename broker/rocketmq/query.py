@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.requests.access import CONSUME
 from broker.requests.fields import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
 from broker.store.keys.key_store import KeyQuestion
 from broker.topics.queues import is_light
 from remoting.access.resources import of_record, of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from broker.requests.access import PUBLISH
 from broker.rocketmq.send_body import SHORT_NAMES, parse_send
+from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.requests.access import CONSUME, PUBLISH
 from broker.requests.fields import number, text
 from broker.rocketmq.send_body import SendRequest, build_image, check_flags, check_properties, parse_send, split_batch
 from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
 from remoting.access.resources import of_group
+from remoting.access.rights import CONSUME, PUBLISH
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

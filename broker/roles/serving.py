@@ -23,11 +23,11 @@ from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
-from broker.requests.access import Authorizer
 from broker.router import handlers
 from broker.store.attached.tail_view import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting.server.access import Access
+from remoting.server.authorizer import Authorizer
 from remoting.server.intake import IntakeLimits
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls

@@ -11,8 +11,8 @@ import heapq
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.requests.access import ADMIN, SESSION
 from broker.sessions.expiry import NEVER_S, due_ms
+from remoting.access.rights import ADMIN, SESSION
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

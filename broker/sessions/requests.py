@@ -20,9 +20,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from broker.requests.access import CONSUME, SESSION
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
+from remoting.access.rights import CONSUME, SESSION
 from remoting.protocol.bodies.offsets_body import decode_offsets
 from remoting.protocol.bodies.session_body import (
     FAILURE,

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from broker.meta import hot
 from broker.publishing.append import admit_retained, authorize_body
-from broker.requests.access import PUBLISH
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import refusal_of
 from broker.sink.ledger import CommitRun, Handle, Plan
 from broker.sink.stages import AttemptKey
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
 from remoting.access.resources import of_sink
+from remoting.access.rights import PUBLISH
 from remoting.protocol.bodies.sink_body import (
     NO_BATCH,
     AbortBatch,

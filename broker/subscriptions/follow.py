@@ -14,8 +14,8 @@ import asyncio
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, cast
 
-from broker.requests.access import CONSUME
 from broker.store.append.appender import record_of
+from remoting.access.rights import CONSUME
 from remoting.native.contracts import Encoded
 from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_reply, encode_notify
 from remoting.protocol.frames.codes import RequestCode
@@ -24,9 +24,9 @@ from remoting.transport.contracts import Handler, Peer
 from remoting.transport.direct import NEWS_ATTRIBUTE, News
 
 if TYPE_CHECKING:
-    from broker.requests.access import Authorizer
     from broker.store.log_store import LogStore
     from broker.topics.queues import VisibleQueues
+    from remoting.server.authorizer import Authorizer
 
 PUSHED_BYTES_MAX = 64 * 1024
 """Bytes of records in one NOTIFY; the rest is pulled."""

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.requests.access import CONSUME
 from broker.requests.tools import Feature, RequestTools
 from broker.topics.attributes import BATCH_QUEUE, SIMPLE_QUEUE
 from broker.topics.queues import ClientQueues, VisibleQueues
 from broker.topics.retention import TopicRetention
 from broker.topics.topics import Topics
 from remoting.access.resources import of_topic
+from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

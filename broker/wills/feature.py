@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.requests.access import SESSION
 from broker.requests.tools import Feature, RequestTools
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
 from broker.wills.wills import StoredWill, Wills
+from remoting.access.rights import SESSION
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.bodies.will_body import WillDue, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse

@@ -11,13 +11,13 @@ import pytest
 
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig
-from broker.requests.access import Authorizer, Policy
 from broker.router import handlers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection, dial
 from remoting.protocol.records.image import encode_mqtt_image, image_views
+from remoting.server.authorizer import Authorizer, Policy
 from remoting.server.router import Router
 from remoting.transport.contracts import Dial
 from runtime.clock import ManualClock

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from broker.readers.service import RangeService, one_topic
-from broker.requests.access import Authorizer
 from broker.router import handlers
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
@@ -21,6 +20,7 @@ from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.server.authorizer import Authorizer
 
 
 class FakePeer:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from broker.requests.access import TRUSTED_ATTRIBUTE
 from broker.router import ADMIN_CODES, SESSION_CODES, SHARED_CODES
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.bodies.sink_body import AbortBatch, Ledger
 from remoting.protocol.bodies.sink_body import encode as encode_sink
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import TRUSTED_ATTRIBUTE
 
 
 async def test_every_kind_of_request_asks(running) -> None:

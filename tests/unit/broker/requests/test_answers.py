@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from broker.requests.answers import ConfirmedAnswers
-from broker.requests.refusals import refusal_of
+from broker.requests.answers import ConfirmedAnswers, refusal_of
 from broker.requests.tools import RequestTools
 from broker.store.errors import StoreError
 from remoting.protocol.frames.codes import ResponseCode
