@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from broker.requests.tools import Feature, RequestTools
-from broker.retained.expiry import RetainedExpiry
-from broker.retained.retained import Retained, RetainedQuota
+from broker.retained.retained import Retained, RetainedExpiry, RetainedQuota
 
 
 class RetainedFeature(Feature):

@@ -1,27 +1,38 @@
-"""Retained messages: the last known value of each MQTT topic, found by filter without a scan; how many there may be.
+"""Retained messages: the last known value of each MQTT topic, found by filter without a scan; quota and expiry.
 
 The store keeps the RETAINED table itself (key = MQTT topic, position = the message record with the retain flag; an
-empty body deletes). Here is the view over it that a subscription needs: a topic tree, so that `plant/+/temp` visits
-only the branches it can match. It is loaded from the table at start and follows it by the table's change callback, so
+empty body deletes). `Retained` is the view over it that a subscription needs: a topic tree, so that `plant/+/temp`
+visits only the branches it can match. It is loaded from the table at start and follows the table's change callback, so
 it is the same after a restart and after retention has moved a message.
 
-The quota limits their number and their size together. A message that replaces one takes its place; an empty one clears
-its topic and is always taken. How large the messages are that were retained before the start is learned while
-`RetainedExpiry` reads them, so that for a while after a start the bytes are counted too low. Nothing is counted and
-nothing kept in memory while there is no quota.
+`RetainedQuota` limits number and size together. A message that replaces one takes its place; an empty one clears its
+topic and is always admitted. The sizes of messages retained before the start are learned while `RetainedExpiry` reads
+them, so the bytes are counted too low for a while after a start. Without a quota nothing is counted.
 
-Invariant: the tree holds exactly the topics of the table; what was admitted but not stored in the end counts until its
-topic is set or cleared, never beyond a restart. Loop thread only.
+`RetainedExpiry` removes messages whose Message Expiry Interval has passed, so that the table does not grow with values
+that proxies would not send any more. A message that is due is read again: its store time and its property decide.
+Expiring messages are noted when they are published, and found again after a start by reading the retained messages
+piece by piece.
+
+Invariants: the tree has exactly the topics of the table; what was admitted but not stored counts until its topic is set
+or cleared, never beyond a restart; the heap has at most one live entry per topic and at most twice as many entries; a
+message is removed only when the record that is retained now has expired. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
+from broker.store.errors import CorruptLog
 from broker.store.state import state_kinds
+from broker.store.state.state_log import StateChange
+from broker.store.upkeep.retention import expires_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.record import RecordView
 from remoting.protocol.records.topics import TopicTree
 
 if TYPE_CHECKING:
@@ -99,3 +110,96 @@ class RetainedQuota:
     def _changed(self, topic: bytes, value: bytes | None, _position: int) -> None:
         if value is None:
             self.size_bytes -= self._sizes.pop(topic, 0)
+
+
+LOOKS_PER_STEP = 256
+"""Retained messages looked at in one step, of those that are due and of those not looked at since the start each."""
+AGAIN_MS = 1_000
+"""When a message is looked at again whose record is not confirmed yet."""
+STALE_MAX = 1_024
+"""Stale entries of the heap that are tolerated above the number of live ones."""
+
+
+class RetainedExpiry:
+    """Knows when which retained message is to be looked at."""
+
+    def __init__(self, store: LogStore, log: Any, seen: Callable[[bytes, int], None]) -> None:
+        """`seen` hears topic and payload bytes of every message that is looked at and stays."""
+        self._store = store
+        self._seen = seen
+        self._log = log
+        self._due: dict[bytes, int] = {}
+        self._heap: list[tuple[int, bytes]] = []
+        self._unseen: Iterator[bytes] | None = iter([bytes(key) for key, _ in store.state.items(state_kinds.RETAINED)])
+        self.expired = 0
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def note(self, topic: bytes, expiry_s: int, now_ms: int) -> None:
+        """A message of this topic is about to be retained for so long."""
+        self._schedule(topic, now_ms + expiry_s * 1_000)
+
+    def step(self, now_ms: int) -> int:
+        """Remove some of what has expired; how many were removed.
+
+        Raises:
+            StoreError: the log cannot be written; nothing was removed.
+        """
+        topics = self._next_unseen()
+        while self._heap and self._heap[0][0] <= now_ms and len(topics) < 2 * LOOKS_PER_STEP:
+            due_ms, topic = heapq.heappop(self._heap)
+            if self._due.get(topic) == due_ms:
+                del self._due[topic]
+                topics.append(topic)
+        gone = [topic for topic in dict.fromkeys(topics) if self._has_expired(topic, now_ms)]
+        if gone:
+            try:
+                self._store.append_state([StateChange(state_kinds.RETAINED, topic, None) for topic in gone])
+            except BaseException:
+                for topic in gone:
+                    self._schedule(topic, now_ms + AGAIN_MS)
+                raise
+        self.expired += len(gone)
+        return len(gone)
+
+    def _next_unseen(self) -> list[bytes]:
+        """Some of the topics that were retained at the start and have not been looked at."""
+        if self._unseen is None:
+            return []
+        found = list(islice(self._unseen, LOOKS_PER_STEP))
+        if not found:
+            self._unseen = None
+        return found
+
+    def _has_expired(self, topic: bytes, now_ms: int) -> bool:
+        """Whether what is retained now has expired; if it will, it is looked at then."""
+        entry = self._store.state.get(state_kinds.RETAINED, topic)
+        if entry is None:
+            return False
+        try:
+            record = self._store.reading.read_at(entry[1])
+        except CorruptLog as error:
+            self._log.error("retained_unreadable", topic=topic, error=str(error))
+            return False
+        if record is None:
+            self._schedule(topic, now_ms + AGAIN_MS)
+            return False
+        view = RecordView(record)
+        at_ms = expires_ms(view)
+        if at_ms is not None and at_ms <= now_ms:
+            return True
+        self._seen(topic, len(view.body))
+        if at_ms is not None:
+            self._schedule(topic, at_ms)
+        return False
+
+    def _schedule(self, topic: bytes, at_ms: int) -> None:
+        known = self._due.get(topic)
+        if known is not None and known <= at_ms:
+            return  # looked at before that anyway
+        self._due[topic] = at_ms
+        heapq.heappush(self._heap, (at_ms, topic))
+        if len(self._heap) > 2 * len(self._due) + STALE_MAX:
+            self._heap = [(due_ms, each) for each, due_ms in self._due.items()]
+            heapq.heapify(self._heap)

@@ -49,8 +49,7 @@ from remoting.protocol.frames.codes import ResponseCode
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
-    from broker.subscriptions.filters import Filters
-    from broker.subscriptions.subscribers import Subscribers
+    from broker.subscriptions.filters import Filters, Subscribers
     from broker.wills.wills import Wills
 
 

@@ -31,8 +31,7 @@ from remoting.protocol.records.share_names import inner_filter, share_of, valida
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
     from broker.store.log_store import LogStore
-    from broker.subscriptions.filters import Filters
-    from broker.subscriptions.subscribers import Subscribers
+    from broker.subscriptions.filters import Filters, Subscribers
 
 NOT_SUPPORTED = 0x83
 NOT_VALID = 0x8F

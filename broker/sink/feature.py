@@ -1,20 +1,229 @@
-"""Exactly-once sinks as one feature: staged attempts, the ledger of their commits, and the requests about them."""
+"""STAGE, COMMIT_BATCH, ABORT_BATCH, LEDGER, CHECK_PUBLISH (9020-9024): the broker's half of an exactly-once sink.
+
+Spark tasks stage rows that nobody sees; the driver commits exactly the attempts that won. A staged row is placed once
+when it arrives, so that a topic that cannot be written to, or a delay that is too long, fails the task and not the
+commit. A repeated STAGE frame may carry the field `first` (rows of this attempt staged before the frame): what is
+there already is then not staged twice. COMMIT_BATCH with `prepare` shows nothing and keeps what it names; with a plan
+it decides the batch for other broker groups too, and every later answer about that batch says the plan that counts.
+Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed; a commit also when every topic created
+before it has its route. Loop thread only.
+CHECK_PUBLISH, with the fields `topic` (as in images) and `sink`, each optional, says before there is anything whether
+its rows would be refused, by the same authorize() with the same resources as STAGE and APPEND_MANY.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
+from broker.meta import hot
+from broker.publishing.append import admit_retained, authorize_body
+from broker.requests.answers import refusal_of
 from broker.requests.tools import Feature, RequestTools
-from broker.sink.ledger import SinkLedger
-from broker.sink.requests import SinkRequests
-from broker.sink.stages import Stages
-from remoting.protocol.errors import LightMQError
+from broker.sink.ledger import CommitRun, Handle, Plan, SinkLedger
+from broker.sink.stages import AttemptKey, Stages
+from broker.store.errors import StoreError
+from broker.store.placed import Placed
+from remoting.access.resources import of_sink
+from remoting.access.rights import PUBLISH
+from remoting.protocol.bodies.sink_body import (
+    NO_BATCH,
+    AbortBatch,
+    BatchCommitted,
+    CommitBatch,
+    Ledger,
+    LedgerState,
+    Planned,
+    StageHandle,
+    StageReply,
+    decode,
+    encode,
+)
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import image_views
+from remoting.protocol.records.record import RecordView
+from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.retained.retained import RetainedQuota
     from broker.topics.feature import TopicFeature
-    from remoting.transport.contracts import Handler
+    from broker.topics.publication import Publication
+
+
+class SinkRequests:
+    """The broker half of an exactly-once sink, request by request."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        stages: Stages,
+        ledger: SinkLedger,
+        placement: Placement,
+        quota: RetainedQuota,
+        publication: Publication,
+    ) -> None:
+        self._tools = tools
+        self._stages = stages
+        self._ledger = ledger
+        self._placement = placement
+        self._quota = quota
+        self._publication = publication
+        self._commits: dict[str, CommitRun] = {}
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.STAGE: self.stage,
+            Code.COMMIT_BATCH: self.commit_batch,
+            Code.ABORT_BATCH: self.abort_batch,
+            Code.LEDGER: self.ledger,
+            Code.CHECK_PUBLISH: self.check_publish,
+        }
+
+    def stage(self, peer: Peer, command: Command) -> None:
+        """Keep rows of one attempt where no reader sees them; answers how many the attempt has in all."""
+        key = _attempt_key(command)
+        authorize_body(self._tools.authorizer, peer, command)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
+        if self._quota.active:
+            admit_retained(self._quota, self._tools.metrics, image_views(command.body))
+        last, position = self._ledger.last_batch(key.sink)
+        if key.batch <= last:
+            # The batch is visible already: nothing may be added, and nothing needs to be.
+            count = sum(image.count for image in image_views(command.body))
+            self._tools.answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
+            return
+        attempt = self._stages.open(key, self._tools.clock.now_ms())
+        staged = self._stages.staged(key)
+        first = int(command.fields.get("first", staged))
+        if not 0 <= first <= staged:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
+        images = command.body[_behind(image_views(command.body), staged - first) :] if staged > first else command.body
+        number, count = self._placement.check(images)
+        hidden = Placed(hot.core.hidden(images), [(attempt.queue_id,)] * number, count)
+        try:
+            end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position
+        except StoreError as error:
+            raise refusal_of(self._tools.metrics, error) from error
+        reply = command.reply(body=encode(StageReply(self._stages.staged(key))))
+        self._tools.answers.reply_at(end, peer, reply)
+
+    def commit_batch(self, peer: Peer, command: Command) -> None:
+        """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
+        request = decode(CommitBatch, command.body)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        handles = _numbers(request.handles)
+        if request.prepare:
+            end = self._ledger.prepare(request.sink, request.batch, handles)
+            self._tools.answers.reply_at(end, peer, command.reply(body=encode(BatchCommitted(already=False, count=0))))
+            return
+        waiting = self._commits.get(request.sink)
+        if waiting is not None and waiting.batch != request.batch:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY, f"batch {waiting.batch} of sink {request.sink!r} is being committed"
+            )
+        plan = [(part.group, _numbers(part.handles)) for part in request.plan]
+        run = waiting or self._ledger.begin(request.sink, request.batch, handles, plan)
+        if run is None:
+            last, position = self._ledger.last_batch(request.sink)
+            decided = _planned(self._ledger.plan(request.sink)) if last == request.batch else []
+            answer = BatchCommitted(already=True, count=0, plan=decided)
+            self._tools.answers.reply_at(position, peer, command.reply(body=encode(answer)))
+            return
+        self._run_commit(peer, command, run)
+
+    def abort_batch(self, peer: Peer, command: Command) -> None:
+        """Drop what is staged for a batch, unless its commit has begun; NO_BATCH ends the sink with its ledger."""
+        request = decode(AbortBatch, command.body)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        end = 0
+        if request.batch == NO_BATCH:
+            end = self._ledger.forget(request.sink)
+        elif request.sink not in self._commits:
+            self._ledger.abort(request.sink, request.batch)
+        self._tools.answers.reply_at(end, peer, command.reply())
+
+    def ledger(self, peer: Peer, command: Command) -> None:
+        """The last committed batch of a sink, and what of it is at other groups."""
+        request = decode(Ledger, command.body)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
+        last, position = self._ledger.last_batch(request.sink)
+        state = LedgerState(last, _planned(self._ledger.plan(request.sink)))
+        self._tools.answers.reply_at(position, peer, command.reply(body=encode(state)))
+
+    def check_publish(self, peer: Peer, command: Command) -> Command:
+        """Success when all of it is allowed, else NO_PERMISSION with the first thing that is not."""
+        if topic := command.fields.get("topic"):
+            self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
+        if sink := command.fields.get("sink"):
+            self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(sink))
+        return command.reply()
+
+    def _run_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:
+        """Append group after group, one per loop turn, and answer when the last one is confirmed."""
+        try:
+            if not run.finished:
+                self._commits[run.sink] = run
+                self._ledger.step(run)
+        except StoreError as error:
+            self._commits.pop(run.sink, None)
+            raise refusal_of(self._tools.metrics, error) from error
+        except BaseException:
+            self._commits.pop(run.sink, None)
+            raise
+        if not run.finished:
+            asyncio.get_running_loop().call_soon(self._continue_commit, peer, command, run)
+            return
+        if self._commits.pop(run.sink, None) is not None:
+            self._tools.metrics.commits.value += 1
+            self._tools.metrics.messages_in.value += run.total
+        reply = command.reply(body=encode(BatchCommitted(already=False, count=run.total, plan=_planned(run.plan))))
+        self._tools.answers.reply_when_found(run.position, list(self._publication.pending), peer, reply)
+
+    def _continue_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:
+        try:
+            self._run_commit(peer, command, run)
+        except Refused as refused:
+            peer.send(command.reply(refused.code, refused.remark, refused.fields))
+
+
+def _behind(images: list[RecordView], rows: int) -> int:
+    """Where the images begin behind so many rows, which are staged already; they end where an image ends."""
+    at = end = 0
+    while rows > 0 and at < len(images):
+        rows -= images[at].count
+        end += images[at].total
+        at += 1
+    if rows < 0:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "the rows that are staged already end inside a batch")
+    return end
+
+
+def _numbers(handles: list[StageHandle]) -> list[Handle]:
+    return [(handle.partition, handle.attempt, handle.count) for handle in handles]
+
+
+def _planned(plan: Plan) -> list[Planned]:
+    return [Planned(group, [StageHandle(*handle) for handle in handles]) for group, handles in plan]
+
+
+def _attempt_key(command: Command) -> AttemptKey:
+    try:
+        return AttemptKey(
+            command.fields["sink"],
+            int(command.fields["batch"]),
+            int(command.fields["partition"]),
+            int(command.fields["attempt"]),
+        )
+    except (KeyError, ValueError) as error:
+        raise Refused(
+            ResponseCode.INVALID_PARAMETER, f"STAGE needs the fields sink, batch, partition, attempt: {error}"
+        ) from error
 
 
 class SinkFeature(Feature):

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from broker.requests.tools import Feature, RequestTools
 from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Filters, Subscribers
 from broker.subscriptions.follow import Followers
-from broker.subscriptions.subscribers import Subscribers
 
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature

@@ -8,7 +8,7 @@ import errno
 from broker.config import LimitsConfig
 from broker.direct.appends import DirectAppends
 from broker.publishing.append import NOT_STORED
-from broker.subscriptions.subscribers import NO_LOCAL
+from broker.subscriptions.filters import NO_LOCAL
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, decode_unwanted
 from remoting.protocol.bodies.session_body import (
     FilterRequest,

@@ -10,8 +10,7 @@ from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.subscriptions.filters import Filters
-from broker.subscriptions.subscribers import Subscribers
+from broker.subscriptions.filters import Filters, Subscribers
 from broker.wills.wills import Wills
 from remoting.protocol.bodies.session_body import (
     EXPIRY_NEVER,

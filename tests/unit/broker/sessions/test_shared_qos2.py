@@ -8,8 +8,7 @@ from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.sessions import Sessions
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
-from broker.subscriptions.filters import Filters
-from broker.subscriptions.subscribers import Subscribers
+from broker.subscriptions.filters import Filters, Subscribers
 from broker.wills.wills import Wills
 from remoting.protocol.bodies.session_body import (
     PHASE_PUBLISH,

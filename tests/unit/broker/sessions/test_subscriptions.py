@@ -8,8 +8,7 @@ from broker.sessions.client_session import ClientSession
 from broker.sessions.subscriptions import NOT_SUPPORTED, NOT_VALID, QUOTA, SubscriptionBook
 from broker.shared.groups import SharedGroups
 from broker.store.state import state_kinds
-from broker.subscriptions.filters import Filters
-from broker.subscriptions.subscribers import NO_LOCAL, Subscribers
+from broker.subscriptions.filters import NO_LOCAL, Filters, Subscribers
 from remoting.protocol.bodies.session_body import FilterRequest, HistoryStart
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_mqtt_image
