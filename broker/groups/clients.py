@@ -1,17 +1,27 @@
-"""RocketMQ clients that are connected now: producers and members of consumer groups, by heartbeat.
+"""Consumer groups in memory: the RocketMQ clients that are connected now, and how many messages each group was given.
 
-Rebalancing is done by the clients: each asks for the sorted list of its group's client ids, and is told when the list
-changes. So what counts here is that the list is exact and that every change is announced once.
+Rebalancing is done by the clients: each asks for the sorted list of its group's client ids and is notified when the
+list changes. So `Clients` has to be exact and announce every change once; after a restart the clients' next heartbeats
+rebuild it. `GroupTraffic` counts what groups pulled in the last minute, hour and day since the start of this broker, in
+a few buckets per span, so that one answer costs the same however many there were; what is put into a topic is read from
+the log itself (its offsets by time). `QueueLocks` are those of orderly consumers: one client of a group per queue,
+renewed every 20 s, free after 60 s without renewal; after a restart every lock is free and the clients lock again.
 
-Invariant: a client is in the table from its heartbeat until it unregisters, its connection closes, or `expiry_ms` pass
-without a heartbeat. In memory only: after a restart the clients' next heartbeats rebuild it. Loop thread only.
+Invariants: a client is in the table from its heartbeat until it unregisters, its connection closes, or `expiry_ms` pass
+without a heartbeat; a group and topic without an answer for a day are dropped. Time comes in. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+LOCK_EXPIRY_MS = 60_000
+
+QueueKey = tuple[str, int]
+"""(topic, queue index)."""
 
 
 @dataclass(slots=True)
@@ -126,3 +136,118 @@ class Clients:
         if not members:
             self._members.pop(group, None)
         self._on_group_changed(group)
+
+
+MINUTE_MS, HOUR_MS, DAY_MS = 60_000, 3_600_000, 86_400_000
+SPANS_MS = (MINUTE_MS, HOUR_MS, DAY_MS)
+BUCKETS = 12
+"""Buckets of a span: a count leaves it up to one of them late."""
+MILLISECONDS = 1_000
+
+
+@dataclass(slots=True)
+class TrafficCount:
+    """What was given, in so many answers."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    answers: int = 0
+
+
+class _Window:
+    """One span, and what was given within it."""
+
+    __slots__ = ("_bucket_ms", "_buckets", "_span_ms")
+
+    def __init__(self, span_ms: int) -> None:
+        self._span_ms = span_ms
+        self._bucket_ms = span_ms // BUCKETS
+        self._buckets: deque[tuple[int, TrafficCount]] = deque()
+
+    def add(self, now_ms: int, messages: int, size_bytes: int) -> None:
+        start_ms = now_ms - now_ms % self._bucket_ms
+        if not self._buckets or self._buckets[-1][0] != start_ms:
+            self._drop(now_ms)
+            self._buckets.append((start_ms, TrafficCount()))
+        counted = self._buckets[-1][1]
+        counted.messages += messages
+        counted.size_bytes += size_bytes
+        counted.answers += 1
+
+    def total(self, now_ms: int) -> TrafficCount:
+        self._drop(now_ms)
+        found = TrafficCount()
+        for _start_ms, counted in self._buckets:
+            found.messages += counted.messages
+            found.size_bytes += counted.size_bytes
+            found.answers += counted.answers
+        return found
+
+    def _drop(self, now_ms: int) -> None:
+        """Forget what is over, and what a clock that was set back has put into the future."""
+        while self._buckets and not 0 <= now_ms - self._buckets[0][0] < self._span_ms:
+            self._buckets.popleft()
+
+
+class GroupTraffic:
+    """Everything given to groups."""
+
+    def __init__(self) -> None:
+        self._windows: dict[tuple[str, str], tuple[_Window, ...]] = {}
+        self._forgotten_ms = 0
+
+    def gave(self, group: str, topic: str, now_ms: int, messages: int, size_bytes: int) -> None:
+        """A group was given messages of a topic."""
+        windows = self._windows.get((group, topic))
+        if windows is None:
+            windows = self._windows[group, topic] = tuple(map(_Window, SPANS_MS))
+        for window in windows:
+            window.add(now_ms, messages, size_bytes)
+
+    def totals(self, group: str, topic: str, now_ms: int) -> tuple[TrafficCount, ...] | None:
+        """What a group was given of a topic, for each of `SPANS_MS`; None for one that was given nothing for a day."""
+        windows = self._windows.get((group, topic))
+        return None if windows is None else tuple(window.total(now_ms) for window in windows)
+
+    def per_second(self, group: str, topic: str, now_ms: int) -> float:
+        """Messages per second over the last minute."""
+        windows = self._windows.get((group, topic))
+        return windows[0].total(now_ms).messages * MILLISECONDS / MINUTE_MS if windows is not None else 0.0
+
+    def expire(self, now_ms: int) -> None:
+        """Forget who was given nothing for a day; looks once a minute."""
+        if 0 <= now_ms - self._forgotten_ms < MINUTE_MS:
+            return
+        self._forgotten_ms = now_ms
+        for key in list(self._idle(now_ms)):
+            del self._windows[key]
+
+    def _idle(self, now_ms: int) -> Iterator[tuple[str, str]]:
+        return (key for key, windows in self._windows.items() if not windows[-1].total(now_ms).answers)
+
+
+class QueueLocks:
+    """Who holds which queue for which group."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, QueueKey], tuple[str, int]] = {}
+
+    def lock(self, group: str, queue: QueueKey, client_id: str, now_ms: int) -> bool:
+        """Take or renew a queue for a client; False when another client of the group holds it."""
+        holder = self._held.get((group, queue))
+        if holder is not None and holder[0] != client_id and now_ms - holder[1] < LOCK_EXPIRY_MS:
+            return False
+        self._held[group, queue] = (client_id, now_ms)
+        return True
+
+    def unlock(self, group: str, queue: QueueKey, client_id: str) -> None:
+        """Give a queue back; nothing happens when the client does not hold it."""
+        holder = self._held.get((group, queue))
+        if holder is not None and holder[0] == client_id:
+            del self._held[group, queue]
+
+    def expire(self, now_ms: int) -> None:
+        """Forget the locks nobody renewed."""
+        stale = [key for key, (_client, since) in self._held.items() if now_ms - since >= LOCK_EXPIRY_MS]
+        for key in stale:
+            del self._held[key]

@@ -1,22 +1,265 @@
-"""Consumer groups as one feature: its views, what gathers in a turn, its requests and its upkeep."""
+"""Consumer groups as one feature, with the requests about members, queue locks and offsets.
+
+    34 heartbeat, 35 unregister, 38 members of a group, 41 and 42 queue locks, 46 check of a subscription
+    14 query and 15 update an offset, 29 offset by time, 30 max, 31 min, 32 earliest time
+
+A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
+clients ask for it right away. Bodies are read leniently: enums as names or numbers, missing sets as empty.
+
+Invariant: every offset in an answer is confirmed: ends come from the confirmed part of a queue, a committed offset is
+answered once its record is confirmed. Loop thread only.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from broker.groups.client_requests import ClientRequests, QueueLocks
-from broker.groups.clients import Clients
-from broker.groups.groups import Groups
-from broker.groups.offset_requests import OffsetRequests
-from broker.groups.offsets import GroupOffsets, OffsetGather
-from broker.groups.traffic import GroupTraffic
+import msgspec
+
+from broker.groups.clients import Clients, GroupClient, GroupTraffic, QueueLocks
+from broker.groups.groups import GroupOffsets, Groups, OffsetGather, retry_topic
+from broker.reading.selection import TAG, selection
+from broker.requests.answers import refusal_of
+from broker.requests.fields import flag, json_body, number, text
 from broker.requests.tools import Feature, RequestTools
-from remoting.protocol.frames.codes import RequestCode
+from broker.topics.queues import is_light
+from remoting.access.resources import of_group, of_topic
+from remoting.access.rights import CONSUME
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.record import RecordView
+from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
-    from remoting.transport.contracts import Handler
+    from broker.topics.queues import ClientQueues
+    from broker.topics.topics import Topics
+
+_WATCHED_ATTRIBUTE = "client watched"
+GROUPS_PER_HEARTBEAT_MAX = 1_000
+"""Groups one client may name; more are refused."""
+
+
+class ClientRequests:
+    """What members of groups send about themselves and their locks."""
+
+    def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients, locks: QueueLocks) -> None:
+        self._tools = tools
+        self._groups = groups
+        self._clients = clients
+        self._locks = locks
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.HEART_BEAT: self.heartbeat,
+            Code.UNREGISTER_CLIENT: self.unregister,
+            Code.CHECK_CLIENT_CONFIG: self.check_client,
+            Code.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
+            Code.LOCK_BATCH_MQ: self.lock_batch,
+            Code.UNLOCK_BATCH_MQ: self.unlock_batch,
+        }
+
+    def heartbeat(self, peer: Peer, command: Command) -> None:
+        """34: note producers and consumers; answered when the groups it created are confirmed and have their routes."""
+        body = json_body(command)
+        client_id = str(body.get("clientID") or "")
+        if not client_id:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the heartbeat has no clientID")
+        producers = {str(item.get("groupName")) for item in body.get("producerDataSet") or ()}
+        consumers = {str(item.get("groupName")): dict(item) for item in body.get("consumerDataSet") or ()}
+        if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {GROUPS_PER_HEARTBEAT_MAX} groups in a heartbeat")
+        for group in consumers:
+            self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+            self._groups.ensure_if_room(group)
+        if _WATCHED_ATTRIBUTE not in peer.attributes:
+            peer.attributes[_WATCHED_ATTRIBUTE] = True
+            peer.on_close(lambda _reason: self._clients.peer_closed(peer))
+        client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
+        changed = self._clients.heartbeat(client, producers, consumers)
+        fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
+        retried = [retry_topic(group) for group in consumers]
+        self._tools.answers.reply_when_found(
+            self._tools.store.end_position, retried, peer, command.reply(fields=fields)
+        )
+
+    def check_client(self, _peer: Peer, command: Command) -> Command:
+        """46: whether a subscription is one that can be served; a client asks before it starts."""
+        given = json_body(command).get("subscriptionData")
+        if isinstance(given, dict):
+            selection(str(given.get("subString") or "*"), str(given.get("expressionType") or TAG))
+        return command.reply()
+
+    def unregister(self, _peer: Peer, command: Command) -> Command:
+        """35: a client leaves a group."""
+        fields = command.fields
+        self._clients.unregister(text(fields, "clientID"), fields.get("producerGroup"), fields.get("consumerGroup"))
+        return command.reply()
+
+    def consumer_list(self, peer: Peer, command: Command) -> Command:
+        """38: client ids of a consumer group, sorted; SYSTEM_ERROR when it has none, as RocketMQ answers."""
+        group = text(command.fields, "consumerGroup")
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        members = self._clients.members(group)
+        if not members:
+            return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
+        return command.reply(body=msgspec.json.encode({"consumerIdList": members}))
+
+    def lock_batch(self, peer: Peer, command: Command) -> Command:
+        """41: lock queues for an orderly consumer; answers those it holds now."""
+        group, client_id, queues = _lock_body(command)
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        now_ms = self._tools.clock.now_ms()
+        held = [queue for queue in queues if self._locks.lock(group, _queue_key(queue), client_id, now_ms)]
+        return command.reply(body=msgspec.json.encode({"lockOKMQSet": held}))
+
+    def unlock_batch(self, peer: Peer, command: Command) -> Command:
+        """42: give queues back."""
+        group, client_id, queues = _lock_body(command)
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        for queue in queues:
+            self._locks.unlock(group, _queue_key(queue), client_id)
+        return command.reply()
+
+
+def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
+    body = json_body(command)
+    queues = [queue for queue in body.get("mqSet") or () if isinstance(queue, dict)]
+    return str(body.get("consumerGroup")), str(body.get("clientId")), queues
+
+
+def _queue_key(queue: dict[str, Any]) -> tuple[str, int]:
+    try:
+        return str(queue["topic"]), int(queue["queueId"])
+    except (KeyError, ValueError, TypeError) as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"a queue of mqSet is malformed: {error}") from error
+
+
+NO_TIME = -1
+"""Answer of 32 for a queue without messages."""
+
+
+class OffsetRequests:
+    """What clients ask about the offsets of groups and queues."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: Topics,
+        queues: ClientQueues,
+        offsets: GroupOffsets,
+        group_commits: OffsetGather,
+    ) -> None:
+        self._tools = tools
+        self._topics = topics
+        self._queues = queues
+        self._offsets = offsets
+        self._group_commits = group_commits
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.QUERY_CONSUMER_OFFSET: self.query_consumer_offset,
+            Code.UPDATE_CONSUMER_OFFSET: self.update_consumer_offset,
+            Code.SEARCH_OFFSET_BY_TIMESTAMP: self.search_offset,
+            Code.GET_MAX_OFFSET: self.max_offset,
+            Code.GET_MIN_OFFSET: self.min_offset,
+            Code.GET_EARLIEST_MSG_STORETIME: self.earliest_store_time,
+        }
+
+    def query_consumer_offset(self, peer: Peer, command: Command) -> Command | None:
+        """14: the group's offset. Without one: 0 for a young queue unless the client objects, else QUERY_NOT_FOUND."""
+        fields = command.fields
+        group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self._group_commits.flush()
+        found = self._offsets.get(group, topic, index)
+        if found is not None:
+            offset, position = found
+            self._tools.answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
+            return None
+        queue_id = self._queues.find(topic, index)
+        low = self._tools.store.reading.bounds(queue_id)[0] if queue_id is not None else 0
+        if low == 0 and flag(fields, "setZeroIfNotFound", default=True):
+            return command.reply(fields={"offset": "0"})
+        return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+
+    def update_consumer_offset(self, peer: Peer, command: Command) -> None:
+        """15: commit the group's offset; one-way in practice, answered when confirmed otherwise."""
+        fields = command.fields
+        group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
+        offset = number(fields, "commitOffset")
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        if not is_light(topic):
+            self._topics.require(topic)
+        if offset < 0:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
+
+        def done(error: Exception | None) -> None:
+            if command.is_oneway:
+                return
+            if error is None:
+                peer.send(command.reply())
+            else:
+                refused = refusal_of(self._tools.metrics, error)
+                peer.send(command.reply(refused.code, refused.remark, refused.fields))
+
+        self._group_commits.add(group, topic, index, offset, done)
+
+    def search_offset(self, peer: Peer, command: Command) -> Command:
+        """29: first offset stored at or after a time; `boundaryType` upper: the last one stored at or before it.
+
+        With nothing that late the end, with nothing that early the beginning: always an offset one can read from.
+        """
+        queue_id = self._queue(peer, command)
+        timestamp = number(command.fields, "timestamp")
+        if queue_id is None:
+            return _offset(command, 0)
+        upper = command.fields.get("boundaryType", "lower").lower() == "upper"
+        found = self._tools.store.reading.search_time(queue_id, timestamp, upper=upper)
+        return _offset(command, max(self._tools.store.reading.bounds(queue_id)[0], found - 1) if upper else found)
+
+    def max_offset(self, peer: Peer, command: Command) -> Command:
+        """30: confirmed end of a queue; 0 for a topic that does not exist, as RocketMQ answers."""
+        bounds = self._bounds(peer, command)
+        return _offset(command, bounds[1])
+
+    def min_offset(self, peer: Peer, command: Command) -> Command:
+        """31: offset of the oldest message that is kept."""
+        bounds = self._bounds(peer, command)
+        return _offset(command, bounds[0])
+
+    def earliest_store_time(self, peer: Peer, command: Command) -> Command:
+        """32: when the oldest message of a queue was stored; -1 without one."""
+        queue_id = self._queue(peer, command)
+        records = []
+        if queue_id is not None:
+            records = self._tools.store.reading.read(
+                queue_id, self._tools.store.reading.bounds(queue_id)[0], 1, 1
+            ).records
+        timestamp = RecordView(records[0]).store_ms if records else NO_TIME
+        return command.reply(fields={"timestamp": str(timestamp)})
+
+    def _queue(self, peer: Peer, command: Command) -> int | None:
+        topic = text(command.fields, "topic")
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        if not is_light(topic) and self._topics.get(topic) is None:
+            return None
+        return self._queues.find(topic, number(command.fields, "queueId"))
+
+    def _bounds(self, peer: Peer, command: Command) -> tuple[int, int]:
+        queue_id = self._queue(peer, command)
+        return self._tools.store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
+
+
+def _offset(command: Command, offset: int) -> Command:
+    return command.reply(fields={"offset": str(offset)})
 
 
 class ConsumerGroups(Feature):
@@ -53,4 +296,4 @@ class ConsumerGroups(Feature):
     def _changed(self, group: str) -> None:
         for client in self.clients.clients_of(group):
             fields = {"consumerGroup": group}
-            client.peer.send(Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, flag=FLAG_ONEWAY, fields=fields))
+            client.peer.send(Command(Code.NOTIFY_CONSUMER_IDS_CHANGED, flag=FLAG_ONEWAY, fields=fields))

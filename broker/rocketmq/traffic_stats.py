@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.groups.traffic import MINUTE_MS, SPANS_MS
+from broker.groups.clients import MINUTE_MS, SPANS_MS
 from broker.requests.fields import text
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -25,7 +25,7 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from broker.groups.traffic import GroupTraffic
+    from broker.groups.clients import GroupTraffic
     from broker.requests.tools import RequestTools
     from broker.store.log_store import LogStore
     from broker.topics.topics import Topics

@@ -1,11 +1,14 @@
-"""A group exists with its retry topic and survives a restart."""
+"""Groups and their offsets: what is in the log, and what one turn writes of it."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from broker.groups.groups import GroupConfig, Groups, dead_letter_topic, retry_topic
+from broker.groups.groups import GroupConfig, GroupOffsets, Groups, dead_letter_topic, retry_topic
 from broker.store.errors import StoreFull
+from broker.store.state import state_kinds
 from broker.topics.topics import Topics
 from remoting.protocol.errors import Refused
 
@@ -35,3 +38,42 @@ def test_a_full_disk_keeps_nobody_from_reading(bench) -> None:
     assert groups.get("readers") is None
     bench.store.disk.full = False
     assert groups.ensure_if_room("readers") is groups.get("readers") is not None
+
+
+def test_commit_query_reset_and_restart(bench) -> None:
+    offsets = GroupOffsets(bench.store)
+    assert offsets.get("g", "t", 0) is None
+    end = offsets.commit([("g", "t", 0, 5), ("g", "t", 1, 6), ("g2", "t", 0, 7)])
+    offset, position = offsets.get("g", "t", 0)
+    assert offset == 5
+    assert position <= end
+    offsets.commit([("g", "t", 0, 2)])
+    again = GroupOffsets(bench.reopen())
+    assert again.get("g", "t", 0)[0] == 2
+    assert again.of_group("g") == {("t", 0): 2, ("t", 1): 6}
+    assert again.by_group() == {"g": {("t", 0): 2, ("t", 1): 6}, "g2": {("t", 0): 7}}
+
+
+async def test_one_record_for_all_and_the_last_wins(running) -> None:
+    gather, store = running.broker.groups.commits, running.store
+    records = []
+    append_state = store.append_state
+    store.append_state = lambda changes: records.append(len(changes)) or append_state(changes)
+    done = asyncio.get_running_loop().create_future()
+    gather.add("g", "t", 0, 1)
+    gather.add("g", "t", 1, 2)
+    gather.add("g", "t", 0, 3, done.set_result)
+    assert store.state.count(state_kinds.GROUP_OFFSET) == 0
+    assert await done is None
+    assert records == [2]
+    assert running.broker.groups.offsets.of_group("g") == {("t", 0): 3, ("t", 1): 2}
+
+
+async def test_flush_writes_at_once_and_only_once(running) -> None:
+    gather = running.broker.groups.commits
+    gather.add("g", "t", 0, 5)
+    gather.flush()
+    assert running.broker.groups.offsets.get("g", "t", 0)[0] == 5
+    end = running.store.end_position
+    await asyncio.sleep(0)
+    assert running.store.end_position == end

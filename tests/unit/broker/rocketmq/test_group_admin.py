@@ -10,7 +10,7 @@ import pytest
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from tests.unit.broker.groups.test_client_requests import beat
+from tests.unit.broker.groups.test_feature import beat
 
 
 async def ask(connection, code: int, language: str = "JAVA", **fields: str) -> Command:

@@ -11,7 +11,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
 from remoting.protocol.records.stored_message import iter_stored
-from tests.unit.broker.groups.test_client_requests import beat
+from tests.unit.broker.groups.test_feature import beat
 
 
 def pulling(topic: str, offset: int = 0, *, queue: int = 0, wait_ms: int = 0, tags: str = "*", **more: str) -> Command:
