@@ -1,7 +1,13 @@
-"""One reader process: told what to do by one line on standard input, it serves until that pipe ends.
+"""One reader process: RANGE_PULL (9005) and FILTERED_PULL (9009) answered from an attached store.
 
-The pipe ends with the broker, however the broker ends, so no reader outlives it. Standard output carries reports
-(`messages`), standard error the log. Invariant: the first report says that the port is open. Thread rule: one loop.
+Requests, answers and rules are those of the broker. What cannot be answered for certain is refused with its reason, and
+the client asks the broker instead. Staged rows are recognised by their flag, because a reader knows no names; where a
+policy decides which topics may be read, it is asked about the topics named in the records themselves.
+
+The process gets its settings in one line on standard input and serves until that pipe ends. The pipe ends with the
+broker, however the broker ends, so no reader outlives it. Standard output carries reports (`messages`), standard error
+the log. Invariants: nothing at or above the confirm position and nothing staged is ever in an answer; the first report
+is written when the port is open. Thread rule: one loop.
 """
 
 from __future__ import annotations
@@ -10,25 +16,166 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
-from broker.readers.service import RangeService
+from broker.reading.pull import RANGE_COUNT_MAX, filtered, judge_for, range_reply
 from broker.store.attached.store import AttachedStore
-from broker.store.errors import StoreError
+from broker.store.errors import CorruptLog, StoreError, Unsettled
+from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
 from remoting.access.key_policy import KeyPolicy
-from remoting.access.rights import with_rights
-from remoting.protocol.frames.codes import RequestCode
+from remoting.access.resources import of_record, of_topic
+from remoting.access.rights import CONSUME, with_rights
+from remoting.protocol.bodies.filtered_body import (
+    FilteredWant,
+    decode_filtered_pull,
+    decode_row_filter,
+    encode_filtered_reply,
+)
+from remoting.protocol.bodies.pull_body import RangeWant, decode_range_pull
+from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_SIZE, RecordView
 from remoting.server.access import Access, parse_access_keys
-from remoting.server.authorizer import Authorizer
+from remoting.server.authorizer import Authorizer, TopicJudge
 from remoting.server.router import Router
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
+from remoting.transport.contracts import Peer
 from runtime import logs, process
 from runtime.files import WatchedFile
 from runtime.tls_config import ListenTlsConfig
+
+_FLAGS_AT = 48
+_COUNTS_AT = 56
+"""Where a record says how many queues and properties it has and how long its topic is, two bytes each."""
+T = TypeVar("T")
+
+
+class RangeService:
+    """Answers the ranges of one reader process and counts them."""
+
+    def __init__(self, store: AttachedStore, *, pull_bytes_max: int, authorizer: Authorizer | None = None) -> None:
+        self._store = store
+        self._pull_bytes_max = pull_bytes_max
+        self._authorizer = authorizer or Authorizer()
+        self._report = ReaderReport(refused={}, withheld={})
+
+    @property
+    def report(self) -> ReaderReport:
+        """What was done so far."""
+        self._report.retries = self._store.retries
+        return self._report
+
+    def range_pull(self, peer: Peer, command: Command) -> Command:
+        """Records of one queue in [offset, end offset), with the start of each record in the blob."""
+        want = self._asked(decode_range_pull, command)
+        found = self._answer(peer, command, want, RANGE_COUNT_MAX)
+        self._count(len(found.starts), len(found.blob))
+        return command.reply(body=range_reply(found))
+
+    def filtered_pull(self, peer: Peer, command: Command) -> Command:
+        """The same without the records that do not pass the request's filter."""
+        want = self._asked(decode_filtered_pull, command)
+        judge = self._asked(lambda _: judge_for(want.row_filter), command)
+        filters = decode_row_filter(want.row_filter).mqtt
+        found = self._answer(peer, command, want, judge.look_max, filters)
+        pulled = filtered(found, judge, self._readable(peer, command, filters), self._report.withheld)
+        self._count(pulled.count, len(pulled.blob))
+        return command.reply(body=encode_filtered_reply(pulled))
+
+    def _asked(self, read: Callable[[bytes], T], command: Command) -> T:
+        """What a request says; one that says nothing sound is counted and refused."""
+        try:
+            return read(command.body)
+        except (Refused, RemoteViolation):
+            self._report.requests += 1
+            self._count_refusal("malformed")
+            raise
+
+    def _readable(self, peer: Peer, command: Command, filters: Sequence[str]) -> TopicJudge | None:
+        return None if self._authorizer.open else self._authorizer.readable(peer, command, filters)
+
+    def _answer(
+        self,
+        peer: Peer,
+        command: Command,
+        want: RangeWant | FilteredWant,
+        count_max: int,
+        filters: Sequence[str] = (),
+    ) -> RangeResult:
+        """The records; of `filters` what the peer may read is judged with each of them."""
+        self._report.requests += 1
+        try:
+            found = self._read(want, count_max)
+            if filters:
+                self._readable(peer, command, filters)
+            else:
+                self._authorize(peer, command, found)
+            return found
+        except StoreError as error:
+            self._count_refusal(_reason(error))
+            raise Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"ask the broker: {error}") from error
+        except Refused:
+            self._count_refusal("not_authorized")
+            raise
+
+    def _count(self, records: int, size: int) -> None:
+        self._report.records += records
+        self._report.bytes += size
+
+    def _read(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
+        bytes_max = min(want.max_bytes, self._pull_bytes_max)
+        found = self._store.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
+        flags = np.frombuffer(found.blob, "<u4")[(found.starts + np.uint32(_FLAGS_AT)) // 4]
+        if (flags & FLAG_STAGED).any():
+            return RangeResult(NO_SUCH_QUEUE, 0, 0, 0, 0)
+        return found
+
+    def _authorize(self, peer: Peer, command: Command, found: RangeResult) -> None:
+        if self._authorizer.open:
+            return
+        if self._whole_topic_allowed(peer, command, found):
+            return
+        views = (RecordView(memoryview(found.blob), at) for at in found.starts.tolist())
+        for resource in sorted({of_record(view) for view in views}):
+            self._authorizer.authorize(peer, command, CONSUME, resource)
+
+    def _whole_topic_allowed(self, peer: Peer, command: Command, found: RangeResult) -> bool:
+        """Whether all records are of one topic that may be read as a whole: then none is looked at by itself."""
+        topic = one_topic(found)
+        return topic is not None and self._authorizer.allows(peer, command, CONSUME, of_topic(topic))
+
+    def _count_refusal(self, reason: str) -> None:
+        self._report.refused[reason] = self._report.refused.get(reason, 0) + 1
+
+
+def one_topic(found: RangeResult) -> str | None:
+    """The RocketMQ topic of all records; None when there are several, or no records."""
+    if not len(found.starts):
+        return None
+    words, octets = np.frombuffer(found.blob, "<u2"), np.frombuffer(found.blob, np.uint8)
+    at = (found.starts + np.uint32(_COUNTS_AT)) // 2
+    sizes = words[at + 2]
+    if (sizes != sizes[0]).any():
+        return None
+    begins = found.starts.astype(np.int64) + HEADER_SIZE + DISPATCH_SIZE * words[at].astype(np.int64)
+    begins += 4 * words[at + 1].astype(np.int64)
+    names = octets[begins[:, None] + np.arange(int(sizes[0]))]
+    return None if (names != names[0]).any() else names[0].tobytes().decode("utf-8", "replace")
+
+
+def _reason(error: StoreError) -> str:
+    if isinstance(error, Unsettled):
+        return "unsettled"
+    return "corrupt" if isinstance(error, CorruptLog) else "index"
+
 
 INPUT, OUTPUT = 0, 1
 UPKEEP_INTERVAL_S = 1.0

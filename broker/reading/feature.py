@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.reading.bounds import BoundsRequests
 from broker.reading.long_poll import LongPolls
-from broker.reading.pull_filtered import FilteredPullRequests
-from broker.reading.pull_many import PullRequests
+from broker.reading.pull import FilteredPullRequests, PullRequests
 from broker.requests.tools import Feature, RequestTools
 from remoting.batches.unpack import Unpacker
 

@@ -1,7 +1,7 @@
 """SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36).
 
 RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
-their wish where that is allowed. A message that names a time (`delayed.due`) waits for it; its answer says the place
+their wish where that is allowed. A message that names a time (`broker.delayed`) waits for it; its answer says the place
 it waits at. What is not offered (transactions, priorities, lite topics, recall) is refused by name. Answered when the
 message is confirmed and, for a topic that was just created, when the name servers know its route.
 """
