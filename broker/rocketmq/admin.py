@@ -3,34 +3,26 @@
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
 gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
 refused and says so.
-
-`Rates`: messages per second over the last 10 s, 60 s and 600 s, and per day, from counters that are sampled now and
-then. Invariant: at most one sample a second is kept, for `SPAN_S`; a rate counts what came between the oldest sample of
-its span and the newest, so it is right whatever the pauses between samples were.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from broker.groups.groups import GroupConfig, retry_topic
 from broker.requests.fields import flag, json_body, number, text
-from broker.rocketmq.traffic_stats import put_per_second
-from broker.store.errors import StoreError
+from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.attributes import changed
 from broker.topics.topics import TopicSettings
 from remoting.access.rights import ADMIN, LOCATE, PUBLISH
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
-from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 from runtime.config.tables import flatten
 
@@ -38,48 +30,7 @@ if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.publishing.placement import Placement
     from broker.requests.tools import RequestTools
-    from broker.store.log_store import LogStore
     from broker.topics.topics import Topics
-
-SPANS_S = (10, 60, 600)
-SPAN_S = SPANS_S[-1]
-DAY_MS = 86_400_000
-
-
-class Rates:
-    """Rates of one counter since the start of the process."""
-
-    def __init__(self) -> None:
-        self._samples: deque[tuple[int, int]] = deque(maxlen=SPAN_S + 1)
-        self._day = 0
-        self.yesterday_morning = 0
-        """The counter when yesterday began (UTC), 0 before the start."""
-        self.today_morning = 0
-        """The same of today."""
-
-    def sample(self, now_ms: int, count: int) -> None:
-        """The counter as it is now."""
-        day = now_ms // DAY_MS
-        if self._samples and day != self._day:
-            self.yesterday_morning = self.today_morning if day == self._day + 1 else count
-            self.today_morning = count
-        self._day = day
-        if not self._samples or now_ms - self._samples[-1][0] >= 1_000 or now_ms < self._samples[-1][0]:
-            self._samples.append((now_ms, count))
-
-    def per_second(self) -> tuple[float, ...]:
-        """One rate for each of `SPANS_S`."""
-        return tuple(self._over(span_s) for span_s in SPANS_S)
-
-    def _over(self, span_s: int) -> float:
-        if len(self._samples) < 2:
-            return 0.0
-        newest_ms, newest = self._samples[-1]
-        for at_ms, count in self._samples:
-            if 0 < newest_ms - at_ms <= span_s * 1_000:
-                return (newest - count) * 1_000 / (newest_ms - at_ms)
-        return 0.0
-
 
 QUEUES_PER_TOPIC_MAX = 1_024
 SECRET_KEYS = ("access_keys",)
@@ -264,28 +215,3 @@ def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:
         f"{total}TodayNow": str(now),
         rate: " ".join(f"{each:.1f}" for each in rates.per_second()),
     }
-
-
-def stored_ms(store: LogStore, queue: int, offset: int, low: int, high: int) -> int:
-    """When a message was stored; 0 where there is none, or none that can be read."""
-    if not low <= offset < high:
-        return 0
-    try:
-        records = store.reading.read(queue, offset, 1, 1).records
-    except StoreError:
-        return 0
-    return RecordView(records[0]).store_ms if records else 0
-
-
-def queue_key(broker_name: str, topic: str, index: int) -> dict[str, Any]:
-    """RocketMQ's MessageQueue object."""
-    return {"brokerName": broker_name, "queueId": index, "topic": topic}
-
-
-def offset_table(
-    command: Command, table: list[tuple[dict[str, Any], dict[str, int]]], rate: str, per_second: float
-) -> bytes:
-    """`{"offsetTable":{queue:numbers},rate:per_second}`; the queue is an object as key for Java, else text."""
-    if command.language != "JAVA":
-        return _encode({"offsetTable": {_encode(key).decode(): value for key, value in table}, rate: per_second})
-    return b'{"offsetTable":%s,"%s":%s}' % (fastjson.object_keys(table), rate.encode(), _encode(per_second))

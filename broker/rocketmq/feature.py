@@ -5,21 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.requests.tools import Feature, RequestTools
-from broker.rocketmq.admin import AdminRequests, Rates
-from broker.rocketmq.assignment import AssignmentRequests
-from broker.rocketmq.consume_stats import ConsumeStatsRequests
-from broker.rocketmq.group_admin import GroupAdminRequests
+from broker.rocketmq.admin import AdminRequests
+from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
 from broker.rocketmq.pull import RocketmqPullRequests
 from broker.rocketmq.query import QueryRequests
-from broker.rocketmq.reply import ReplyRequests
-from broker.rocketmq.send import SendRequests
-from broker.rocketmq.traffic_stats import TrafficStatsRequests
+from broker.rocketmq.send import ReplyRequests, SendRequests
+from broker.rocketmq.statistics import ConsumeStatsRequests, Rates, TrafficStatsRequests
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.publishing.feature import PublishingFeature
     from broker.reading.feature import ReadingFeature
-    from broker.rocketmq.assignment import RouteFinder
+    from broker.rocketmq.group_requests import RouteFinder
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 

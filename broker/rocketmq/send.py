@@ -1,43 +1,283 @@
-"""SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320) and CONSUMER_SEND_MSG_BACK (36).
+"""What producers send: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), replies (324, 325), and
+CONSUMER_SEND_MSG_BACK (36).
 
-RocketMQ clients get what RocketMQ's broker would tell them: message id, queue, offset; unknown topics are created from
-their wish where that is allowed. A message that names a time (`broker.delayed`) waits for it; its answer says the place
-it waits at. What is not offered (transactions, priorities, lite topics, recall) is refused by name. Answered when the
-message is confirmed and, for a topic that was just created, when the name servers know its route.
+Send requests carry header fields in the long or the one-letter form, properties and batch bodies: codes 310 and 320
+name the fields a..n, code 10 spells them out, the C++ client mixes value types. They become one `SendRequest` each and
+one record image per message.
+
+RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
+request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it; its answer names the
+queue it waits in. What is not offered (transactions, priorities, lite topics, recall) is refused by name. A send is
+answered when the message is confirmed and, for a topic that was just created, when the name servers know its route.
+
+Request and reply: a request is an ordinary message with the client id of its sender. Its consumer sends the answer to
+the topic `CLUSTER_REPLY_TOPIC`, which is created with the first request so that it has a route; the answer goes
+straight to the connection of that client (326) and is not stored. If the client is not connected here the answer is
+refused. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.requests.fields import number, text
-from broker.rocketmq.send_body import SendRequest, build_image, check_flags, check_properties, parse_send, split_batch
-from broker.rocketmq.stored_message import HIDDEN_PREFIX, NO_HOST, RECONSUME_KEY, REGION, ipv4_host, message_at
+from broker.requests.fields import flag, number, text
+from broker.rocketmq.stored_message import (
+    BORN_HOST_KEY,
+    FLAG_KEY,
+    HIDDEN_PREFIX,
+    NO_HOST,
+    RECONSUME_KEY,
+    REGION,
+    ipv4_host,
+    message_at,
+)
 from broker.store.placed import Appended, Placed
 from remoting.access.resources import of_group
 from remoting.access.rights import CONSUME, PUBLISH
-from remoting.protocol.errors import Refused
+from remoting.protocol.bodies.batch_body import decode_batch
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.frames.commands import Command
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names
-from remoting.protocol.records.message_id import Host, offset_message_id
-from remoting.protocol.records.properties import KEYS, TAGS, UNIQUE_KEY
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
+from remoting.protocol.records.properties import (
+    KEYS,
+    PROPERTIES_SIZE_BYTES_MAX,
+    TAGS,
+    UNIQUE_KEY,
+    decode_properties,
+    encode_properties,
+)
+from remoting.protocol.records.record import FLAG_SYS_SHIFT
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.groups.clients import Clients
     from broker.groups.groups import Groups
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
     from broker.requests.tools import RequestTools
-    from broker.rocketmq.reply import ReplyRequests
     from broker.topics.publication import Publication
     from broker.topics.topics import Topics
     from remoting.batches.unpack import Unpacker
+
+SHORT_NAMES = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+}
+NOT_OFFERED_FLAGS = {
+    0xC: "transactional messages are not supported by this broker yet",
+    0x40: "messages wrapped for another broker (sysFlag 0x40) are not offered by this broker",
+    0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
+}
+"""Bits of sysFlag that ask for what would be stored and then not done."""
+NOT_OFFERED_PROPERTIES = {
+    b"TRAN_MSG": NOT_OFFERED_FLAGS[0xC],
+    b"TIMER_DEL_UNIQKEY": "recalling a delayed message is not offered by this broker",
+    b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
+    b"__LITE_TOPIC": "lite topics are not offered by this broker",
+}
+"""The same of properties, unless their value is `false`."""
+STORED_PROPERTIES_BYTES_MAX = 65_535
+"""All properties of one record together; its length field is an unsigned 16-bit number."""
+
+
+@dataclass(slots=True)
+class SendRequest:
+    """One send request, whichever code it came under."""
+
+    group: str
+    topic: str
+    queue_index: int
+    queue_count: int
+    system_flag: int
+    born_ms: int
+    flag: int
+    properties: dict[bytes, bytes]
+    reconsume_times: int
+    reconsume_times_max: int
+    batch: bool
+
+
+def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
+    """The request's fields; `short` says that they have one-letter names.
+
+    Raises:
+        Refused: a required field is missing or not a number.
+    """
+    named = {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields} if short else fields
+    return SendRequest(
+        group=named.get("producerGroup", ""),
+        topic=text(named, "topic"),
+        queue_index=number(named, "queueId", -1),
+        queue_count=number(named, "defaultTopicQueueNums", 4),
+        system_flag=number(named, "sysFlag", 0),
+        born_ms=number(named, "bornTimestamp", 0),
+        flag=number(named, "flag", 0),
+        properties=dict(decode_properties(named.get("properties", "").encode())),
+        reconsume_times=number(named, "reconsumeTimes", 0),
+        reconsume_times_max=number(named, "maxReconsumeTimes", -1),
+        batch=flag(named, "batch"),
+    )
+
+
+def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
+    """(flag, properties, body) of each message of a batch body. Refused(MESSAGE_ILLEGAL) when it is malformed."""
+    try:
+        messages = decode_batch(body)
+    except RemoteViolation as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.reason) from error
+    if not messages:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body holds no whole message")
+    return [(message.flag, dict(message.properties), message.body) for message in messages]
+
+
+def check_flags(system_flag: int) -> None:
+    """Refused(MESSAGE_ILLEGAL) for a sysFlag that asks for what this broker does not do."""
+    for bits, remark in NOT_OFFERED_FLAGS.items():
+        if system_flag & bits:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+def check_properties(properties: Mapping[bytes, bytes]) -> None:
+    """Refused(MESSAGE_ILLEGAL) for properties that ask for what this broker does not do, that are too long to be shown
+    again, or that use our hidden names."""
+    if not NOT_OFFERED_PROPERTIES.keys().isdisjoint(properties):
+        for key, remark in NOT_OFFERED_PROPERTIES.items():
+            if properties.get(key, b"false") != b"false":
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    if any(key.startswith(HIDDEN_PREFIX) for key in properties):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"names of properties may not begin with {HIDDEN_PREFIX.decode()}")
+    size = sum(len(key) + len(value) + 2 for key, value in properties.items())
+    if size > PROPERTIES_SIZE_BYTES_MAX:
+        remark = f"properties of {size} bytes, the limit is {PROPERTIES_SIZE_BYTES_MAX}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+@lru_cache(HOSTS_KEPT_MAX)
+def _born(host: Host) -> bytes:
+    return pack_host(host).hex().encode()
+
+
+def build_image(
+    request: SendRequest,
+    topic: str,
+    queue_index: int,
+    born_host: Host,
+    properties: dict[bytes, bytes],
+    body: bytes | memoryview,
+) -> bytes:
+    """The record image of one message of the request; TAGS and KEYS go where our record keeps them."""
+    kept = dict(properties)
+    tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
+    kept[BORN_HOST_KEY] = _born(born_host)
+    if request.flag:
+        kept[FLAG_KEY] = b"%d" % request.flag
+    if request.reconsume_times:
+        kept[RECONSUME_KEY] = b"%d" % request.reconsume_times
+    size = sum(map(len, kept)) + sum(map(len, kept.values()))
+    if size > STORED_PROPERTIES_BYTES_MAX:
+        remark = f"properties of {size} bytes, the limit is {STORED_PROPERTIES_BYTES_MAX}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    return encode_image(
+        flags=(request.system_flag & 0xFFFF) << FLAG_SYS_SHIFT,
+        born_ms=request.born_ms,
+        topic=topic.encode(),
+        queue_index=queue_index,
+        keys=keys,
+        tags=tags,
+        properties=list(kept.items()),
+        body=body,
+    )
+
+
+REPLY_TO_CLIENT = b"REPLY_TO_CLIENT"
+CORRELATION_ID = b"CORRELATION_ID"
+PUSH_REPLY_TIME = b"PUSH_REPLY_TIME"
+REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+
+
+def reply_topic(cluster_name: str) -> str:
+    """The topic RocketMQ's clients send answers to."""
+    return cluster_name + REPLY_TOPIC_SUFFIX
+
+
+class ReplyRequests:
+    """Hands answers to the producers that wait for them."""
+
+    def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients) -> None:
+        self._tools = tools
+        self._topics = topics
+        self._clients = clients
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.SEND_REPLY_MESSAGE: self.send_reply,
+            Code.SEND_REPLY_MESSAGE_V2: self.send_reply,
+        }
+
+    def expect_reply(self, properties: Mapping[bytes, bytes]) -> tuple[str, ...]:
+        """The topic its answer needs if the message is a request; made when it is not there yet."""
+        if REPLY_TO_CLIENT not in properties or CORRELATION_ID not in properties:
+            return ()
+        return (self._topics.ensure(reply_topic(self._tools.config.cluster_name), 1).name,)
+
+    def send_reply(self, peer: Peer, command: Command) -> Command:
+        """324, 325: hand an answer to who waits for it."""
+        request = parse_send(command.fields, short=command.code == Code.SEND_REPLY_MESSAGE_V2)
+        self._tools.authorizer.authorize(peer, command, PUBLISH, reply_topic(self._tools.config.cluster_name))
+        client_id = request.properties.get(REPLY_TO_CLIENT, b"").decode("utf-8", "replace")
+        if not client_id or CORRELATION_ID not in request.properties:
+            raise Refused(
+                ResponseCode.MESSAGE_ILLEGAL, "a reply needs the properties REPLY_TO_CLIENT and CORRELATION_ID"
+            )
+        if len(command.body) > self._tools.config.limits.message_size_bytes_max:
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the reply of {len(command.body)} bytes is too large")
+        asker = self._clients.peer_of(client_id)
+        if asker is None or not asker.writable:
+            why = "not found" if asker is None else "not read by its client"
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> {why}.")
+        now_ms = self._tools.clock.now_ms()
+        properties = request.properties | {PUSH_REPLY_TIME: b"%d" % now_ms}
+        fields = {
+            **_named(command),
+            "properties": encode_properties(properties.items()).decode("utf-8", "replace"),
+            "bornHost": f"/{peer.address}",
+            "storeHost": f"/{self._tools.identity.address}",
+            "storeTimestamp": str(now_ms),
+        }
+        code = Code.PUSH_REPLY_MESSAGE_TO_CLIENT
+        asker.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=command.body))
+        # The client wants the numbers of a stored message; there is none.
+        return command.reply(fields={"msgId": "0", "queueId": str(max(0, request.queue_index)), "queueOffset": "0"})
+
+
+def _named(command: Command) -> dict[str, str]:
+    """The request's fields under their long names."""
+    fields = command.fields
+    if command.code != Code.SEND_REPLY_MESSAGE_V2:
+        return {name: fields[name] for name in SHORT_NAMES if name in fields}
+    return {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields}
+
 
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """With this in the answer a producer records a trace, where it is configured to."""
@@ -91,11 +331,11 @@ class SendRequests:
         born_host = _host(peer.address)
         images = []
         needed: set[str] = {topic}
-        for flag, properties, body in parts:
+        for message_flag, properties, body in parts:
             check_properties(properties)
             needed.update(self._replies.expect_reply(properties))
             properties.setdefault(UNIQUE_KEY, self._tools.identity.unique_id().encode())
-            request.flag = flag
+            request.flag = message_flag
             images.append(build_image(request, topic, index, born_host, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
         placed = self._placement.placed(b"".join(images))

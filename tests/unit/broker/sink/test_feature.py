@@ -35,8 +35,8 @@ from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, MQTT_TOPIC_
 from remoting.protocol.records.stored_message import iter_stored
 from runtime.clock import ManualClock
 from tests.support.batches import make_rows
-from tests.unit.broker.rocketmq.test_message_at import entry_of, make_topic
 from tests.unit.broker.rocketmq.test_pull import pulling
+from tests.unit.broker.rocketmq.test_stored_message import entry_of, make_topic
 
 
 def staging(running, batch: int, *topics: bytes, attempt: int = 0, **more: str) -> Command:
