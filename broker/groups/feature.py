@@ -22,7 +22,7 @@ from broker.reading.selection import TAG, selection
 from broker.requests.answers import refusal_of
 from broker.requests.fields import flag, json_body, number, text
 from broker.requests.tools import Feature, RequestTools
-from broker.topics.queues import is_light
+from broker.topics.topics import is_light
 from remoting.access.resources import of_group, of_topic
 from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
@@ -34,8 +34,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
-    from broker.topics.queues import ClientQueues
-    from broker.topics.topics import Topics
+    from broker.topics.topics import ClientQueues, Topics
 
 _WATCHED_ATTRIBUTE = "client watched"
 GROUPS_PER_HEARTBEAT_MAX = 1_000

@@ -23,8 +23,7 @@ from remoting.protocol.records import topics as mqtt_topics
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.topics.queues import VisibleQueues
-    from broker.topics.topics import Topics
+    from broker.topics.topics import Topics, VisibleQueues
 
 SCANS_MAX = 64
 """Scans kept between two steps; the one not used for the longest is made anew when it is asked for."""

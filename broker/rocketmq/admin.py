@@ -15,8 +15,7 @@ import msgspec
 from broker.groups.groups import GroupConfig, retry_topic
 from broker.requests.fields import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
-from broker.topics.attributes import changed
-from broker.topics.topics import TopicSettings
+from broker.topics.topics import TopicSettings, changed
 from remoting.access.rights import ADMIN, LOCATE, PUBLISH
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code

@@ -18,7 +18,7 @@ from broker.requests.fields import number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
-from broker.topics.queues import is_light
+from broker.topics.topics import is_light
 from remoting.access.resources import of_group, of_topic
 from remoting.access.rights import CONSUME
 from remoting.batches.unpack import ArrowMissing, is_batch
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from broker.reading.long_poll import LongPolls
     from broker.requests.tools import RequestTools
     from broker.store.read_result import ReadResult
-    from broker.topics.queues import ClientQueues
+    from broker.topics.topics import ClientQueues
     from remoting.batches.unpack import Unpacker
 
 COMMIT_OFFSET = 1

@@ -15,7 +15,7 @@ import msgspec
 from broker.requests.fields import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
 from broker.store.keys.key_store import KeyQuestion
-from broker.topics.queues import is_light
+from broker.topics.topics import is_light
 from remoting.access.resources import of_record, of_topic
 from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused
@@ -27,8 +27,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
-    from broker.topics.queues import ClientQueues, VisibleQueues
-    from broker.topics.topics import Topics
+    from broker.topics.topics import ClientQueues, Topics, VisibleQueues
     from remoting.batches.unpack import Unpacker
 
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"

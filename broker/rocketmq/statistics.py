@@ -46,8 +46,7 @@ if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.requests.tools import RequestTools
     from broker.store.log_store import LogStore
-    from broker.topics.queues import ClientQueues
-    from broker.topics.topics import Topics
+    from broker.topics.topics import ClientQueues, Topics
 
 SPANS_S = (10, 60, 600)
 SPAN_S = SPANS_S[-1]

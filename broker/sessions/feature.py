@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from broker.retained.retained import Retained
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature
-    from broker.topics.queues import VisibleQueues
+    from broker.topics.topics import VisibleQueues
     from broker.wills.feature import WillRoom
     from remoting.transport.contracts import Handler
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
-    from broker.topics.queues import VisibleQueues
+    from broker.topics.topics import VisibleQueues
 
 LIMIT_MAX = 1_000
 """Most sessions in one answer; `more` says that there are others."""

@@ -36,7 +36,7 @@ from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups
-    from broker.topics.queues import VisibleQueues
+    from broker.topics.topics import VisibleQueues
 
 TURN_MESSAGES_MAX = 512
 """Messages one group hands out before the loop has its turn."""

@@ -25,7 +25,7 @@ from remoting.transport.direct import NEWS_ATTRIBUTE, News
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
-    from broker.topics.queues import VisibleQueues
+    from broker.topics.topics import VisibleQueues
     from remoting.server.authorizer import Authorizer
 
 PUSHED_BYTES_MAX = 64 * 1024

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.requests.tools import Feature, RequestTools
-from broker.topics.attributes import BATCH_QUEUE, SIMPLE_QUEUE
-from broker.topics.queues import ClientQueues, VisibleQueues
 from broker.topics.retention import TopicRetention
-from broker.topics.topics import Topics
+from broker.topics.topics import BATCH_QUEUE, SIMPLE_QUEUE, ClientQueues, Topics, VisibleQueues
 from remoting.access.resources import of_topic
 from remoting.access.rights import CONSUME
 from remoting.protocol.errors import Refused

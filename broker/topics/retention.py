@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from broker.store.state import state_kinds
 from broker.store.state.queue_groups import GroupRule
-from broker.topics.attributes import RETENTION_BYTES, RETENTION_MS
+from broker.topics.topics import RETENTION_BYTES, RETENTION_MS
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.records import names
 

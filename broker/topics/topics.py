@@ -1,30 +1,117 @@
-"""Topic table: name -> number of queues, permission, attributes; and the ids of the queues behind a topic.
+"""Topic table: name -> number of queues, permission, attributes; the ids of a topic's queues, and who may see them.
 
 A parent topic has N ordinary queues. Each is a store queue named `topic \\x00 index`; a zero byte cannot occur in a
 topic name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's
 own field names) in the TOPIC state table.
 
-Invariant: the TOPIC record is written after the records that create its queues, so a topic that is durable has all its
-queues. Queues are only ever added; lowering a queue count hides the surplus from producers, never from readers.
-Loop thread only.
+Attributes are named as RocketMQ names them. A request writes changes as `+name=value,-name`; a topic keeps plain `name:
+value`.
+
+`ClientQueues`: RocketMQ's clients name a queue by (topic, queue id): a parent queue, or a light queue by its name. A
+topic that begins with %LMQ% is a light queue's own name and has the single queue 0; such a queue need not exist yet.
+`VisibleQueues`: staged rows, waiting messages and queues that do not exist look alike: nothing is there.
+
+Invariants: the TOPIC record is written after the records that create its queues, so a topic that is durable has all its
+queues. Queues are only ever added; lowering a queue count hides the surplus from producers, never from readers. A kept
+attribute is one of `ATTRIBUTES` with a value that its rule accepts, and one that is fixed at creation never changes
+afterwards. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from broker.topics.attributes import is_batch
-from remoting.protocol.errors import Refused
+from remoting.access.resources import of_topic
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
+
+QUEUE_TYPE = "queue.type"
+SIMPLE_QUEUE = "SimpleCQ"
+BATCH_QUEUE = "BatchCQ"
+RETENTION_MS = "retention.ms"
+RETENTION_BYTES = "retention.bytes"
+NUMBER_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """One attribute: the rule its value must keep, the sentence for one that does not, whether it may change later."""
+
+    accepts: Callable[[str], bool]
+    needed: str
+    fixed: bool = False
+
+
+def _one_of(*values: str, fixed: bool = False) -> Attribute:
+    return Attribute(values.__contains__, " or ".join(values), fixed)
+
+
+def _number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX
+
+
+ATTRIBUTES: dict[str, Attribute] = {
+    QUEUE_TYPE: _one_of(SIMPLE_QUEUE, BATCH_QUEUE, fixed=True),
+    RETENTION_MS: Attribute(_number, "a number of milliseconds, 0 for ever"),
+    RETENTION_BYTES: Attribute(_number, "a number of bytes, 0 without a limit"),
+    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "MIXED"),
+}
+"""Every attribute a topic of this broker can have; an unknown one is refused, because it would be a promise."""
+
+
+def parse_changes(text: str) -> dict[str, str | None]:
+    """Name -> new value, or None to remove it. Refused for a form that is neither `+name=value` nor `-name`."""
+    changes: dict[str, str | None] = {}
+    for part in filter(None, (piece.strip() for piece in text.split(","))):
+        sign, (name, equals, value) = part[0], part[1:].partition("=")
+        if sign not in "+-" or not name or (sign == "+") != bool(equals and value):
+            raise _refused(f"attribute change {part!r} is neither +name=value nor -name")
+        if name in changes:
+            raise _refused(f"attribute {name!r} is named twice")
+        changes[name] = value if sign == "+" else None
+    return changes
+
+
+def changed(kept: Mapping[str, str], text: str, *, created: bool) -> dict[str, str]:
+    """The attributes after a request's changes.
+
+    Raises:
+        Refused: an unknown name, a value outside its rule, or a change of what is fixed at creation.
+    """
+    result = dict(kept)
+    for name, value in parse_changes(text).items():
+        attribute = ATTRIBUTES.get(name)
+        if attribute is None:
+            raise _refused(f"attribute {name!r} is not supported here; there are: {', '.join(sorted(ATTRIBUTES))}")
+        if value is not None and not attribute.accepts(value):
+            raise _refused(f"attribute {name!r} is {attribute.needed}, not {value!r}")
+        if attribute.fixed and not created and value != result.get(name):
+            raise _refused(f"attribute {name!r} is fixed when the topic is created")
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = value
+    return result
+
+
+def is_batch(attributes: Mapping[str, str]) -> bool:
+    """True for a topic that takes batch records."""
+    return attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+
+
+def _refused(remark: str) -> Refused:
+    return Refused(ResponseCode.INVALID_PARAMETER, remark)
+
 
 PERMISSION_READ = 4
 PERMISSION_WRITE = 2
@@ -169,3 +256,69 @@ class Topics:
         self.version += 1
         for listener in self._listeners:
             listener(name, created)
+
+
+_LIGHT = names.LMQ_PREFIX.decode()
+
+
+def is_light(topic: str) -> bool:
+    """True for the name of a light queue."""
+    return topic.startswith(_LIGHT)
+
+
+class ClientQueues:
+    """Finds the queues that RocketMQ's clients name."""
+
+    def __init__(self, store: LogStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+
+    def find(self, topic: str, index: int) -> int | None:
+        """Store queue id; None for a light queue that no message has reached yet.
+
+        Raises:
+            Refused: TOPIC_NOT_EXIST, INVALID_PARAMETER for a queue number out of range.
+        """
+        if is_light(topic):
+            return self._store.queues.find(topic.encode())
+        ids = self._topics.queue_ids(self._topics.require(topic).name)
+        if not 0 <= index < len(ids):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER, f"queueId[{index}] is illegal, topic:[{topic}] has {len(ids)} queues"
+            )
+        return ids[index]
+
+    def require_readable(self, topic: str) -> None:
+        """Refused(NO_PERMISSION) when a parent topic may not be read."""
+        if not is_light(topic) and not self._topics.require(topic).permission & PERMISSION_READ:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden")
+
+
+class VisibleQueues:
+    """Every queue but those in `hidden`, which others keep."""
+
+    def __init__(self, store: LogStore, topics: Topics, hidden: Collection[int]) -> None:
+        self._store = store
+        self._topics = topics
+        self._hidden = hidden
+
+    def hidden(self, queue_id: int) -> bool:
+        """True for queue ids no reader gets an answer for: staged rows, and ids that do not exist."""
+        if queue_id in self._hidden:
+            return True
+        try:
+            self._store.queues.name(queue_id)
+        except LocalMisuse:
+            return True
+        return False
+
+    def end(self, queue_id: int) -> int:
+        """Confirmed end of a queue that readers may see; 0 for a queue that does not exist or is hidden."""
+        return 0 if self.hidden(queue_id) else self._store.reading.bounds(queue_id)[1]
+
+    def title(self, queue_id: int) -> str:
+        """The resource a queue is, for authorisation; empty for one that nobody may see."""
+        owner = self._topics.owner(queue_id)
+        if owner is not None:
+            return of_topic(owner[0])
+        return of_topic(self._store.queues.name(queue_id).decode()) if not self.hidden(queue_id) else ""

@@ -1,12 +1,69 @@
-"""The topic table survives restarts, never loses a queue, and refuses what RocketMQ refuses."""
+"""Topics, their attributes and their queues, and which queues a reader may see."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.topics.topics import Topics, TopicSettings
+from broker.topics.topics import (
+    ClientQueues,
+    Topics,
+    TopicSettings,
+    VisibleQueues,
+    changed,
+    is_batch,
+    is_light,
+    parse_changes,
+)
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
+
+
+def test_changes_are_added_and_removed() -> None:
+    kept = changed({}, "+queue.type=BatchCQ,+message.type=NORMAL", created=True)
+    assert kept == {"queue.type": "BatchCQ", "message.type": "NORMAL"}
+    assert is_batch(kept)
+    assert changed({}, "+retention.ms=1,+retention.bytes=0", created=False) == {
+        "retention.ms": "1", "retention.bytes": "0"
+    }  # fmt: skip
+    assert changed(kept, "-message.type", created=False) == {"queue.type": "BatchCQ"}
+    assert changed(kept, "", created=False) == kept
+    assert changed(kept, "+queue.type=BatchCQ", created=False) == kept, "saying the same again changes nothing"
+    assert not is_batch({})
+    assert not is_batch({"queue.type": "SimpleCQ"})
+
+
+def test_spaces_and_empty_pieces_do_not_matter() -> None:
+    assert parse_changes(" +message.type=FIFO , ,-queue.type") == {"message.type": "FIFO", "queue.type": None}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("queue.type=BatchCQ", "neither"),
+        ("+queue.type", "neither"),
+        ("+queue.type=", "neither"),
+        ("-queue.type=BatchCQ", "neither"),
+        ("+=BatchCQ", "neither"),
+        ("+", "neither"),
+        ("+message.type=FIFO,-message.type", "twice"),
+        ("+queue.type=RocksCQ", "SimpleCQ or BatchCQ"),
+        ("+colour=red", "not supported"),
+        ("+retention.ms=7d", "milliseconds"),
+        ("+retention.bytes=-1", "bytes"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, said: str) -> None:
+    with pytest.raises(Refused, match=said) as refused:
+        changed({}, text, created=True)
+    assert refused.value.code == ResponseCode.INVALID_PARAMETER
+
+
+@pytest.mark.parametrize(("kept", "text"), [({"queue.type": "BatchCQ"}, "+queue.type=SimpleCQ"),
+                                            ({"queue.type": "BatchCQ"}, "-queue.type"),
+                                            ({}, "+queue.type=BatchCQ")])  # fmt: skip
+def test_the_queue_type_is_fixed_at_creation(kept: dict[str, str], text: str) -> None:
+    with pytest.raises(Refused, match="fixed"):
+        changed(kept, text, created=False)
 
 
 def test_a_created_topic_has_its_queues_and_is_the_same_after_a_restart(bench) -> None:
@@ -68,3 +125,35 @@ def test_limits_and_names_are_refused_with_their_code(bench) -> None:
     with pytest.raises(Refused) as missing:
         topics.require("three")
     assert missing.value.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_parent_and_light_queues(running) -> None:
+    broker = running.broker
+    queues = ClientQueues(running.store, broker.topics.table)
+    broker.topics.table.put(TopicSettings(name="t", permission=2))
+    assert queues.find("t", 3) == broker.topics.table.queue_ids("t")[3]
+    assert is_light("%LMQ%x")
+    assert queues.find("%LMQ%x", 0) is None
+    queue_id = running.store.queues.open(b"%LMQ%x")
+    assert queues.find("%LMQ%x", 0) == queue_id
+    queues.require_readable("%LMQ%x")
+    for call, code in (
+        (lambda: queues.find("t", 4), ResponseCode.INVALID_PARAMETER),
+        (lambda: queues.find("none", 0), ResponseCode.TOPIC_NOT_EXIST),
+        (lambda: queues.require_readable("t"), ResponseCode.NO_PERMISSION),
+    ):
+        with pytest.raises(Refused) as refused:
+            call()
+        assert refused.value.code == code
+
+
+async def test_hidden_and_missing_queues_look_alike(running) -> None:
+    topics = running.broker.topics.table
+    topics.ensure("t", 1)
+    (queue_id,) = topics.queue_ids("t")
+    hidden: set[int] = set()
+    queues = VisibleQueues(running.store, topics, hidden)
+    assert (queues.hidden(queue_id), queues.end(queue_id), bool(queues.title(queue_id))) == (False, 0, True)
+    hidden.add(queue_id)
+    for one in (queue_id, 999_999):
+        assert (queues.hidden(one), queues.end(one)) == (True, 0)
