@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.reading.bounds import BoundsRequests
 from broker.reading.long_poll import LongPolls
-from broker.reading.pull import FilteredPullRequests, PullRequests
+from broker.reading.pull import PullRequests
 from broker.requests.tools import Feature, RequestTools
 from remoting.batches.unpack import Unpacker
 
@@ -26,10 +26,8 @@ class ReadingFeature(Feature):
         self.long_polls = LongPolls(
             waiters_max=limits.parked_requests_max, wait_ms_max=limits.long_poll_ms_max, may_answer=may_answer
         )
-        pulls = PullRequests(tools, visible=topics.visible)
         self._requests = (
-            pulls,
-            FilteredPullRequests(tools, pulls=pulls, visible=topics.visible),
+            PullRequests(tools, visible=topics.visible),
             BoundsRequests(tools, topics=topics.table, long_polls=self.long_polls),
         )
         topics.table.on_change(lambda _name, _created: self.long_polls.wake_all())

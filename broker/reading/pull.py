@@ -37,6 +37,7 @@ from remoting.protocol.bodies.pull_body import (
     STATUS_OK,
     PulledRange,
     QueueRecords,
+    RangeWant,
     decode_multi_pull,
     decode_range_pull,
     decode_records_at,
@@ -54,7 +55,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.requests.tools import RequestTools
-    from broker.topics.queues import VisibleQueues
+    from broker.topics.topics import VisibleQueues
 
 QUEUES_PER_PULL_MAX = 100_000
 """Queues of one MULTI_PULL; more are refused."""
@@ -62,6 +63,8 @@ POSITIONS_PER_REQUEST_MAX = 100_000
 """Positions of one RECORDS_AT; more are refused."""
 RANGE_COUNT_MAX = 1_000_000
 """Records of one RANGE_PULL; the rest comes with the next."""
+UNREADABLE = "unreadable"
+"""Why a record is withheld whose sizes contradict each other: its topic is unknown."""
 
 
 class PullRequests:
@@ -77,6 +80,7 @@ class PullRequests:
             Code.MULTI_PULL: self.multi_pull,
             Code.RANGE_PULL: self.range_pull,
             Code.RECORDS_AT: self.records_at,
+            Code.FILTERED_PULL: self.filtered_pull,
         }
 
     def multi_pull(self, peer: Peer, command: Command) -> Command:
@@ -87,7 +91,7 @@ class PullRequests:
         room = self._tools.config.limits.pull_bytes_max
         results = []
         for want in wants:
-            self.authorize_queue(peer, command, want.queue_id)
+            self._authorize_queue(peer, command, want.queue_id)
             # At least one record, so that a queue whose next record is larger than its wish still moves.
             bytes_max = min(want.max_bytes, room) if room > 0 else 0
             result = self._read(want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max)
@@ -99,19 +103,40 @@ class PullRequests:
     def range_pull(self, peer: Peer, command: Command) -> Command:
         """Records of one queue in [offset, end offset), with the start of each record in the blob."""
         want = decode_range_pull(command.body)
-        self.authorize_queue(peer, command, want.queue_id)
-        if self._visible.hidden(want.queue_id):
-            return command.reply(body=encode_range_pull_reply(no_queue(want.queue_id)))
-        bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
-        try:
-            found = self._tools.store.reading.read_range(
-                want.queue_id, want.offset, RANGE_COUNT_MAX, bytes_max, want.end_offset
-            )
-        except UnreadableOffsets as error:
-            return command.reply(body=encode_range_pull_reply(self.damaged(want.queue_id, error)))
+        self._authorize_queue(peer, command, want.queue_id)
+        found = self._read_range(want, RANGE_COUNT_MAX)
+        if isinstance(found, QueueRecords):
+            return command.reply(body=encode_range_pull_reply(found))
         self._tools.metrics.messages_out.value += found.next_offset - found.first_offset
         self._tools.metrics.bytes_out.value += len(found.blob)
         return command.reply(body=range_reply(found))
+
+    def filtered_pull(self, peer: Peer, command: Command) -> Command:
+        """Records of one queue in [offset, end offset) that pass the request's filter."""
+        want = decode_filtered_pull(command.body)
+        judge = judge_for(want.row_filter)
+        readable = self._readable(peer, command, want)
+        found = self._read_range(want, judge.look_max)
+        if isinstance(found, QueueRecords):
+            return command.reply(body=_empty(found))
+        withheld: dict[str, int] = {}
+        pulled = filtered(found, judge, readable, withheld)
+        for reason, count in withheld.items():
+            self._tools.metrics.withheld.child(reason).value += count
+        self._tools.metrics.messages_out.value += pulled.count
+        self._tools.metrics.bytes_out.value += len(pulled.blob)
+        return command.reply(body=encode_filtered_reply(pulled))
+
+    def _read_range(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult | QueueRecords:
+        """The records of a range; without any, and with the status, where the queue is hidden or damaged."""
+        if self._visible.hidden(want.queue_id):
+            return no_queue(want.queue_id)
+        bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
+        reading = self._tools.store.reading
+        try:
+            return reading.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
+        except UnreadableOffsets as error:
+            return self._damaged(want.queue_id, error)
 
     def records_at(self, peer: Peer, command: Command) -> Command:
         """The records at log positions, in the order asked; what is gone, unconfirmed or staged is left out."""
@@ -155,7 +180,7 @@ class PullRequests:
         try:
             found = self._tools.store.reading.read(queue_id, offset, count_max, bytes_max)
         except UnreadableOffsets as error:
-            return self.damaged(queue_id, error)
+            return self._damaged(queue_id, error)
         return QueueRecords(
             queue_id,
             found.status,
@@ -166,16 +191,28 @@ class PullRequests:
             found.records,
         )
 
-    def damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
+    def _damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
         """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
         self._tools.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
         low, high = self._tools.store.reading.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
 
-    def authorize_queue(self, peer: Peer, command: Command, queue_id: int) -> None:
+    def _authorize_queue(self, peer: Peer, command: Command, queue_id: int) -> None:
         """Return when the peer may read a queue; raises Refused."""
         if not self._tools.authorizer.open:
             self._tools.authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
+
+    def _readable(self, peer: Peer, command: Command, want: FilteredWant) -> TopicJudge | None:
+        """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some
+        of them, those: then what judges a topic is returned.
+        """
+        if self._tools.authorizer.open:
+            return None
+        filters = decode_row_filter(want.row_filter).mqtt
+        if not filters:
+            self._authorize_queue(peer, command, want.queue_id)
+            return None
+        return self._tools.authorizer.readable(peer, command, filters)
 
     def _count_out(self, results: list[QueueRecords]) -> None:
         for result in results:
@@ -201,59 +238,6 @@ def range_reply(found: RangeResult) -> bytes:
 def no_queue(queue_id: int) -> QueueRecords:
     """The answer for a queue that does not exist, or that nobody may see."""
     return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
-
-
-UNREADABLE = "unreadable"
-"""Why a record was withheld whose sizes contradict each other: what topic it has is unknown."""
-
-
-class FilteredPullRequests:
-    """Answers FILTERED_PULL."""
-
-    def __init__(self, tools: RequestTools, *, pulls: PullRequests, visible: VisibleQueues) -> None:
-        self._tools = tools
-        self._pulls = pulls
-        self._visible = visible
-
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            Code.FILTERED_PULL: self.filtered_pull,
-        }
-
-    def filtered_pull(self, peer: Peer, command: Command) -> Command:
-        """Records of one queue in [offset, end offset) that pass the request's filter."""
-        want = decode_filtered_pull(command.body)
-        judge = judge_for(want.row_filter)
-        readable = self._authorize(peer, command, want)
-        if self._visible.hidden(want.queue_id):
-            return command.reply(body=_empty(no_queue(want.queue_id)))
-        bytes_max = min(want.max_bytes, self._tools.config.limits.pull_bytes_max)
-        try:
-            found = self._tools.store.reading.read_range(
-                want.queue_id, want.offset, judge.look_max, bytes_max, want.end_offset
-            )
-        except UnreadableOffsets as error:
-            return command.reply(body=_empty(self._pulls.damaged(want.queue_id, error)))
-        withheld: dict[str, int] = {}
-        pulled = filtered(found, judge, readable, withheld)
-        for reason, count in withheld.items():
-            self._tools.metrics.withheld.child(reason).value += count
-        self._tools.metrics.messages_out.value += pulled.count
-        self._tools.metrics.bytes_out.value += len(pulled.blob)
-        return command.reply(body=encode_filtered_reply(pulled))
-
-    def _authorize(self, peer: Peer, command: Command, want: FilteredWant) -> TopicJudge | None:
-        """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some
-        of them, those: then what judges a topic is returned.
-        """
-        if self._tools.authorizer.open:
-            return None
-        filters = decode_row_filter(want.row_filter).mqtt
-        if not filters:
-            self._pulls.authorize_queue(peer, command, want.queue_id)
-            return None
-        return self._tools.authorizer.readable(peer, command, filters)
 
 
 def judge_for(encoded: bytes) -> Judge:
