@@ -9,7 +9,7 @@ import pytest
 
 from mqtt_bridge.app import BridgeApp
 from mqtt_bridge.config import BridgeConfig, RuleConfig
-from remoting.client.master_connection import MasterConnection
+from remoting.client.uplink import MasterConnection
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 from tests.unit.mqtt_bridge.rig import client, connection, installation, reading, until

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting.client.endpoint import Endpoint, connect
-from remoting.client.master_connection import MasterConnection
+from remoting.client.uplink import MasterConnection
 from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.bodies.route_body import encode_body
 from remoting.protocol.errors import LocalMisuse

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from remoting import inprocess
-from remoting.client.master_connection import MasterConnection
 from remoting.client.masters import Masters
-from remoting.client.uplink import Uplink
+from remoting.client.uplink import MasterConnection, Uplink
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import ConnectionLost, NotMaster
+from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
 
 REFUSAL = NotMaster(Command(9101, remark="a replica"))
 
@@ -84,3 +85,131 @@ async def test_the_master_of_a_group_is_followed():
     await uplink.connection.close()
     assert await closed.get() == "closed by this side"
     await uplink.close()
+
+
+class Group:
+    """A controller `c` and brokers of one group, of which one is the master."""
+
+    def __init__(self):
+        self.master = "b1"
+        self.known = "b1"
+        self.begun = set()
+        self.silent = set()
+        self.asked = []
+        self.hints = True
+
+    async def dial(self, name):
+        connection = inprocess.connect(lambda peer, command: self.answer(name, command))
+        connection.address = name
+        return connection
+
+    def answer(self, name, command):
+        if command.code == RequestCode.GET_BROKER_CLUSTER_INFO:
+            table = {"g": BrokerData("C", "g", {0: self.known})}
+            return command.reply(body=encode_body(ClusterInfo(table, {"C": ["g"]})))
+        self.asked.append((name, command.body))
+        if name in self.silent:
+            return None
+        if name == self.master:
+            return command.reply(body=name.encode())
+        fields = {"masterAddress": self.master if self.hints else "", "masterEpoch": "2"}
+        if name in self.begun:
+            fields["outcome"] = "unknown"
+        return command.reply(ResponseCode.NOT_MASTER, "not me", fields)
+
+    def uplink(self):
+        """A line that dials again at once, and the connection on it."""
+        return Uplink(self.dial, masters=Masters(["c"], "g", dial=self.dial), pause_first_ms=1)
+
+
+def begun(group):
+    """The way to the group's master, and what requests go through."""
+    uplink = group.uplink()
+    uplink.line.start()
+    assert isinstance(uplink.connection, MasterConnection)
+    return uplink, uplink.connection
+
+
+async def test_a_refused_request_is_made_again_at_the_master():
+    """The broker's own hint leads there; the caller sees the answer only, its command can be sent twice."""
+    group = Group()
+    uplink, connection = begun(group)
+    assert (await connection.request(Command(1, body=b"x"))).body == b"b1"
+    group.master = "b2"
+    assert (await connection.request(Command(1, body=b"y"))).body == b"b2"
+    assert group.asked == [("b1", b"x"), ("b1", b"y"), ("b2", b"y")]
+    await uplink.close()
+
+
+async def test_without_a_hint_it_asks_until_somebody_knows():
+    """The controller still names the old one for a while."""
+    group = Group()
+    group.hints = False
+    group.master = ""
+    uplink, connection = begun(group)
+    waiting = asyncio.ensure_future(connection.request(Command(1)))
+    while len(group.asked) < 3:
+        await asyncio.sleep(0.001)
+    group.master = group.known = "b2"
+    assert (await waiting).body == b"b2"
+    await uplink.close()
+
+
+async def test_what_was_begun_is_the_callers_to_repeat():
+    """It may have been carried out: as when a connection breaks; the next request goes to the new master."""
+    group = Group()
+    group.begun.add("b1")
+    group.master = "b2"
+    uplink, connection = begun(group)
+    with pytest.raises(NotMaster) as caught:
+        await connection.request(Command(1))
+    assert isinstance(caught.value, ConnectionLost)
+    assert caught.value.is_begun
+    assert (await connection.request(Command(1))).body == b"b2"
+    await uplink.close()
+
+
+async def test_the_time_limit_holds_over_all_attempts():
+    """Nobody leads: the request ends, in time."""
+    group = Group()
+    group.master = ""
+    uplink, connection = begun(group)
+    with pytest.raises((RequestTimeout, ConnectionLost)):
+        await connection.request(Command(1), timeout_ms=50)
+    await uplink.close()
+
+
+async def test_a_master_that_stands_still_is_looked_for_elsewhere():
+    """A time limit that passes makes it ask the controllers, which know of another one."""
+    group = Group()
+    group.silent.add("b1")
+    uplink, connection = begun(group)
+    await uplink.line.wait_up(5_000)
+    group.master = group.known = "b2"
+    with pytest.raises(RequestTimeout):
+        await connection.request(Command(1), timeout_ms=20)
+    while uplink.line.connected_to != "b2":
+        await asyncio.sleep(0)
+    assert (await connection.request(Command(1))).body == b"b2"
+    await uplink.close()
+
+
+async def test_a_call_hears_of_the_refusal_and_the_next_goes_to_the_master():
+    """Callbacks are not called twice, so nothing is repeated for them."""
+    group = Group()
+    group.master = "b2"
+    uplink, connection = begun(group)
+    await uplink.line.wait_up(5_000)
+    answers = asyncio.Queue()
+    connection.call(Command(1), lambda response, error: answers.put_nowait((response, error)))
+    response, error = await answers.get()
+    assert response is None
+    assert isinstance(error, NotMaster)
+    assert (await connection.request(Command(1))).body == b"b2"
+    connection.call(Command(1), lambda response, error: answers.put_nowait((response, error)))
+    response, error = await answers.get()
+    assert error is None
+    assert response.body == b"b2"
+    await uplink.close()
+    with pytest.raises(ConnectionLost):
+        connection.call(Command(1), lambda response, error: None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from remoting.client.connection import SocketConnection
-from remoting.client.master_connection import MasterConnection
 from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.uplink import MasterConnection
 from remoting.inprocess import InProcessConnection, InProcessPeer
 from remoting.server.peer import SocketPeer
 from remoting.transport.contracts import Connection, Peer
