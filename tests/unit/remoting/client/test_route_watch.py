@@ -45,7 +45,7 @@ class Controllers:
 
 async def test_answer_and_pushes_are_heard_and_rubbish_is_not(monkeypatch):
     """A push that cannot be read and one of another code change nothing; a lost connection is made again."""
-    monkeypatch.setattr(route_watch, "PAUSE_S", 0.001)
+    monkeypatch.setattr(route_watch, "PAUSE_MS", 1)
     controllers, heard = Controllers(), asyncio.Queue()
     watch = RouteWatch(["c:1"], heard.put_nowait, dial=controllers.dial)
     watch.start()
@@ -65,7 +65,7 @@ async def test_answer_and_pushes_are_heard_and_rubbish_is_not(monkeypatch):
 
 async def test_who_is_away_is_tried_again_and_who_does_not_know_the_code_rarely(monkeypatch):
     """The others are heard meanwhile."""
-    monkeypatch.setattr(route_watch, "PAUSE_S", 0.001)
+    monkeypatch.setattr(route_watch, "PAUSE_MS", 1)
     controllers, heard = Controllers(), asyncio.Queue()
     controllers.away.add("away:1")
     controllers.refuse.add("old:1")
@@ -80,7 +80,7 @@ async def test_who_is_away_is_tried_again_and_who_does_not_know_the_code_rarely(
 
 async def test_a_controller_is_asked_again_after_a_while_and_at_once_when_told(monkeypatch):
     """A push that was lost with a connection costs seconds; one that does not answer any more is dialled again."""
-    monkeypatch.setattr(route_watch, "PAUSE_S", 0.001)
+    monkeypatch.setattr(route_watch, "PAUSE_MS", 1)
     monkeypatch.setattr(route_watch, "ASK_EVERY_S", 60.0)
     monkeypatch.setattr(route_watch, "SUBSCRIBE_TIMEOUT_MS", 20)
     controllers, heard = Controllers(), asyncio.Queue()
