@@ -13,7 +13,7 @@ from typing import Any
 from mqtt_bridge.config import IN, OUT, BridgeConfig, ConnectionConfig
 from mqtt_bridge.direction import Direction
 from mqtt_bridge.metrics import BridgeMetrics
-from mqtt_bridge.receiver import Receiver
+from mqtt_bridge.receiver import PeerReceiver
 from mqtt_bridge.sender import Sender
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls
@@ -81,6 +81,6 @@ class BridgeApp:
             sender = Sender(connection, name, line, clock, metrics)
             ways.append(Direction(OUT, connection, name, sender, clock, metrics))
         if any(rule.comes_in for rule in connection.rules):
-            receiver = Receiver(connection, name, line, clock, metrics)
+            receiver = PeerReceiver(connection, name, line, clock, metrics)
             ways.append(Direction(IN, connection, name, receiver, clock, metrics))
         return ways

@@ -2,17 +2,11 @@
 
 Invariant: at most one connection to the peer exists in a direction; whatever ends it is said with its reason, once per
 reason while it lasts. Loop rule: all on the loop's thread.
-
-How long to wait before the next attempt: doubling pauses with a spread, short again after success.
-
-Invariant: a pause is at least half of its step and at most the step, so that many bridges do not dial in time with each
-other. Pure; the spread comes from outside.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -20,30 +14,10 @@ from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.message import client_id
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
+from remoting.client.master_link import Backoff
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.logs import get_logger
-
-
-class JitteredBackoff:
-    """Pauses in milliseconds, from `first_ms` to `last_ms`."""
-
-    def __init__(self, first_ms: int, last_ms: int, spread: Callable[[], float]) -> None:
-        """`spread` gives numbers 0..1."""
-        self._first_ms = min(first_ms, last_ms)
-        self._last_ms = last_ms
-        self._step_ms = self._first_ms
-        self._spread = spread
-
-    def succeeded(self) -> None:
-        """The next failure is a first one."""
-        self._step_ms = self._first_ms
-
-    def pause_ms(self) -> float:
-        """How long to wait now."""
-        step_ms, self._step_ms = self._step_ms, min(2 * self._step_ms, self._last_ms)
-        return step_ms * (0.5 + 0.5 * self._spread())
-
 
 STEADY_MS = 5_000
 """A connection that lasted this long makes the next failure a first one."""
@@ -86,9 +60,10 @@ class Direction:
         self._client_id = client_id(installation, config, direction)
         self._work = work
         self._clock = clock
-        self._backoff = JitteredBackoff(
-            config.reconnect_delay_ms_min, config.reconnect_delay_ms_max, lambda: clock.monotonic_ns() % 997 / 997
-        )
+        first_ms, ms_max = config.reconnect_delay_ms_min, config.reconnect_delay_ms_max
+        # Each pause is 0.5 to 1 of its step, so that many bridges do not dial in step.
+        spread = lambda: 0.5 + 0.5 * (clock.monotonic_ns() % 997 / 997)  # noqa: E731
+        self._backoff = Backoff(min(first_ms, ms_max), ms_max, spread=spread)
         self._task: asyncio.Task[None] | None = None
         self._log = get_logger("bridge")
         self._connects = metrics.connects.child(config.name, direction)
@@ -114,15 +89,18 @@ class Direction:
 
     async def _keep_up(self) -> None:
         while True:
-            began_ns = self._clock.monotonic_ns()
+            began_ms = self._clock.monotonic_ns() / 1_000_000
             try:
                 await self._work.prepare()
                 await self._connection()
             except (LightMQError, OSError) as error:
                 self._ended(str(error))
-            if self._clock.monotonic_ns() - began_ns >= STEADY_MS * 1_000_000:
-                self._backoff.succeeded()
-            await asyncio.sleep(self._backoff.pause_ms() / 1000)
+            now_ms = self._clock.monotonic_ns() / 1_000_000
+            if now_ms - began_ms >= STEADY_MS:
+                self._backoff.reached()
+            pause_ms = self._backoff.failed(now_ms)
+            assert pause_ms is not None, "its patience has no end"
+            await asyncio.sleep(pause_ms / 1000)
             await self._poll()
 
     async def _connection(self) -> None:

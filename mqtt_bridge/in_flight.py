@@ -5,7 +5,8 @@ queue: `position` is the next offset to look at, `low` the lowest that is not se
 copies (to several topics of the peer); it is settled with the last of them. Copies are known by the packet id the MQTT
 library gave them. When the connection ends, everything unsettled is looked at again from `low`. Invariant: `low` never
 passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most `window` copies are on the
-way.
+way. The window of `remoting.client.in_flight` does not fit here: nothing is gathered or kept in memory, the peer
+acknowledges each copy in any order, and what is lost is read again from the log.
 
 Inbox: messages of the peer between their arrival and our acknowledgement: acknowledged in the order in which they came.
 Invariant: a message is acknowledged to the peer only when everything that came before it was stored (or needs no

@@ -6,6 +6,7 @@ Thread rule: written on the event loop's thread only.
 
 from __future__ import annotations
 
+from runtime.logs import get_logger
 from runtime.metrics import Registry
 
 IN, OUT = "in", "out"
@@ -57,4 +58,36 @@ class BridgeMetrics:
         )
         self.unconfirmed_bytes = gauge(
             "rocketmq_bridge_unconfirmed_bytes", "Bytes taken from the peer and not stored yet", ("connection",)
+        )
+
+
+class MessageCounts:
+    """What becomes of the messages of one direction of one connection: counted, and logged where one is lost."""
+
+    def __init__(self, metrics: BridgeMetrics, connection: str, direction: str) -> None:
+        self.passed = metrics.messages.child(connection, direction)
+        """Messages that reached the other side."""
+        self.repeated = metrics.repeated.child(connection, direction)
+        self._metrics = metrics
+        self._labels = {"connection": connection, "direction": direction}
+        self._log = get_logger(f"bridge.{direction}")
+
+    def drop(self, reason: str, *what: object) -> None:
+        """A message that will never reach the other side."""
+        self._metrics.dropped.child(*self._labels.values(), reason).value += 1
+        self._log.warning("message_dropped", **self._labels, reason=reason, what=what)
+
+    def expire(self) -> None:
+        """A message that expired before it was sent."""
+        self._metrics.dropped.child(*self._labels.values(), "expired").value += 1
+
+    def keep_back(self, reason: str) -> None:
+        """A message that is not sent on so that none goes in a circle."""
+        self._metrics.kept_back.child(*self._labels.values(), reason).value += 1
+
+    def skip(self, reason: str, topic: str, count: int) -> None:
+        """Messages that were deleted from the log before they were sent."""
+        self._metrics.skipped.child(self._labels["connection"], reason).value += count
+        self._log.warning(
+            "messages_skipped", connection=self._labels["connection"], topic=topic, reason=reason, messages=count
         )

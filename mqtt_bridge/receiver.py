@@ -1,16 +1,16 @@
-"""The way in: subscribes at the peer, appends what comes to our log, and acknowledges what our broker confirmed.
+"""The inbound direction: subscribes at the peer, appends what arrives to our log, acknowledges what is confirmed.
 
-The session at the peer is persistent: while we are away the peer keeps QoS 1 messages for us. A message is acknowledged
-when it is durable here; if our broker does not answer, the connection to the peer is given up, and the peer sends again
-what was not acknowledged. A message our broker will never take (its fault, not the broker's) is dropped, counted, said,
-and acknowledged, because it would otherwise stand in the way of all others.
-Invariant: acknowledged to the peer means stored here, or said to be dropped. Loop rule: all on the loop's thread.
+Appends go through a window of one frame (`remoting.client.in_flight`). The session at the peer is persistent: while the
+bridge is away the peer keeps QoS 1 messages for it. A message is acknowledged when it is durable here; if our broker
+does not answer, the connection to the peer is closed, and the peer sends again what was not acknowledged. A message
+that our broker will never accept is dropped, counted, logged and acknowledged, because it would block all others.
+Invariant: acknowledged to the peer means stored here, or dropped with a log event. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections.abc import Sequence
 
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
@@ -19,9 +19,10 @@ from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.in_flight import Arrived, Inbox
 from mqtt_bridge.mapping import InMapping, wrong_topic
 from mqtt_bridge.message import client_id, place_of, to_image, why_not_in
-from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
 from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
+from remoting.client.in_flight import InFlight, WindowLimits
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -32,13 +33,18 @@ from runtime.logs import get_logger
 
 APPEND_BYTES_MAX = 1024 * 1024
 """Bytes of one append request; a single message may exceed it."""
+APPEND_COUNT_MAX = 65_536
+"""Messages of one append request; bytes limit it long before."""
+APPENDS = WindowLimits(frame_items_max=APPEND_COUNT_MAX, frame_bytes_max=APPEND_BYTES_MAX)
+"""One append is in flight, so messages are stored in the order of their arrival. One that fails is not repeated: it
+ends the connection, and the peer sends again."""
 FAULTS_OF_A_MESSAGE = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER}
 )
 """Refusals that concern the message and would come again."""
 
 
-class Receiver:
+class PeerReceiver:
     """The `in` rules of one connection."""
 
     def __init__(
@@ -51,14 +57,13 @@ class Receiver:
         self._client = client_id(installation, config, IN).encode()
         self._mapping = InMapping(config.rules)
         self._inbox = Inbox()
-        self._waiting: deque[tuple[Arrived, bytes]] = deque()
+        self._window: InFlight[tuple[Arrived, bytes]] = InFlight(APPENDS)
         self._arrived = asyncio.Event()
         self._idle = asyncio.Event()
         self._has_subscribed = False
         self._storing: asyncio.Task[None] | None = None
         self._log = get_logger("bridge.in")
-        self._stored = metrics.messages.child(config.name, IN)
-        self._dropped, self._kept_back = metrics.dropped, metrics.kept_back
+        self._counts = MessageCounts(metrics, config.name, IN)
         metrics.unconfirmed_bytes.child(config.name, function=lambda: self._inbox.unconfirmed_bytes)
 
     async def run(self, peer: BridgeClient) -> None:
@@ -85,7 +90,7 @@ class Receiver:
     def listen(self, peer: BridgeClient) -> None:
         """A new connection: what the old one brought and was not stored comes again by the peer's session."""
         self._inbox = Inbox()
-        self._waiting.clear()
+        self._window = InFlight(APPENDS)
         peer.on_message = lambda message: self._take(peer, message)
 
     async def settle(self, deadline_s: float) -> None:
@@ -128,7 +133,8 @@ class Receiver:
         if made is None:
             self._done(peer, arrived)
         else:
-            self._waiting.append((arrived, made))
+            self._window.add((arrived, made), len(made))
+            self._window.press()
             self._arrived.set()
 
     def _image(self, message: MQTTMessage) -> bytes | None:
@@ -137,37 +143,35 @@ class Receiver:
         said = from_paho(getattr(message, "properties", None))
         reason = why_not_in(self._place, said.user) if said is not None else ""
         if reason:
-            self._kept_back.child(self._config.name, IN, reason).value += 1
+            self._counts.keep_back(reason)
             self._log.debug("message_not_stored", connection=self._config.name, topic=message.topic, reason=reason)
             return None
         target = self._mapping.target(topic, message.qos, retain=message.retain)
         if target is None:
-            self._drop("no_rule", message.topic)
+            self._counts.drop("no_rule", message.topic)
             return None
         wrong = wrong_topic(target.topic)
         if wrong:
-            self._drop("bad_topic", message.topic, wrong)
+            self._counts.drop("bad_topic", message.topic, wrong)
             return None
         try:
             now_ms = self._clock.now_ms()
             return to_image(target, bytes(message.payload), said, self._place, client=self._client, now_ms=now_ms)
         except LocalMisuse as error:
-            self._drop("too_large", message.topic, str(error))
+            self._counts.drop("too_large", message.topic, str(error))
             return None
 
     async def _store(self, peer: BridgeClient) -> None:
         while True:
-            while not self._waiting:
+            frame = self._window.take()
+            if frame is None:
                 self._arrived.clear()
                 await self._arrived.wait()
-            batch: list[tuple[Arrived, bytes]] = []
-            size_bytes = 0
-            while self._waiting and (not batch or size_bytes + len(self._waiting[0][1]) <= APPEND_BYTES_MAX):
-                batch.append(self._waiting.popleft())
-                size_bytes += len(batch[-1][1])
-            await self._append(peer, batch)
+                continue
+            await self._append(peer, frame.items)
+            self._window.stored(frame)
 
-    async def _append(self, peer: BridgeClient, batch: list[tuple[Arrived, bytes]]) -> None:
+    async def _append(self, peer: BridgeClient, batch: Sequence[tuple[Arrived, bytes]]) -> None:
         body = b"".join([made for _, made in batch])
         try:
             checked(await self._line.request(Command(RequestCode.APPEND_MANY, body=body), REQUEST_TIMEOUT_MS))
@@ -175,13 +179,13 @@ class Receiver:
             if error.code not in FAULTS_OF_A_MESSAGE:
                 raise
             if len(batch) == 1:
-                self._drop("refused", error.remark)
+                self._counts.drop("refused", error.remark)
                 self._done(peer, batch[0][0])
                 return
             for one in batch:
                 await self._append(peer, [one])
             return
-        self._stored.value += len(batch)
+        self._counts.passed.value += len(batch)
         for arrived, _ in batch:
             self._done(peer, arrived)
 
@@ -190,7 +194,3 @@ class Receiver:
         for packet_id in self._inbox.done(arrived):
             peer.acknowledge(packet_id)
         self._idle.set()
-
-    def _drop(self, reason: str, *what: object) -> None:
-        self._dropped.child(self._config.name, IN, reason).value += 1
-        self._log.warning("message_dropped", connection=self._config.name, direction=IN, reason=reason, what=what)

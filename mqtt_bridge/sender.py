@@ -20,7 +20,7 @@ from mqtt_bridge.in_flight import Cursor, Key, Outbox
 from mqtt_bridge.log_reader import LogReader
 from mqtt_bridge.mapping import OutMapping, wrong_topic
 from mqtt_bridge.message import EXPIRED, REASONS, OutgoingCopy, outgoing, place_of
-from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
 from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.records.record import RecordView
@@ -53,9 +53,7 @@ class Sender:
         self._begun = False
         self._stopping = False
         self._log = get_logger("bridge.out")
-        self._sent = metrics.messages.child(config.name, OUT)
-        self._repeated = metrics.repeated.child(config.name, OUT)
-        self._dropped, self._kept_back, self._skipped = metrics.dropped, metrics.kept_back, metrics.skipped
+        self._counts = MessageCounts(metrics, config.name, OUT)
         metrics.lag.child(config.name, function=lambda: self._reader.lag)
         metrics.in_flight.child(config.name, function=lambda: self.outbox.in_flight)
 
@@ -96,7 +94,7 @@ class Sender:
                 task.cancel()
             await asyncio.gather(ended, *work, return_exceptions=True)
             self._peer = None
-            self._repeated.value += self.outbox.in_flight
+            self._counts.repeated.value += self.outbox.in_flight
             self.outbox.rewind()
 
     async def poll(self) -> None:
@@ -124,10 +122,7 @@ class Sender:
     async def _send_some(self, key: Key, cursor: Cursor) -> None:
         records, following, missing, count = await self._reader.read(key, cursor)
         if missing:
-            self._skipped.child(self._config.name, missing).value += count
-            self._log.warning(
-                "messages_skipped", connection=self._config.name, topic=key[0], reason=missing, messages=count
-            )
+            self._counts.skip(missing, key[0], count)
         now_ms = self._clock.now_ms()
         for offset, record in records:
             await self._send_record(cursor, offset, record, now_ms)
@@ -156,7 +151,7 @@ class Sender:
         if wrong_topic(target.topic):
             reason = "bad_topic"
         if reason:
-            self._drop(reason, target.topic)
+            self._counts.drop(reason, target.topic)
             return False
         qos, retain = min(target.qos, welcome.qos_max), target.retain and welcome.retain
         if (qos, retain) != (target.qos, target.retain):
@@ -165,9 +160,9 @@ class Sender:
 
     def _not_sent(self, reason: str, record: RecordView) -> None:
         if reason in REASONS:
-            self._kept_back.child(self._config.name, OUT, reason).value += 1
+            self._counts.keep_back(reason)
         elif reason == EXPIRED:
-            self._dropped.child(self._config.name, OUT, EXPIRED).value += 1
+            self._counts.expire()
         self._log.debug("message_not_sent", connection=self._config.name, topic=record.mqtt_topic, reason=reason)
 
     def _answered(self, packet_id: int, code: int) -> None:
@@ -184,16 +179,12 @@ class Sender:
                 assert self._peer is not None
                 self._peer.give_up(f"the peer refused a message: {reason}")
                 return
-            self._drop("peer_refused", place[0].queue_id, place[1], code_in_words(PacketTypes.PUBACK, code))
+            self._counts.drop("peer_refused", place[0].queue_id, place[1], code_in_words(PacketTypes.PUBACK, code))
         else:
-            self._sent.value += 1
+            self._counts.passed.value += 1
         self._refusals.pop(place, None)
         self.outbox.settled(packet_id)
         self._settled.set()
-
-    def _drop(self, reason: str, *what: object) -> None:
-        self._dropped.child(self._config.name, OUT, reason).value += 1
-        self._log.warning("message_dropped", connection=self._config.name, direction=OUT, reason=reason, what=what)
 
     async def _commit(self) -> None:
         while True:

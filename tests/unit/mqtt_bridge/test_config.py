@@ -9,7 +9,7 @@ import pytest
 
 from lightmq.configuration import load_configuration
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
-from mqtt_bridge.direction import JitteredBackoff
+from remoting.client.master_link import Backoff
 from runtime.config.tables import ConfigError
 
 OUT = RuleConfig(filter="#", local_prefix="a/")
@@ -124,5 +124,5 @@ def test_circles_are_refused_with_3_1_1_and_only_there() -> None:
 def test_a_peer_that_answers_again_is_found_within_five_seconds() -> None:
     """However long it was away: a pause and an attempt together are shorter by default."""
     config = ConnectionConfig(name="p", host="h", rules=(RuleConfig(filter="#"),))
-    backoff = JitteredBackoff(config.reconnect_delay_ms_min, config.reconnect_delay_ms_max, lambda: 1.0)
-    assert max(backoff.pause_ms() for _ in range(100)) <= 4_000
+    backoff = Backoff(config.reconnect_delay_ms_min, config.reconnect_delay_ms_max)
+    assert max(backoff.failed(0) or 0 for _ in range(100)) <= 4_000
