@@ -27,6 +27,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.transport.failures import split_address
+from spark_connector.brokers.masters import masters_at
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro import AvroDecoder, plan_avro
 from spark_connector.decode.ddl import parse_columns
@@ -171,7 +172,8 @@ def _ask_births(address: str, nodes: int) -> None:
         for begin in range(0, len(entries), 500):
             part = b"".join(entries[begin : begin + 500])
             assert connection.request(Command(RequestCode.APPEND_MANY, body=part)).code == 0
-    births = Births(parse_read({"mqttFilter": "#", "nameServer": address}), {"b": split_address(address)})
+    options = parse_read({"mqttFilter": "#", "nameServer": address})
+    births = Births(options, masters_at({"b": split_address(address)}, options))
     now_ms = time.time_ns() // 1_000_000
     for name, high in (("first contact", 1 << 40), ("a look for news", 1 << 41)):
         wall, begun = time.perf_counter(), time.process_time()

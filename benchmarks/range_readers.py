@@ -157,7 +157,7 @@ def pull(port: int, use_readers: str) -> None:
     print("ready", flush=True)
     rows, begun = 0, time.perf_counter()
     while sys.stdin.readline() == "go\n":
-        for _, pulled in RangeFetcher(work, watch.addresses, options, readers).pulls():
+        for _, pulled in RangeFetcher(work, watch.masters, options, readers).pulls():
             rows += pulled.count
         print(json.dumps({"rows": rows, "seconds": time.perf_counter() - begun}), flush=True)
 

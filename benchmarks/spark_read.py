@@ -161,7 +161,7 @@ def decode_us(server: str, chosen: dict[str, str]) -> float:
     key = max(bounds, key=lambda one: bounds[one].max)
     work = [QueueRange(key, bounds[key].id, bounds[key].min, min(bounds[key].max, DECODE_ROWS_MAX))]
     used, rows = 0.0, 0
-    for current, pulled in RangeFetcher(work, watch.addresses, options).pulls():
+    for current, pulled in RangeFetcher(work, watch.masters, options).pulls():
         begun = time.process_time()
         rows += sum(batch.num_rows for batch in decode_range(pulled, current, arrow_schema(schema)))
         used += time.process_time() - begun

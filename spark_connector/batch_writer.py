@@ -45,7 +45,7 @@ class BatchWriter:
             home = sink_home(self._app_id, parsed)
             if batch_id <= home.last_batch:
                 check_replay(self._app_id, batch_id, home.last_batch)
-                finish_batch(home, self._app_id, batch_id, parsed)
+                finish_batch(home, self._app_id, batch_id)
                 return
         frame.write.format("rocketmq").mode("append").options(**options).save()
 

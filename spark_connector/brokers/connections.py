@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from remoting.client.blocking import BlockingConnection
 from remoting.client.tls import ClientTls
@@ -20,12 +21,15 @@ from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import TlsFailed, checked, join_address, not_master
 from remoting.transport.signature import Signer
-from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, phrase
 from spark_connector.options.option_table import ConnectionOptions
 
 IDLE_PER_ADDRESS_MAX = 4
 """Idle connections kept per address and process; more are closed."""
 
+NAME_SERVER = " (the option 'nameServer')"
+
+Answer = TypeVar("Answer")
 Address = tuple[str, int]
 Manner = tuple[Signer | None, ClientTls | None]
 """How a connection speaks: what signs on it, and TLS."""
@@ -107,52 +111,45 @@ class Pool:
 POOL = Pool()
 
 
-def say_address(address: Address) -> str:
-    """`host:port` for people."""
-    return join_address(*address)
+def repeated(once: Callable[[], Answer], address: Callable[[], Address], options: ConnectionOptions) -> Answer:
+    """Do `once` until it succeeds, with the pauses and as often as the options say.
 
-
-def ask(
-    address: Address,
-    command: Command,
-    options: ConnectionOptions,
-    *,
-    refusal_is_error: bool = True,
-    while_silent: Callable[[], None] | None = None,
-) -> Command:
-    """Send one request that may safely be repeated and return its answer.
-
-    `while_silent` is called while nothing is heard and before each repetition; what it raises ends the question. Raises
-    BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a "no" unless the caller
-    wants to look at the code itself.
+    Raises BrokerUnreachable naming the address once the retries are used up; a refusal is not repeated.
     """
     failure: Exception | None = None
     for attempt in range(options.fetch_retries + 1):
         if attempt:
             time.sleep(options.fetch_retry_interval_ms / 1000)
-            if while_silent is not None:
-                while_silent()
         try:
-            with POOL.borrow(
-                address,
-                options.pull_timeout_ms,
-                signer=options.signer,
-                tls=options.client_tls,
-                while_silent=while_silent,
-            ) as connection:
-                reply = connection.request(command)
-            return check(reply, address) if refusal_is_error else reply
+            return once()
         except (LocalMisuse, BrokerRefused):
             raise
-        except BrokerMoved:  # asking here again does not help, asking the name server does
-            POOL.forget(address)
-            raise
-        except TlsFailed as refused:  # a certificate does not get better by asking again
+        except TlsFailed as refused:  # asking again does not change a certificate
             raise BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')") from refused
         except (OSError, LightMQError) as caught:
-            POOL.forget(address)
             failure = caught
-    raise unreachable(address, failure, options)
+    raise unreachable(address(), failure, options)
+
+
+def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:
+    """Send one request that may safely be repeated to a name server and return its answer.
+
+    Raises BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a refusal, unless
+    the caller wants to read the code itself.
+    """
+
+    def once() -> Command:
+        try:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
+                return connection.request(command)
+        except (OSError, LightMQError):
+            POOL.forget(address)
+            raise
+
+    reply = repeated(once, lambda: address, options)
+    return check(reply, address) if refusal_is_error else reply
 
 
 def check(reply: Command, address: Address) -> Command:
@@ -160,17 +157,18 @@ def check(reply: Command, address: Address) -> Command:
 
     Raises BrokerMoved when the broker is not the master of its group any more.
     """
+    where = join_address(*address)
     if not_master(reply) is not None:
-        raise BrokerMoved(f"the broker at {say_address(address)} is not the master of its group: {reply.remark}")
+        raise BrokerMoved(f"the broker at {where} is not the master of its group: {reply.remark}")
     try:
         return checked(reply)
     except Refused as refusal:
-        raise BrokerRefused(f"the broker at {say_address(address)} refused: {refusal}", refusal.code) from None
+        raise BrokerRefused(f"the broker at {where} refused: {refusal}", refusal.code) from None
 
 
 def unreachable(address: Address, failure: Exception | None, options: ConnectionOptions) -> BrokerUnreachable:
     """Return the error for an address that did not answer after all attempts."""
+    reason = "" if failure is None else phrase(failure).removesuffix(NAME_SERVER)
     return BrokerUnreachable(
-        f"no answer from {say_address(address)} after {options.fetch_retries + 1} attempts: {failure} "
-        "(the option 'nameServer')"
+        f"no answer from {join_address(*address)} after {options.fetch_retries + 1} attempts: {reason}{NAME_SERVER}"
     )

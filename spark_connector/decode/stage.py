@@ -21,7 +21,7 @@ from spark_connector.queues import QueueKey
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from spark_connector.brokers.connections import Address
+    from spark_connector.brokers.masters import GroupMaster
     from spark_connector.decode.decoded import Decoded
 
 POSITION = "_position"
@@ -63,9 +63,9 @@ class DecodeStage:
         types[POSITION] = StructField(POSITION, LongType())
         return StructType([types[name] for name in dict.fromkeys([*shown, *needed])])
 
-    def open(self, options: ReadOptions, addresses: Mapping[str, Address]) -> StageTask:
+    def open(self, options: ReadOptions, masters: Mapping[str, GroupMaster]) -> StageTask:
         """Make the decoder, in the task."""
-        return StageTask(self, open_decoder(self.decoding, self.fields, options, addresses))
+        return StageTask(self, open_decoder(self.decoding, self.fields, options, masters))
 
 
 class StageTask:
@@ -135,7 +135,7 @@ def plan_stage(schema: StructType, options: ReadOptions, sample: Sample) -> tupl
 
 
 def open_decoder(
-    decoding: Decoding, fields: StructType, options: ReadOptions, addresses: Mapping[str, Address]
+    decoding: Decoding, fields: StructType, options: ReadOptions, masters: Mapping[str, GroupMaster]
 ) -> BodyDecoder:
     """Make what decodes the bodies of one task."""
     from spark_connector.columns.arrow import arrow_schema
@@ -156,4 +156,4 @@ def open_decoder(
     from spark_connector.decode.sparkplug.births import Births
     from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
 
-    return SparkplugDecoder(schema, Births(options, addresses))
+    return SparkplugDecoder(schema, Births(options, masters))

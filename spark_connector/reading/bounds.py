@@ -18,7 +18,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
 from spark_connector.brokers.connections import Address
-from spark_connector.brokers.masters import ask_master, find_brokers
+from spark_connector.brokers.masters import GroupMaster, find_masters
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.queues import QueueKey
@@ -31,14 +31,14 @@ class BoundsWatch:
     def __init__(self, options: ConnectionOptions, selection: Selection) -> None:
         self._options = options
         self._selection = selection
-        self._brokers: list[Address] = []
-        self._replies: dict[Address, dict[tuple[str | None, tuple[str, ...]], QueueBoundsReply]] = {}
-        """What each broker last said to each question, the latest last."""
-        self._keys: dict[Address, dict[int, QueueKey]] = {}
-        self._last: dict[tuple[Address, str | None], tuple[bytes, QueueBoundsReply, dict[QueueKey, Bounds]]] = {}
-        """The last answer to each question: one that says the same again costs nothing."""
-        self.addresses: dict[str, Address] = {}
-        """Broker group → address, for the tasks."""
+        self._groups: list[GroupMaster] = []
+        self._replies: dict[str, dict[tuple[str | None, tuple[str, ...]], QueueBoundsReply]] = {}
+        """The last reply of each group to each request, the latest last."""
+        self._keys: dict[str, dict[int, QueueKey]] = {}
+        self._last: dict[tuple[str, str | None], tuple[bytes, QueueBoundsReply, dict[QueueKey, Bounds]]] = {}
+        """The last answer to each request: an equal one is not decoded again."""
+        self.masters: dict[str, GroupMaster] = {}
+        """Broker group → its master."""
         self.readers: dict[str, Address] = {}
         """Broker group → address of processes beside it that serve ranges too, where it has some."""
         self.present: set[str] = set()
@@ -48,9 +48,9 @@ class BoundsWatch:
         """Ask everything now."""
         self.present.clear()
         found: dict[QueueKey, Bounds] = {}
-        for address in self._find():
+        for master in self._find():
             for request in self._selection.requests(at_ms=at_ms):
-                answered = self._ask(address, request)
+                answered = self._ask(master, request)
                 found = {**found, **answered} if found else answered
         return found
 
@@ -60,49 +60,53 @@ class BoundsWatch:
         With several brokers the time is divided among them, because they are asked one after the other.
         """
         self.present.clear()
-        brokers = self._find()
-        for address in brokers:
-            if address not in self._replies or wait_ms == 0:
+        groups = self._find()
+        for master in groups:
+            if master.group not in self._replies or wait_ms == 0:
                 continue
-            request = self._selection.waiting_request(self._known(address), wait_ms // len(brokers))
-            answered = self._ask(address, request)
-            if len(brokers) == 1 and self._selection.is_answered_by(request):
+            request = self._selection.waiting_request(self._known(master.group), wait_ms // len(groups))
+            answered = self._ask(master, request)
+            if len(groups) == 1 and self._selection.is_answered_by(request):
                 return answered
         return self.read()
 
-    def _find(self) -> list[Address]:
-        if not self._brokers:
-            self._brokers = list(find_brokers(self._options).values())
-        return self._brokers
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Broker group → address of its master, for the tasks."""
+        return {broker: master.address for broker, master in self.masters.items()}
 
-    def _ask(self, address: Address, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
-        """Ask one broker for the queues to read; after a failure the next question looks the brokers up again."""
+    def _find(self) -> list[GroupMaster]:
+        if not self._groups:
+            self._groups = list(find_masters(self._options).values())
+        return self._groups
+
+    def _ask(self, master: GroupMaster, request: QueueBoundsRequest) -> dict[QueueKey, Bounds]:
+        """Ask one group for the queues to read; after a failure the next request looks the groups up again."""
         try:
-            command = Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request))
-            answer = ask_master(address, command, self._options)
+            answer = master.ask(Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(request)))
         except BrokerUnreachable:
-            self._brokers = []
+            self._groups = []
             raise
-        question = (address, request.filter)
+        question = (master.group, request.filter)
         last = self._last.get(question)
         if last is not None and last[0] == answer.body:
             _, reply, found = last
         else:
             reply = decode_bounds_reply(answer.body)
-            found = self._selection.collect(request, reply, self._keys.setdefault(address, {}))
+            found = self._selection.collect(request, reply, self._keys.setdefault(master.group, {}))
             self._last[question] = (answer.body, reply, found)
-        replies, asked = self._replies.setdefault(address, {}), (request.filter, tuple(request.topics))
+        replies, asked = self._replies.setdefault(master.group, {}), (request.filter, tuple(request.topics))
         replies.pop(asked, None)
         replies[asked] = reply
-        self.addresses[reply.broker] = address
+        self.masters[reply.broker] = master
         self.present.add(reply.broker)
         self._note_readers(reply)
         return found
 
-    def _known(self, address: Address) -> dict[str, dict[str, int]]:
-        """The ends last seen of a broker, as it wants to be told them."""
+    def _known(self, group: str) -> dict[str, dict[str, int]]:
+        """The ends last seen of a group, as a waiting request carries them."""
         known: dict[str, dict[str, int]] = {}
-        for reply in self._replies[address].values():
+        for reply in self._replies[group].values():
             for queue in reply.queues:
                 known.setdefault(queue.topic, {})[str(queue.queue)] = queue.max
         return known

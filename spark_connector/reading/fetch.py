@@ -24,7 +24,6 @@ from contextlib import ExitStack
 import msgspec
 
 from remoting.client.blocking import BlockingConnection
-from remoting.client.master_link import MasterLink
 from remoting.protocol.bodies.filtered_body import (
     RowFilter,
     decode_filtered_reply,
@@ -45,9 +44,9 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import LMQ_PREFIX
-from remoting.transport.failures import ConnectionLost, join_address, not_master, split_address
-from spark_connector.brokers.connections import POOL, Address, ask, check, unreachable
-from spark_connector.brokers.masters import lend_master
+from remoting.transport.failures import ConnectionLost
+from spark_connector.brokers.connections import POOL, Address, check, unreachable
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.errors import BrokenRecord, BrokerRefused, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueRange
@@ -63,32 +62,16 @@ class NotAnswered(LightMQError):
 
 
 class TaskEndpoints:
-    """The addresses of one task, by broker group."""
+    """Where one task asks, by broker group."""
 
-    def __init__(self, brokers: Mapping[str, Address], readers: Mapping[str, Address]) -> None:
-        self._brokers = dict(brokers)
-        """Where each broker was last."""
-        self._links = {
-            broker: MasterLink(broker, join_address(*address), asked="the name server")
-            for broker, address in brokers.items()
-        }
+    def __init__(self, masters: Mapping[str, GroupMaster], readers: Mapping[str, Address]) -> None:
+        self.masters = masters
         self._readers = dict(readers)
         self._failures: dict[str, int] = {}
 
     def of(self, broker: str) -> Address:
         """Where to ask for ranges of this broker now."""
-        return self._readers.get(broker) or self.authority(broker)
-
-    def authority(self, broker: str) -> Address:
-        """Where this broker itself is, or was last."""
-        address = self._links[broker].address
-        if address:
-            self._brokers[broker] = split_address(address)
-        return self._brokers[broker]
-
-    def link(self, broker: str) -> MasterLink:
-        """How this broker is found."""
-        return self._links[broker]
+        return self._readers.get(broker) or self.masters[broker].address
 
     def is_reader(self, broker: str) -> bool:
         """Whether `of` names a reader."""
@@ -129,7 +112,7 @@ class RangeFetcher:
     def __init__(
         self,
         ranges: Sequence[QueueRange],
-        addresses: Mapping[str, Address],
+        masters: Mapping[str, GroupMaster],
         options: ReadOptions,
         readers: Mapping[str, Address] | None = None,
         row_filter: RowFilter | None = None,
@@ -137,7 +120,7 @@ class RangeFetcher:
         self._filter = row_filter or RowFilter()
         self._encoded = {False: encode_row_filter(self._filter), True: encode_row_filter(without_topics(self._filter))}
         self._ranges = list(ranges)
-        self._endpoints = TaskEndpoints(addresses, readers or {})
+        self._endpoints = TaskEndpoints(masters, readers or {})
         self._options = options
         self._at = 0
         self._offset = ranges[0].start if ranges else 0
@@ -153,7 +136,7 @@ class RangeFetcher:
                 with ExitStack() as lent:
                     connection = self._lend(broker, lent)
                     address = self._endpoints.of(broker)
-                    yield from self._pull_from(address, connection, is_reader=is_reader)
+                    yield from self._pull_from(broker, address, connection, is_reader=is_reader)
             except (OSError, LightMQError) as failure:
                 if is_reader and not isinstance(failure, DataLost):
                     self._leave_reader(broker, address, failure)
@@ -166,30 +149,26 @@ class RangeFetcher:
 
     def report_damage(self, current: QueueRange, pulled: PulledRange) -> None:
         """Let the broker itself read what did not pass our checks: it notes damage, and the next try is told of it."""
-        address, at = self._endpoints.authority(current.key.broker), pulled.first_offset
+        master, at = self._endpoints.masters[current.key.broker], pulled.first_offset
         try:
             while at < pulled.next_offset:
                 body = encode_multi_pull([(current.queue_id, at, pulled.next_offset - at, PULL_BYTES_MAX)])
-                reply = ask(address, Command(RequestCode.MULTI_PULL, body=body), self._options)
-                (answer,) = decode_multi_pull_reply(reply.body)
+                (answer,) = decode_multi_pull_reply(master.ask(Command(RequestCode.MULTI_PULL, body=body)).body)
                 if answer.status != STATUS_OK or answer.next_offset <= at:
                     return
                 at = answer.next_offset
         except LightMQError as failure:
-            LOG.warning("a damaged record could not be reported to %s:%d: %s", *address, failure)
+            LOG.warning("a damaged record could not be reported to %s:%d: %s", *master.address, failure)
 
     def _pull_from(
-        self, address: Address, connection: BlockingConnection, *, is_reader: bool
+        self, broker: str, address: Address, connection: BlockingConnection, *, is_reader: bool
     ) -> Iterator[tuple[QueueRange, PulledRange]]:
         """Pull everything the broker (or a reader) at one address has for us, one request ahead."""
         sent: int | None = self._send(connection)
         while sent is not None:
             current = self._ranges[self._at]
             reply = connection.receive(sent)
-            moved = not_master(reply)
-            if moved is not None:
-                self._endpoints.link(current.key.broker).refused(moved, join_address(*address))
-            body = check(reply, address).body
+            body = (check(reply, address) if is_reader else self._endpoints.masters[broker].check(reply)).body
             pulled = decode_range_pull_reply(body) if self.filter_of(current) is None else decode_filtered_reply(body)
             if is_reader:
                 self._check_reader(pulled)
@@ -281,7 +260,7 @@ class RangeFetcher:
     def _lend(self, broker: str, lent: ExitStack) -> BlockingConnection:
         """A connection to where the ranges of this broker are asked for now; `lent` gives it back."""
         if not self._endpoints.is_reader(broker):
-            return lend_master(self._endpoints.link(broker), self._options, lent)
+            return self._endpoints.masters[broker].lend(lent)
         timeout_ms = self._endpoints.timeout_ms(broker, self._options.pull_timeout_ms)
         lending = POOL.borrow(
             self._endpoints.of(broker), timeout_ms, signer=self._options.signer, tls=self._options.client_tls
@@ -290,8 +269,7 @@ class RangeFetcher:
 
     def _recover(self, broker: str, address: Address, failure: Exception) -> None:
         """Count a failure; wait, and doubt that the broker is still there, or give up."""
-        POOL.forget(address)
-        self._endpoints.link(broker).doubt(join_address(*address))
+        self._endpoints.masters[broker].failed()
         now = time.monotonic()
         self._failing_since = now if not self._attempts else self._failing_since
         self._attempts += 1
@@ -315,15 +293,12 @@ def report_losses(lost: Sequence[str], options: ReadOptions) -> None:
         LOG.warning("data loss accepted by failOnDataLoss=false: %s", text)
 
 
-def mean_record_bytes(
-    work: Sequence[QueueRange], addresses: Mapping[str, Address], options: ReadOptions
-) -> float | None:
+def mean_record_bytes(work: Sequence[QueueRange], masters: Mapping[str, GroupMaster]) -> float | None:
     """Mean stored size of a message in a sample of what waits, from its longest range; None when nothing waits."""
     if not work:
         return None
     longest = max(work, key=lambda one: one.rows)
-    address = addresses[longest.key.broker]
     body = encode_range_pull(longest.queue_id, longest.start, longest.end, SAMPLE_BYTES_MAX)
-    pulled = decode_range_pull_reply(ask(address, Command(RequestCode.RANGE_PULL, body=body), options).body)
+    pulled = decode_range_pull_reply(masters[longest.key.broker].ask(Command(RequestCode.RANGE_PULL, body=body)).body)
     # With batches the sample may begin before what was asked for: the mean is then a little too large.
     return len(pulled.blob) / (pulled.next_offset - pulled.first_offset) if pulled.count else None

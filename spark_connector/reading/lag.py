@@ -21,9 +21,8 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers.connections import Address, ask
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.errors import OptionError
-from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import Positions, from_json
 from spark_connector.reading.selection import Bounds
@@ -45,8 +44,7 @@ class QueueLag:
 def waiting_ms(
     ends: Positions,
     bounds: Mapping[QueueKey, Bounds],
-    addresses: Mapping[str, Address],
-    options: ReadOptions,
+    masters: Mapping[str, GroupMaster],
     now_ms: int,
 ) -> dict[QueueKey, int]:
     """Return how long the first message at or behind `ends` has been stored, for the queues furthest behind."""
@@ -61,7 +59,7 @@ def waiting_ms(
         queue, at = bounds[key], max(ends[key], bounds[key].min)
         body = encode_range_pull(queue.id, at, at + 1, 1)
         with suppress(LightMQError, KeyError, IndexError):
-            reply = ask(addresses[key.broker], Command(RequestCode.RANGE_PULL, body=body), options)
+            reply = masters[key.broker].ask(Command(RequestCode.RANGE_PULL, body=body))
             pulled = decode_range_pull_reply(reply.body)
             if pulled.count:
                 stored_ms = RecordView(pulled.blob, int.from_bytes(pulled.starts[:4], "little")).store_ms

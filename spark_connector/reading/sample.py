@@ -32,7 +32,7 @@ def sample_bodies(options: ReadOptions) -> list[bytes]:
     from spark_connector.columns.batches import decode_range
 
     schema = arrow_schema(types.StructType([types.StructField("body", types.BinaryType())]))
-    fetcher = RangeFetcher(ranges, watch.addresses, options, row_filter=row_filter(selection, options))
+    fetcher = RangeFetcher(ranges, watch.masters, options, row_filter=row_filter(selection, options))
     bodies: list[bytes] = []
     size = 0
     try:

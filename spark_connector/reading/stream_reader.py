@@ -46,8 +46,6 @@ from pyspark.sql.streaming.datasource import (
 
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import ConnectionLost
-from spark_connector.brokers.connections import POOL, check, unreachable
 from spark_connector.brokers.outage import Outage
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.parsers import LATEST
@@ -83,9 +81,7 @@ class Replay:
         self._is_asked = False
         self.is_live = False
 
-    def cap(
-        self, begin: Positions, bounds: Mapping[QueueKey, Bounds], watch: BoundsWatch, options: ReadOptions
-    ) -> Positions | None:
+    def cap(self, begin: Positions, bounds: Mapping[QueueKey, Bounds], watch: BoundsWatch) -> Positions | None:
         """Return how far the next batch may go in every queue; None when live. Raises BrokerUnreachable.
 
         The first call lets nothing pass: Spark's first batch takes seconds to start, and the clock must not run by
@@ -97,7 +93,7 @@ class Replay:
             self._is_asked = True
             return begin
         now_ms = self._now_ms()
-        if self._began is None and not self._begin(begin, bounds, watch, options, now_ms):
+        if self._began is None and not self._begin(begin, bounds, watch, now_ms):
             return None if self.is_live else begin
         reached_ms = self._reached_ms(now_ms)
         if reached_ms >= now_ms:
@@ -113,11 +109,10 @@ class Replay:
         begin: Positions,
         bounds: Mapping[QueueKey, Bounds],
         watch: BoundsWatch,
-        options: ReadOptions,
         now_ms: int,
     ) -> bool:
         """Start the clock at the oldest message not read; False when there is none, or no broker told its time."""
-        waits = waiting_ms(begin, bounds, watch.addresses, options, now_ms)
+        waits = waiting_ms(begin, bounds, watch.masters, now_ms)
         if waits:
             self._began = (now_ms, now_ms - max(waits.values()))
             return True
@@ -130,32 +125,26 @@ class Replay:
         return theirs + int((now_ms - ours) * self._speed)
 
 
-def commit_progress(group: str, positions: Positions, watch: BoundsWatch, options: ReadOptions) -> None:
-    """Send the position of every queue, all on the way at once; raises BrokerUnreachable or BrokerRefused."""
-    if not watch.addresses:
+def commit_progress(group: str, positions: Positions, watch: BoundsWatch) -> None:
+    """Send the position of every queue, all of a broker at once; raises BrokerUnreachable or BrokerRefused."""
+    if not watch.masters:
         watch.read()
-    for broker, address in watch.addresses.items():
-        try:
-            with POOL.borrow(
-                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
-            ) as connection:
-                sent = []
-                for key, position in sorted(positions.items()):
-                    if key.broker != broker:
-                        continue
-                    fields = {
-                        "consumerGroup": group,
-                        "topic": key.topic,
-                        "queueId": str(key.queue),
-                        "commitOffset": str(position),
-                    }
-                    sent.append(connection.send(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
-                replies = [connection.receive(opaque) for opaque in sent]
-        except (OSError, ConnectionLost) as failure:
-            POOL.forget(address)
-            raise unreachable(address, failure, options) from failure
-        for reply in replies:
-            check(reply, address)
+    for broker, master in watch.masters.items():
+        commands = [
+            Command(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                fields={
+                    "consumerGroup": group,
+                    "topic": key.topic,
+                    "queueId": str(key.queue),
+                    "commitOffset": str(position),
+                },
+            )
+            for key, position in sorted(positions.items())
+            if key.broker == broker
+        ]
+        for reply in master.ask_all(commands) if commands else ():
+            master.check(reply)
 
 
 LOG = logging.getLogger("lightmq.spark")
@@ -311,7 +300,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._bounds:
             return None
         ends = {key: bounds.max for key, bounds in self._bounds.items()}
-        waits = waiting_ms(self._planned, self._bounds, self._connected().addresses, self._options, wall_ms())
+        waits = waiting_ms(self._planned, self._bounds, self._connected().masters, wall_ms())
         return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._lost))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -353,9 +342,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.consumer_group is None:
             return
         try:
-            commit_progress(
-                self._options.consumer_group, self._memory.from_json(end).positions, self._connected(), self._options
-            )
+            commit_progress(self._options.consumer_group, self._memory.from_json(end).positions, self._connected())
         except (BrokerUnreachable, BrokerRefused) as failure:
             LOG.warning("progress of group %s was not reported: %s", self._options.consumer_group, failure)
 
@@ -373,7 +360,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a bounded run ends or a replay stands; None for a live stream."""
         if self._cap is not None or self._replay is None:
             return self._cap
-        return self._replay.cap(begin, self._bounds, self._connected(), self._options)
+        return self._replay.cap(begin, self._bounds, self._connected())
 
     def _wait_ms(self, begin: Positions) -> int:
         """How long to let the broker hold the question: not at all if rows are known to wait, or the run is bounded."""
@@ -408,7 +395,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if bytes_max is None:
             return rows
         work, _ = planner.ranges(begin, ends, self._bounds)
-        mean = mean_record_bytes(work, self._connected().addresses, self._options)
+        mean = mean_record_bytes(work, self._connected().masters)
         by_bytes = max(1, int(bytes_max / mean)) if mean else None
         return min((one for one in (rows, by_bytes) if one is not None), default=None)
 

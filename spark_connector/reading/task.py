@@ -54,6 +54,7 @@ def read_task(
     """
     if not isinstance(partition, RangePartition):
         return
+    from spark_connector.brokers.masters import masters_at
     from spark_connector.columns.arrow import arrow_schema
     from spark_connector.columns.batches import decode_range
     from spark_connector.errors import BrokenRecord
@@ -61,8 +62,9 @@ def read_task(
 
     begin_task()
     wanted = arrow_schema(schema if stage is None else stage.source)
-    decoding = None if stage is None else stage.open(options, partition.addresses)
-    fetcher = RangeFetcher(partition.ranges, partition.addresses, options, partition.readers, row_filter)
+    masters = masters_at(partition.addresses, options)
+    decoding = None if stage is None else stage.open(options, masters)
+    fetcher = RangeFetcher(partition.ranges, masters, options, partition.readers, row_filter)
     for current, pulled in fetcher.pulls():
         try:
             for batch in decode_range(pulled, current, wanted, fetcher.filter_of(current)):

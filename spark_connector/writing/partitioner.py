@@ -28,7 +28,8 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers.connections import Address, ask, check
+from spark_connector.brokers.connections import ask, check
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.errors import BrokerUnreachable, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.columns import NOT_FOR_MQTT
@@ -47,7 +48,7 @@ class Partitioner:
 
     def __init__(
         self,
-        brokers: Mapping[str, Address],
+        brokers: Mapping[str, GroupMaster],
         home: str,
         turn: int,
         options: WriteOptions,
@@ -224,12 +225,12 @@ class Partitioner:
         return self._asked(self._home, {"topic": topic, "forWrite": "true"})
 
     def _asked(self, group: str, fields: dict[str, str]) -> tuple[QueueData, ...]:
-        address = self._brokers[group]
+        master = self._brokers[group]
         command = Command(RequestCode.GET_TOPIC_CONFIG, fields=fields)
-        reply = ask(address, command, self._options, refusal_is_error=False)
+        reply = master.ask(command, refusal_is_error=False)
         if reply.code == ResponseCode.TOPIC_NOT_EXIST:
             return ()
-        found = msgspec.json.decode(check(reply, address).body, type=TopicConfig)
+        found = msgspec.json.decode(master.check(reply).body, type=TopicConfig)
         return (QueueData(group, found.read_queue_nums, found.write_queue_nums, found.perm),)
 
 

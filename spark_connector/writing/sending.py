@@ -1,6 +1,6 @@
 """The rows of one task on their way to one broker group: several frames in flight, repeated after a lost connection.
 
-`InFlight` keeps the frames and `MasterLink` finds the master; here is their shell over a pooled blocking connection. A
+`InFlight` keeps the frames and `GroupMaster` finds the master; here they are driven over a pooled connection. A
 frame that is sent again says how many rows came before it, so that it is not staged twice. Invariant: `finish` returns
 when every frame was answered; a frame is forgotten only when it was. Thread rule: one task.
 """
@@ -17,15 +17,13 @@ from typing import Self
 
 from remoting.client.blocking import BlockingConnection
 from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
-from remoting.client.master_link import MasterLink
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.transport.failures import join_address, not_master, split_address
-from spark_connector.brokers.connections import POOL, Address, check, unreachable
-from spark_connector.brokers.masters import lend_master
+from spark_connector.brokers.connections import unreachable
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.brokers.outage import Outage
-from spark_connector.errors import BrokerMoved, BrokerRefused
+from spark_connector.errors import BrokerRefused
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.row_encoder import EncodedRows
 
@@ -67,15 +65,12 @@ class RowSender:
     Raises BrokerUnreachable or BrokerRefused when repeating does not help, for as long as a broker may be away.
     """
 
-    def __init__(self, group: str, address: Address, attempt: AttemptName | None, options: WriteOptions) -> None:
-        """`address` is where the master was last; `group` is empty where a broker is addressed itself."""
+    def __init__(self, master: GroupMaster, attempt: AttemptName | None, options: WriteOptions) -> None:
         self.rows = 0
         """Rows that the broker has answered for."""
         self._attempt = attempt
         self._options = options
-        self._link = MasterLink(group, join_address(*address), asked="the name server")
-        self._address = address
-        """Where the master is, or was last."""
+        self._master = master
         self._window: InFlight[_Request] = InFlight(
             WindowLimits(frame_items_max=1, frame_bytes_max=FRAME_BYTES_MAX, frames_in_flight_max=FRAMES_IN_FLIGHT_MAX)
         )
@@ -129,8 +124,7 @@ class RowSender:
 
     def _exchange(self, most: int) -> None:
         if self._connection is None:
-            self._connection = lend_master(self._link, self._options, self._lent)
-            self._address = split_address(self._link.address)
+            self._connection = self._master.lend(self._lent)
         while (frame := self._window.take()) is not None:
             self._sent.append((self._connection.send(self._command(frame.items[0])), frame))
         while len(self._sent) > most:
@@ -147,19 +141,14 @@ class RowSender:
         """Raise BrokerRefused, or OSError for a refusal that means the same frame again later."""
         if reply.code in BUSY:
             raise OSError(f"the broker is busy: {reply.remark}")
-        moved = not_master(reply)
-        if moved is not None:
-            self._link.refused(moved, join_address(*self._address))
-        check(reply, self._address)
+        self._master.check(reply)
 
     def _pause(self, failure: Exception) -> None:
         """Count a failure and wait for a moment; raises BrokerUnreachable after too many for too long."""
-        POOL.forget(self._address)
-        if isinstance(failure, BrokerMoved):
-            self._link.doubt(join_address(*self._address))
+        self._master.failed()
         self._failures += 1
         if self._failures > self._options.fetch_retries:
-            self._outage.bear(unreachable(self._address, failure, self._options))
+            self._outage.bear(unreachable(self._master.address, failure, self._options))
         else:
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
 

@@ -22,8 +22,7 @@ from remoting.protocol.bodies import sink_body
 from remoting.protocol.bodies.sink_body import Planned, StageHandle
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers.connections import Address
-from spark_connector.brokers.masters import ask_master, find_brokers
+from spark_connector.brokers.masters import GroupMaster, find_masters
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 
@@ -35,7 +34,7 @@ class SinkHome:
     group: str
     last_batch: int
     plan: tuple[Planned, ...]
-    brokers: Mapping[str, Address]
+    brokers: Mapping[str, GroupMaster]
     """Every broker group there is."""
 
 
@@ -44,8 +43,8 @@ def sink_home(sink: str, options: WriteOptions) -> SinkHome:
 
     Taking another one instead would repeat rows: the silent one may have the batch.
     """
-    brokers = find_brokers(options)
-    states = [(name, ledger_of(address, sink, options)) for name, address in brokers.items()]
+    brokers = find_masters(options)
+    states = [(name, ledger_of(master, sink)) for name, master in brokers.items()]
     name, state = max(states, key=lambda one: one[1].last_batch)
     return SinkHome(name, state.last_batch, tuple(state.plan), brokers)
 
@@ -60,74 +59,68 @@ def check_replay(sink: str, batch: int, last: int) -> None:
         )
 
 
-def ledger_of(address: Address, sink: str, options: WriteOptions) -> sink_body.LedgerState:
+def ledger_of(master: GroupMaster, sink: str) -> sink_body.LedgerState:
     """What one broker knows of a sink."""
-    body = sink_body.encode(sink_body.Ledger(sink))
-    return sink_body.decode(
-        sink_body.LedgerState, ask_master(address, Command(RequestCode.LEDGER, body=body), options).body
-    )
+    reply = master.ask(Command(RequestCode.LEDGER, body=sink_body.encode(sink_body.Ledger(sink))))
+    return sink_body.decode(sink_body.LedgerState, reply.body)
 
 
 def commit_batch(
-    address: Address,
+    master: GroupMaster,
     sink: str,
     batch: int,
     handles: Sequence[StageHandle],
-    options: WriteOptions,
     *,
     plan: Sequence[Planned] = (),
     prepare: bool = False,
 ) -> sink_body.BatchCommitted:
     """Make the listed attempts visible, or prepare that; repeating it is harmless."""
     body = sink_body.encode(sink_body.CommitBatch(sink, batch, list(handles), list(plan), prepare))
-    reply = ask_master(address, Command(RequestCode.COMMIT_BATCH, body=body), options)
-    return sink_body.decode(sink_body.BatchCommitted, reply.body)
+    return sink_body.decode(sink_body.BatchCommitted, master.ask(Command(RequestCode.COMMIT_BATCH, body=body)).body)
 
 
 def commit_everywhere(
     sink: str, batch: int, handles: Mapping[str, Sequence[StageHandle]], options: WriteOptions
 ) -> list[str]:
     """Commit what is staged at each group, or what was decided for this batch before; the groups concerned."""
-    brokers = find_brokers(options)
+    brokers = find_masters(options)
     if len(brokers) == 1 and set(handles) <= set(brokers):
         home = SinkHome(next(iter(brokers)), sink_body.NO_BATCH, (), brokers)
     else:
         home = sink_home(sink, options)
     if home.last_batch >= batch:
-        return finish_batch(home, sink, batch, options)
+        return finish_batch(home, sink, batch)
     others = {group: list(staged) for group, staged in handles.items() if group != home.group}
     for group, staged in others.items():
-        commit_batch(_at(home, group), sink, batch, staged, options, prepare=True)
+        commit_batch(_at(home, group), sink, batch, staged, prepare=True)
     plan = [Planned(group, staged) for group, staged in others.items()]
-    decided = commit_batch(_at(home, home.group), sink, batch, handles.get(home.group, ()), options, plan=plan)
-    return _finish(home, sink, batch, decided.plan, options)
+    decided = commit_batch(_at(home, home.group), sink, batch, handles.get(home.group, ()), plan=plan)
+    return _finish(home, sink, batch, decided.plan)
 
 
-def finish_batch(home: SinkHome, sink: str, batch: int, options: WriteOptions) -> list[str]:
+def finish_batch(home: SinkHome, sink: str, batch: int) -> list[str]:
     """Commit at the other groups what the home has decided for this batch, if it is its last; the groups concerned."""
-    return _finish(home, sink, batch, home.plan if home.last_batch == batch else (), options)
+    return _finish(home, sink, batch, home.plan if home.last_batch == batch else ())
 
 
-def _finish(home: SinkHome, sink: str, batch: int, plan: Sequence[Planned], options: WriteOptions) -> list[str]:
+def _finish(home: SinkHome, sink: str, batch: int, plan: Sequence[Planned]) -> list[str]:
     for part in plan:
-        commit_batch(_at(home, part.group), sink, batch, part.handles, options)
+        commit_batch(_at(home, part.group), sink, batch, part.handles)
     return [home.group, *(part.group for part in plan)]
 
 
-def _at(home: SinkHome, group: str) -> Address:
-    """Where a group is; raises BrokerUnreachable while no name server knows its master."""
+def _at(home: SinkHome, group: str) -> GroupMaster:
+    """The master of a group; raises BrokerUnreachable while no name server knows its master."""
     if group not in home.brokers:
         raise BrokerUnreachable(f"no name server knows a master of the broker group {group!r}, which has rows staged")
     return home.brokers[group]
 
 
-def abort_batch(address: Address, sink: str, batch: int, options: WriteOptions) -> None:
+def abort_batch(master: GroupMaster, sink: str, batch: int) -> None:
     """Drop what is staged for a batch, but not what is prepared for its commit."""
-    ask_master(
-        address, Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))), options
-    )
+    master.ask(Command(RequestCode.ABORT_BATCH, body=sink_body.encode(sink_body.AbortBatch(sink, batch))))
 
 
-def forget_sink(address: Address, sink: str, options: WriteOptions) -> None:
+def forget_sink(master: GroupMaster, sink: str) -> None:
     """Tell the broker that a sink will not commit again, so that its ledger does not keep the name for ever."""
-    abort_batch(address, sink, sink_body.NO_BATCH, options)
+    abort_batch(master, sink, sink_body.NO_BATCH)

@@ -31,8 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from remoting.protocol.bodies.sink_body import StageHandle
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers.connections import Address, ask, check
-from spark_connector.brokers.masters import find_brokers
+from spark_connector.brokers.masters import GroupMaster, find_masters
 from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
@@ -57,12 +56,12 @@ def check_allowed(sink: str | None, options: WriteOptions) -> None:
     if sink is not None and options.delivery != "at-least-once":
         fields["sink"] = sink
     asked = {name: value for name, value in fields.items() if value}
-    for address in find_brokers(options).values():
+    for master in find_masters(options).values():
         if not asked:
             return
-        reply = ask(address, Command(RequestCode.CHECK_PUBLISH, fields=dict(asked)), options, refusal_is_error=False)
+        reply = master.ask(Command(RequestCode.CHECK_PUBLISH, fields=dict(asked)), refusal_is_error=False)
         if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an older broker tells the tasks
-            check(reply, address)
+            master.check(reply)
 
 
 WHERE = ("key", "mqttTopic", "topic")
@@ -261,7 +260,7 @@ def write_task(
         return left
     rows = chain([first], filled)
     if options.delivery == "at-least-once":
-        brokers = patiently(lambda: find_brokers(options), options)
+        brokers = patiently(lambda: find_masters(options), options)
         home_group = next(iter(brokers))
         partitioner = Partitioner(brokers, home_group, attempt.attempt, options, queue_column=columns.queue_column)
         _send(rows, columns, options, partitioner, brokers, None)
@@ -282,7 +281,7 @@ def _send(
     columns: SinkColumns,
     options: WriteOptions,
     partitioner: Partitioner,
-    brokers: Mapping[str, Address],
+    brokers: Mapping[str, GroupMaster],
     attempt: AttemptName | None,
 ) -> dict[str, int]:
     """Encode and send the rows to the groups of their topics; rows by group."""
@@ -296,7 +295,7 @@ def _send(
             largest.note(picked)
             for group, own, count in partitioner.split(picked, batch.num_rows):
                 if group not in senders:
-                    sender = RowSender(group, brokers[group], attempt, options)
+                    sender = RowSender(brokers[group], attempt, options)
                     senders[group] = open_senders.enter_context(sender)
                 senders[group].add(encoded_rows(own, count, options, said=columns.parts))
         return {group: sender.finish() for group, sender in senders.items()}
@@ -355,7 +354,7 @@ def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
 def _finish(sink: str, batch: int, options: WriteOptions) -> list[str]:
     from spark_connector.writing.sink import finish_batch, sink_home
 
-    return finish_batch(sink_home(sink, options), sink, batch, options)
+    return finish_batch(sink_home(sink, options), sink, batch)
 
 
 def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:
@@ -364,9 +363,9 @@ def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:
     from spark_connector.writing.sink import forget_sink
 
     with suppress(BrokerUnreachable, BrokerRefused):
-        for group, address in find_brokers(options).items():
+        for group, master in find_masters(options).items():
             if group in groups:
-                forget_sink(address, sink, options)
+                forget_sink(master, sink)
 
 
 def abort_job(messages: Sequence[WriterCommitMessage | None], sink: str, batch: int, options: WriteOptions) -> None:
@@ -378,9 +377,9 @@ def abort_job(messages: Sequence[WriterCommitMessage | None], sink: str, batch: 
         return
     staged = {group for message in messages if isinstance(message, StagedRows) for group in message.counts}
     try:
-        for group, address in find_brokers(options).items():
+        for group, master in find_masters(options).items():
             if not staged or group in staged:
-                abort_batch(address, sink, batch, options)
+                abort_batch(master, sink, batch)
     except BrokerUnreachable:
         return
 

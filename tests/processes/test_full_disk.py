@@ -31,7 +31,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.stored_message import iter_stored
-from spark_connector.brokers.masters import find_brokers
+from spark_connector.brokers.masters import find_masters
 from spark_connector.errors import BrokerRefused
 from spark_connector.options.read_write import parse_write
 from spark_connector.writing import sending
@@ -204,10 +204,10 @@ def spark_is_refused(scene: Scene) -> None:
     options = parse_write({"nameServer": scene.address, "topic": "orders"})
     entry = image.encode_mqtt_image(b"line/a", b"no", 1, 0, b"spark")
     rows = EncodedRows(memoryview(entry), np.array([0, len(entry)], np.int64))
-    (address,) = find_brokers(options).values()
+    (master,) = find_masters(options).values()
     for attempt in (sending.AttemptName("s", 0, 0, 0), None):
         with pytest.raises(BrokerRefused, match="disk full"):
-            send_rows(address, [rows], attempt, options)
+            send_rows(master.address, [rows], attempt, options)
 
 
 def others_go_on(scene: Scene) -> None:

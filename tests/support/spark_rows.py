@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+import pytest
+
+from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
+from remoting.transport.failures import join_address
+from spark_connector.brokers import masters
 from spark_connector.brokers.connections import Address
+from spark_connector.brokers.masters import GroupMaster
+from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.row_encoder import EncodedRows
 from spark_connector.writing.sending import AttemptName, RowSender
@@ -14,7 +21,18 @@ def send_rows(
     address: Address, batches: Iterable[EncodedRows], attempt: AttemptName | None, options: WriteOptions
 ) -> int:
     """Send entries to one broker and return the number of rows; raises what `RowSender` and the batches raise."""
-    with RowSender("", address, attempt, options) as sender:
+    with RowSender(GroupMaster("", address, options), attempt, options) as sender:
         for batch in batches:
             sender.add(batch)
         return sender.finish()
+
+
+def tell_groups(monkeypatch: pytest.MonkeyPatch, addresses: Mapping[str, Address]) -> None:
+    """Have the name servers name these masters by group, as the mapping is at the time of each question."""
+
+    def broker_groups(_options: ConnectionOptions) -> ClusterInfo:
+        return ClusterInfo(
+            {group: BrokerData("", group, {0: join_address(*address)}) for group, address in addresses.items()}
+        )
+
+    monkeypatch.setattr(masters, "broker_groups", broker_groups)

@@ -38,11 +38,11 @@ from remoting.protocol.bodies.pull_body import (
     decode_multi_pull_reply,
     encode_multi_pull,
 )
-from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import record
-from spark_connector.brokers.connections import POOL, Address, ask, check
+from spark_connector.brokers.connections import Address
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.decode.sparkplug.payload import payload_class
 from spark_connector.errors import BrokenRecord, BrokerRefused
 from spark_connector.options.read_write import ReadOptions
@@ -156,9 +156,9 @@ _MEMORIES: dict[tuple[Address, str, str | None], Memory] = {}
 class Births:
     """The birth certificates of the brokers of one task."""
 
-    def __init__(self, options: ReadOptions, addresses: Mapping[str, Address]) -> None:
+    def __init__(self, options: ReadOptions, masters: Mapping[str, GroupMaster]) -> None:
         self._options = options
-        self._addresses = dict(addresses)
+        self._masters = masters
 
     def prepare(self, broker: str, needs: Mapping[str, Need]) -> None:
         """Learn the certificates of some topics; BrokerUnreachable where the broker does not answer."""
@@ -184,33 +184,22 @@ class Births:
         return None if known is None else known.at(position)
 
     def _memory(self, broker: str) -> Memory:
-        return _MEMORIES.setdefault((self._addresses[broker], broker, self._options.access_key), {})
+        return _MEMORIES.setdefault((self._masters[broker].address, broker, self._options.access_key), {})
 
     def _open(self, broker: str, memory: Memory, needs: Mapping[str, Need], *, by_time: bool = False) -> None:
         """Find the queues of topics and where in them to begin: at the last certificate, or at one before the needs."""
-        address = self._addresses[broker]
+        master = self._masters[broker]
         for some in _batched(needs.items(), ASKED_AT_ONCE_MAX):
             asked = [
                 QueueBoundsRequest(filter=topic, at_ms=max(0, need.low_store_ms) if by_time else None)
                 for topic, need in some
             ]
             commands = [Command(RequestCode.QUEUE_BOUNDS, body=encode_bounds_request(one)) for one in asked]
-            for (topic, _), reply in zip(some, self._ask_all(address, commands), strict=True):
+            for (topic, _), reply in zip(some, master.ask_all(commands), strict=True):
                 try:
-                    memory[topic] = _opened(decode_bounds_reply(check(reply, address).body).light)
+                    memory[topic] = _opened(decode_bounds_reply(master.check(reply).body).light)
                 except BrokerRefused as refusal:
                     memory[topic] = TopicBirths(refused=f"the birth certificate may not be read: {refusal}")
-
-    def _ask_all(self, address: Address, commands: list[Command]) -> list[Command]:
-        """The answers to questions that are all under way at once; one by one where a connection breaks."""
-        try:
-            with POOL.borrow(
-                address, self._options.pull_timeout_ms, signer=self._options.signer, tls=self._options.client_tls
-            ) as connection:
-                sent = [connection.send(command) for command in commands]
-                return [connection.receive(one) for one in sent]
-        except (OSError, LightMQError):
-            return [ask(address, command, self._options, refusal_is_error=False) for command in commands]
 
     def _read(self, broker: str, memory: Memory, needs: Mapping[str, Need]) -> None:
         """Read the queues of topics up to the positions needed."""
@@ -233,7 +222,7 @@ class Births:
             (one.queue_id or 0, one.next_offset, CERTIFICATES_PER_PULL_MAX, CERTIFICATE_BYTES_MAX) for one in known
         ]
         command = Command(RequestCode.MULTI_PULL, body=encode_multi_pull(wants))
-        return decode_multi_pull_reply(ask(self._addresses[broker], command, self._options).body)
+        return decode_multi_pull_reply(self._masters[broker].ask(command).body)
 
 
 def _is_known(known: TopicBirths | None, need: Need) -> bool:

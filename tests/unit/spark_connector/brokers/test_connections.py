@@ -16,8 +16,8 @@ from remoting.protocol.frames.commands import Command
 from remoting.server.access import Access
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import TlsFailed
-from spark_connector.brokers.connections import POOL, ask, say_address
-from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable
+from spark_connector.brokers.connections import POOL, ask
+from spark_connector.errors import BrokerRefused, BrokerUnreachable
 from spark_connector.options.read_write import ReadOptions
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
@@ -77,10 +77,6 @@ def test_unreachable_names_the_address(broker: ToyBroker, read_options: Options)
         ask(broker.address, Command(1), read_options(topic="t", fetchretries="1"))
 
 
-def test_addresses_for_people() -> None:
-    assert (say_address(("h", 1)), say_address(("::1", 2))) == ("h:1", "[::1]:2")
-
-
 def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker, read_options: Options) -> None:
     access = Access({"mine": "hidden"})
     stranger = cast("Peer", SimpleNamespace(loopback=False, address="far:1", attributes={}))
@@ -114,18 +110,3 @@ def test_connections_keep_to_their_tls_and_a_stranger_is_not_asked_again(
     with pytest.raises(BrokerUnreachable, match=r"self-signed.*tlsCaFile"):
         ask(broker.address, Command(1), wanted)
     assert tries == [ClientTls(ca_file=tmp_path / "ca.pem")]
-
-
-def test_a_broker_that_is_not_the_master_is_not_asked_again(broker: ToyBroker, read_options: Options) -> None:
-    """Its connections are given up at once: the name server knows who is, or will in a moment."""
-    asked: list[int] = []
-
-    def answer(command: Command) -> Command:
-        asked.append(command.code)
-        return command.reply(9101, "the master is h:1", {"masterAddress": "h:1", "masterEpoch": "3"})
-
-    broker.answer = answer  # type: ignore[method-assign]
-    with pytest.raises(BrokerMoved, match="the master is h:1"):
-        ask(broker.address, Command(12345), read_options(topic="t", fetchRetries="5"))
-    assert asked == [12345]
-    assert issubclass(BrokerMoved, BrokerUnreachable)

@@ -10,6 +10,7 @@ from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, 
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
+from spark_connector.brokers.masters import masters_at
 from spark_connector.errors import BrokerUnreachable, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey, QueueRange
@@ -30,7 +31,7 @@ def bodies(
     """Everything that arrives, in order."""
     found = []
     readers = {} if reader is None else {NAME: reader.address}
-    for _, pulled in RangeFetcher(work, {NAME: broker.address}, options, readers).pulls():
+    for _, pulled in RangeFetcher(work, masters_at({NAME: broker.address}, options), options, readers).pulls():
         starts = memoryview(pulled.starts).cast("I").tolist()
         found += [bytes(RecordView(pulled.blob, at).body) for at in starts]
     return found
@@ -58,7 +59,8 @@ def test_a_master_that_moved_is_asked_for(filled: ToyBroker, read_options: Optio
     """Nobody is where it was when the read was planned: the name server says where it is now."""
     gone = ToyBroker()
     gone.close()
-    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), {NAME: gone.address}, read_options(topic="t")).pulls()
+    options = read_options(topic="t")
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: gone.address}, options), options).pulls()
     assert sum(pulled.count for _, pulled in pulls) == 40
 
 
@@ -74,7 +76,8 @@ def test_a_former_master_says_where_to_go_on(filled: ToyBroker, read_options: Op
 
     former.faults = [moved]
     asked_before = filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO)
-    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), {NAME: former.address}, read_options(topic="t")).pulls()
+    options = read_options(topic="t")
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: former.address}, options), options).pulls()
     assert sum(pulled.count for _, pulled in pulls) == 40
     assert filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO) == asked_before
     former.close()
@@ -111,9 +114,9 @@ def test_a_planned_end_that_the_log_lacks(filled: ToyBroker, read_options: Optio
 
 def test_mean_record_bytes(filled: ToyBroker, read_options: Options) -> None:
     options = read_options(topic="t")
-    mean = mean_record_bytes(ranges(filled, (0, 0, 40)), {NAME: filled.address}, options)
+    mean = mean_record_bytes(ranges(filled, (0, 0, 40)), masters_at({NAME: filled.address}, options))
     assert mean == len(filled.queue("t", 0).records[0])
-    assert mean_record_bytes([], {}, options) is None
+    assert mean_record_bytes([], {}) is None
 
 
 @pytest.fixture

@@ -45,14 +45,14 @@ def test_how_long_the_first_message_left_over_has_been_stored(
     options = read_options(topic="t")
     watch = BoundsWatch(options, select(options))
     bounds = watch.read()
-    assert waiting_ms({KEY: 5, OTHER: 0}, bounds, watch.addresses, options, 100) == {KEY: 95}
+    assert waiting_ms({KEY: 5, OTHER: 0}, bounds, watch.masters, 100) == {KEY: 95}
     broker.queue("t", 0).drop_first(7)
-    assert waiting_ms({KEY: 5}, watch.read(), watch.addresses, options, 100) == {KEY: 93}
+    assert waiting_ms({KEY: 5}, watch.read(), watch.masters, 100) == {KEY: 93}
     asked = len(broker.requests)
-    assert waiting_ms({KEY: 8}, bounds, watch.addresses, options, 100) == {}
+    assert waiting_ms({KEY: 8}, bounds, watch.masters, 100) == {}
     assert len(broker.requests) == asked
     broker.close()
-    assert waiting_ms({KEY: 5}, bounds, watch.addresses, options, 100) == {}
+    assert waiting_ms({KEY: 5}, bounds, watch.masters, 100) == {}
 
 
 def test_only_the_queues_furthest_behind_are_asked(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
@@ -61,7 +61,7 @@ def test_only_the_queues_furthest_behind_are_asked(broker: ToyBroker, read_optio
     watch = BoundsWatch(options, select(options))
     real = watch.read()[KEY]
     bounds = {QueueKey("t", NAME, n): Bounds(real.id, 0, n + 1, None) for n in range(QUEUES_ASKED_MAX + 3)}
-    found = waiting_ms(dict.fromkeys(bounds, 0), bounds, watch.addresses, options, 100)
+    found = waiting_ms(dict.fromkeys(bounds, 0), bounds, watch.masters, 100)
     assert {key.queue for key in found} == set(range(3, QUEUES_ASKED_MAX + 3))
 
 

@@ -20,8 +20,8 @@ def test_every_queue_of_the_broker(broker: ToyBroker, read_options: Callable[...
     options = read_options(topic="t")
     watch = BoundsWatch(options, select(options))
     positions = {QueueKey("t", NAME, 0): 1, QueueKey("t", NAME, 1): 2, QueueKey("t", "elsewhere", 0): 3}
-    commit_progress("g", positions, watch, options)
+    commit_progress("g", positions, watch)
     assert broker.offsets == {("g", "t", 0): 1, ("g", "t", 1): 2}
     broker.close()
     with pytest.raises(BrokerUnreachable):
-        commit_progress("g", positions, watch, options)
+        commit_progress("g", positions, watch)

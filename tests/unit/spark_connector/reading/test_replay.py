@@ -48,26 +48,26 @@ def test_the_clock_runs_from_the_oldest_message_not_read(
     monkeypatch.setattr(watch, "read", lambda *, at_ms: asked.append(at_ms) or real(at_ms=at_ms))
     now = Now(10_000)
     replay = Replay(2.5, now)
-    assert replay.cap({KEY: 20}, bounds, watch, options) == {KEY: 20}, "the first batch is empty"
+    assert replay.cap({KEY: 20}, bounds, watch) == {KEY: 20}, "the first batch is empty"
     assert asked == []
-    assert replay.cap({KEY: 20}, bounds, watch, options) == {KEY: 1, QueueKey("t", NAME, 1): 0}
+    assert replay.cap({KEY: 20}, bounds, watch) == {KEY: 1, QueueKey("t", NAME, 1): 0}
     now.at_ms += 10
-    replay.cap({KEY: 30}, bounds, watch, options)
+    replay.cap({KEY: 30}, bounds, watch)
     assert asked == [20, 45], "it began at message 20 and runs 2.5 times as fast"
     assert not replay.is_live
     now.at_ms += 20_000
-    assert replay.cap({KEY: 30}, bounds, watch, options) is None
+    assert replay.cap({KEY: 30}, bounds, watch) is None
     assert replay.is_live
     now.at_ms -= 20_000
-    assert replay.cap({KEY: 0}, bounds, watch, options) is None, "live for good"
+    assert replay.cap({KEY: 0}, bounds, watch) is None, "live for good"
 
 
 def test_with_nothing_to_read_it_is_live_at_once(broker: ToyBroker, options: ReadOptions) -> None:
     broker.publish("t", [b"x"] * 5, mqtt=False)
     watch, bounds = watched(options)
     replay = Replay(1.0)
-    replay.cap({KEY: 5}, bounds, watch, options)
-    assert replay.cap({KEY: 5}, bounds, watch, options) is None
+    replay.cap({KEY: 5}, bounds, watch)
+    assert replay.cap({KEY: 5}, bounds, watch) is None
     assert replay.is_live
 
 
@@ -76,6 +76,6 @@ def test_a_broker_that_does_not_tell_holds_the_stream_where_it_is(broker: ToyBro
     watch, bounds = watched(options)
     broker.close()
     replay = Replay(1.0)
-    replay.cap({KEY: 2}, bounds, watch, options)
-    assert replay.cap({KEY: 2}, bounds, watch, options) == {KEY: 2}
+    replay.cap({KEY: 2}, bounds, watch)
+    assert replay.cap({KEY: 2}, bounds, watch) == {KEY: 2}
     assert not replay.is_live

@@ -13,6 +13,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.names import queue_of
+from spark_connector.brokers.masters import GroupMaster, masters_at
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner
@@ -28,6 +29,12 @@ ROUTES = {
 }
 MADE_QUEUES = 5
 """What a broker gives a topic that a write creates."""
+
+
+def patch_ask(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Command]) -> None:
+    """Have `ask` answer for name servers and for masters."""
+    monkeypatch.setattr(partitioner, "ask", ask)
+    monkeypatch.setattr(GroupMaster, "ask", lambda self, command, **how: ask(self.address, command, None, **how))
 
 
 @pytest.fixture
@@ -49,7 +56,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
             body=encode_body(TopicRoute(queue_datas=[QueueData(name, 4, 4, perm) for name, perm in ROUTES[topic]]))
         )
 
-    monkeypatch.setattr(partitioner, "ask", ask)
+    patch_ask(monkeypatch, ask)
     return questions
 
 
@@ -59,7 +66,7 @@ def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a",
     arrays = {name: pa.array(values, pa.string()) for name, values in columns.items()}
     arrays["body"] = pa.array([b"%d" % row for row in range(rows)], pa.binary())
     found = []
-    for group, own, count in Partitioner(brokers, home, turn, options).split(arrays, rows):
+    for group, own, count in Partitioner(masters_at(brokers, options), home, turn, options).split(arrays, rows):
         assert set(own) == set(arrays)
         bodies = [int(body) for body in own["body"].to_pylist()]
         assert len(bodies) == count
@@ -78,7 +85,8 @@ def test_a_topic_of_several_groups_takes_them_in_turn(
     asked: list[str], write_options: Callable[..., WriteOptions]
 ) -> None:
     """Whole batches, so that nothing is cut for it; groups that are not there or not writable are left out."""
-    spread = Partitioner(BROKERS, "a", 0, write_options())
+    options = write_options()
+    spread = Partitioner(masters_at(BROKERS, options), "a", 0, options)
     batch = {"topic": pa.array(["both"] * 3)}
     groups = [group for _ in range(4) for group, _columns, _rows in spread.split(batch, 3)]
     assert sorted(groups) == ["b", "b", "c", "c"]
@@ -105,7 +113,7 @@ def test_a_name_server_that_does_not_answer(
     def ask(*_: object, **__: object) -> Command:
         raise BrokerUnreachable("nobody at h:1")
 
-    monkeypatch.setattr(partitioner, "ask", ask)
+    patch_ask(monkeypatch, ask)
     with pytest.raises(BrokerUnreachable, match="nobody at"):
         split(0, write_options(), topic=["both"])
 
@@ -116,7 +124,9 @@ def placed(options: WriteOptions, *, brokers=BROKERS, turn: int = 0, **columns: 
     columns["row"] = pa.array(range(rows))
     found: list[tuple[str, int]] = [("", -1)] * rows
     home = next(iter(brokers))
-    for group, own, _count in Partitioner(brokers, home, turn, options, queue_column="partition").split(columns, rows):
+    for group, own, _count in Partitioner(
+        masters_at(brokers, options), home, turn, options, queue_column="partition"
+    ).split(columns, rows):
         for row, queue in zip(own["row"].to_pylist(), own["queue"].to_pylist(), strict=True):
             found[row] = (group, queue)
     return found
@@ -213,7 +223,7 @@ def test_a_broker_that_was_addressed_itself_says_its_queues(
             return command.reply(ResponseCode.TOPIC_NOT_EXIST, "no such topic")
         return command.reply(body=b'{"topicName": "t", "writeQueueNums": 3, "perm": 6}')
 
-    monkeypatch.setattr(partitioner, "ask", ask)
+    patch_ask(monkeypatch, ask)
     alone = {"": ("h", 1)}
     assert placed(write_options(), brokers=alone, topic=topic_of("t", 1), key=pa.array(["k"])) == [
         ("", queue_of(b"k", 3))

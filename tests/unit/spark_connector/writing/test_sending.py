@@ -10,6 +10,7 @@ import pytest
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
+from spark_connector.brokers.masters import GroupMaster
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sending
@@ -92,7 +93,7 @@ def test_rows_follow_a_master_that_moved(broker: ToyBroker, write_options: Optio
     gone = ToyBroker()
     gone.close()
     options = write_options(fetchretries="0", brokerwaitms="60000")
-    with RowSender("", gone.address, ATTEMPT, options) as sender:
+    with RowSender(GroupMaster("", gone.address, options), ATTEMPT, options) as sender:
         sender.add(encoded(9))
         assert sender.finish() == 9
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(9)]
@@ -116,7 +117,8 @@ def test_rows_go_where_a_former_master_says(broker: ToyBroker, write_options: Op
 
     former.faults = [moved] * 3
     asked_before = broker.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO)
-    with RowSender("", former.address, ATTEMPT, write_options()) as sender:
+    options = write_options()
+    with RowSender(GroupMaster("", former.address, options), ATTEMPT, options) as sender:
         sender.add(encoded(9))
         assert sender.finish() == 9
     former.close()

@@ -9,12 +9,13 @@ import pytest
 
 from remoting.protocol.bodies.sink_body import Planned, StageHandle
 from remoting.protocol.records import image
+from spark_connector.brokers.masters import GroupMaster, masters_at
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
 from spark_connector.writing.row_encoder import EncodedRows
 from spark_connector.writing.sending import AttemptName
-from tests.support.spark_rows import send_rows
+from tests.support.spark_rows import send_rows, tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
@@ -45,7 +46,7 @@ def other() -> Iterator[ToyBroker]:
 def groups(broker: ToyBroker, other: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, int]]:
     """Both, as a name server tells them."""
     found = {"a": broker.address, "b": other.address}
-    monkeypatch.setattr(sink, "find_brokers", lambda _options: dict(sorted(found.items())))
+    tell_groups(monkeypatch, found)
     return found
 
 
@@ -70,7 +71,7 @@ def test_nothing_shows_before_the_commit_and_a_repeat_changes_nothing(
     assert len(broker.requests) - asked == 4, "the brokers, the commit, and both again"
     assert sink.sink_home("s", options).last_batch == 3
     send_rows(broker.address, [encoded(7)], AttemptName("s", 4, 0, 1), options)
-    sink.abort_batch(broker.address, "s", 4, options)
+    sink.abort_batch(GroupMaster("", broker.address, options), "s", 4)
     assert ("s", 4, 0, 1) not in broker.staged
 
 
@@ -81,7 +82,8 @@ def test_a_sink_stays_where_it_committed_before(
     assert sink.sink_home("s", write_options()).group == "a"
     other.ledger["s"] = 4
     home = sink.sink_home("s", write_options())
-    assert (home.group, home.last_batch, home.brokers) == ("b", 4, groups)
+    assert (home.group, home.last_batch) == ("b", 4)
+    assert {group: master.address for group, master in home.brokers.items()} == groups
     broker.close()
     with pytest.raises(BrokerUnreachable):
         sink.sink_home("s", write_options())
@@ -126,7 +128,7 @@ def test_a_driver_that_dies_between_two_steps_leaves_a_batch_that_is_all_or_noth
     assert (home.last_batch == 3) == (steps > 1)
     if home.last_batch == 3:
         assert home.plan == (Planned("b", first["b"]),)
-        assert sink.finish_batch(home, "s", 3, options) == ["a", "b"]
+        assert sink.finish_batch(home, "s", 3) == ["a", "b"]
     else:
         # Spark runs the batch again; its rows may be distributed otherwise.
         again = {"a": staged(broker, 2, 4, options), "b": staged(other, 2, 5, options)}
@@ -134,7 +136,7 @@ def test_a_driver_that_dies_between_two_steps_leaves_a_batch_that_is_all_or_noth
     assert visible(broker) + visible(other) == 9
     sink.commit_everywhere("s", 3, first, options)
     assert visible(broker) + visible(other) == 9
-    assert sink.finish_batch(home, "s", 2, options)[0] == "a", "nothing is left to do for an older one"
+    assert sink.finish_batch(home, "s", 2)[0] == "a", "nothing is left to do for an older one"
 
 
 def test_what_was_decided_counts_for_a_driver_that_comes_late(
@@ -144,8 +146,9 @@ def test_what_was_decided_counts_for_a_driver_that_comes_late(
     options = write_options()
     first = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
     plan = [Planned("b", first["b"])]
-    sink.commit_batch(other.address, "s", 3, first["b"], options, prepare=True)
-    sink.commit_batch(broker.address, "s", 3, first["a"], options, plan=plan)
+    masters = masters_at({"a": broker.address, "b": other.address}, options)
+    sink.commit_batch(masters["b"], "s", 3, first["b"], prepare=True)
+    sink.commit_batch(masters["a"], "s", 3, first["a"], plan=plan)
     late = {"a": staged(broker, 2, 5, options), "b": staged(other, 2, 9, options)}
     sink.commit_everywhere("s", 3, late, options)
     assert (visible(broker), visible(other)) == (5, 4)
@@ -169,5 +172,5 @@ def test_a_group_that_is_away_is_waited_for(
 def test_a_sink_that_is_over(broker: ToyBroker, write_options: Options) -> None:
     """Its ledger goes."""
     broker.ledger["s"] = 4
-    sink.forget_sink(broker.address, "s", write_options())
+    sink.forget_sink(GroupMaster("", broker.address, write_options()), "s")
     assert broker.ledger == {}

@@ -14,11 +14,13 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from remoting.protocol.bodies.route_body import QueueData
 from remoting.protocol.records.image import image_views
+from spark_connector.brokers.masters import masters_at
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner, sink, writer
 from spark_connector.writing.columns import sink_columns
 from spark_connector.writing.writer import RocketMQBatchWriter, RocketMQStreamWriter, StagedRows
+from tests.support.spark_rows import tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
@@ -90,7 +92,7 @@ def test_a_commit_finds_the_broker_that_took_over(
     gone = ToyBroker()
     gone.close()
     places = [{"": gone.address}, {"": broker.address}]
-    monkeypatch.setattr(sink, "find_brokers", lambda _options: places.pop(0))
+    monkeypatch.setattr(sink, "find_masters", lambda options: masters_at(places.pop(0), options))
     stream.commit([left], 4)
     assert visible(broker) == 3
 
@@ -99,8 +101,7 @@ def test_a_commit_finds_the_broker_that_took_over(
 def two_groups(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyBroker]:
     """A second group `b` beside `a`; the topic both/x goes to each in turn."""
     other = ToyBroker()
-    for place in (sink, writer):
-        monkeypatch.setattr(place, "find_brokers", lambda _options: {"a": broker.address, "b": other.address})
+    tell_groups(monkeypatch, {"a": broker.address, "b": other.address})
     monkeypatch.setattr(partitioner.Partitioner, "_routed", lambda _self, topic: BOTH if topic == "both" else ())
     yield other
     other.close()

@@ -9,6 +9,7 @@ import pytest
 from remoting.protocol.bodies.pull_body import QueueRecords, encode_multi_pull_reply
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from spark_connector.brokers.masters import masters_at
 from spark_connector.decode.sparkplug import births as module
 from spark_connector.decode.sparkplug.births import Births, Need
 from spark_connector.errors import BrokenRecord
@@ -30,7 +31,8 @@ def nothing_is_remembered() -> Iterator[None]:
 @pytest.fixture
 def births(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> Births:
     """Births of the toy broker."""
-    return Births(read_options(mqttFilter="spBv1.0/#"), {NAME: broker.address})
+    options = read_options(mqttFilter="spBv1.0/#")
+    return Births(options, masters_at({NAME: broker.address}, options))
 
 
 def names(births: Births, position: int, topic: str = TOPIC) -> list[str] | None:
