@@ -191,6 +191,65 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         raise self._error
 
 
+class Losses:
+    """Messages of one query that expired before they could be read: each loss is reported once, each message counted
+    once."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.messages = 0
+        """Messages lost so far (where failOnDataLoss allows that)."""
+        self._options = options
+        self._reported: set[str] = set()
+        self._counted_to: dict[QueueKey, int] = {}
+
+    def report(self, lost: Sequence[str]) -> None:
+        """Raise DataLost, or log each accepted loss once."""
+        fresh = [text for text in lost if text not in self._reported]
+        report_losses(fresh, self._options)
+        self._reported.update(fresh)
+
+    def count(self, begin: Positions, bounds: Mapping[QueueKey, Bounds]) -> None:
+        """Count what has expired behind a beginning."""
+        for key, (first, end) in planner.expired_ranges(begin, bounds).items():
+            counted_to = self._counted_to.get(key, 0)
+            self.messages += max(0, end - max(first, counted_to))
+            self._counted_to[key] = max(end, counted_to)
+
+
+class Pace:
+    """When Spark asked for offsets and got nothing or a batch, by the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._idle_calls = 0
+        self._nothing_at: float | None = None
+        """When "nothing new" was answered last, None behind any other answer."""
+        self._batch_at: float | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the last IDLE_CALLS questions found nothing, each right behind the answer before."""
+        return self._idle_calls >= IDLE_CALLS
+
+    @property
+    def since_batch_ms(self) -> float | None:
+        """How long ago the last batch was offered; None before the first."""
+        return None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
+
+    def asked(self) -> None:
+        """Spark asks how far the next batch goes."""
+        is_soon = self._nothing_at is not None and time.monotonic() - self._nothing_at <= ALONE_S
+        self._idle_calls = self._idle_calls + 1 if is_soon else 0
+        self._nothing_at = None
+
+    def found_nothing(self) -> None:
+        """Note when Spark is told that there is nothing new."""
+        self._nothing_at = time.monotonic()
+
+    def offered_batch(self) -> None:
+        """Note when a batch is offered to Spark."""
+        self._batch_at = time.monotonic()
+
+
 class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches and reads their tasks."""
 
@@ -217,21 +276,13 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._watch: BoundsWatch | None = None
         self._bounds: Mapping[QueueKey, Bounds] = {}
         self._cap: Positions | None = None
-        self._reported: set[str] = set()
-        self._lost = 0
-        """Messages that had expired before this run could read them (where failOnDataLoss allows that)."""
-        self._lost_to: dict[QueueKey, int] = {}
-        """How far those of a queue were counted."""
+        self._losses = Losses(options)
         self._planned: Positions = {}
         """How far the batch just offered goes, empty when there is none; for the report of what waits behind it."""
         self._replay = None if options.replay_speed is None else Replay(options.replay_speed)
         self._outage = Outage(options)
         self._memory = OffsetMemory(kafka=options.schema == "kafka")
-        self._idle_calls = 0
-        self._nothing_at: float | None = None
-        """When "nothing new" was answered last, None behind any other answer."""
-        self._batch_at: float | None = None
-        """When the last batch was offered, by the monotonic clock; for minOffsetsPerTrigger."""
+        self._pace = Pace()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins; also asked after a restart before batch 0 was committed, see `partitions`."""
@@ -241,7 +292,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_present(selection, self._bounds)
             check_partitions(self._options, self._bounds)
             start = starting_positions(self._options, selection, self._bounds, lambda ms: watch.read(at_ms=ms), LATEST)
-            self._report(planner.losses(start, self._bounds))
+            self._losses.report(planner.losses(start, self._bounds))
             self._initial = self._memory.to_json(StreamOffset(self._within(start), initial=True))
         return self._initial
 
@@ -257,9 +308,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return how far the next batch goes; waits at the broker for a moment when there is nothing new."""
-        is_soon = self._nothing_at is not None and time.monotonic() - self._nothing_at <= ALONE_S
-        self._idle_calls = self._idle_calls + 1 if is_soon else 0
-        self._nothing_at = None
+        self._pace.asked()
         begin = self._memory.from_json(start)
         self._planned = {}
         try:
@@ -274,14 +323,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._memory.to_json(found)
         if self._replay is not None and not self._replay.is_live:
             time.sleep(PAUSE_S)
-        self._nothing_at = time.monotonic()
+        self._pace.found_nothing()
         return start
 
     def _next(self, begin: StreamOffset, limit: ReadLimit) -> StreamOffset | None:
         """How far the next batch goes; None when none is to be made now."""
         check_partitions(self._options, self._bounds)
-        self._report(planner.losses(begin.positions, self._bounds))
-        self._count_lost(begin.positions)
+        self._losses.report(planner.losses(begin.positions, self._bounds))
+        self._losses.count(begin.positions, self._bounds)
         cap = self._limit(begin.positions)
         ends = planner.advance(begin.positions, self._bounds, cap=cap)
         if not begin.initial and not isinstance(limit, ReadAllAvailable) and self._delay_ms(begin.positions):
@@ -292,7 +341,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not begin.initial and all(ends[key] == begin.positions.get(key, 0) for key in ends):
             return None
         self._planned = ends
-        self._batch_at = time.monotonic()
+        self._pace.offered_batch()
         return StreamOffset(ends, origin=begin.positions if begin.initial else None)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -301,7 +350,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         ends = {key: bounds.max for key, bounds in self._bounds.items()}
         waits = waiting_ms(self._planned, self._bounds, self._connected().masters, wall_ms())
-        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._lost))
+        return self._memory.to_json(StreamOffset(ends, waiting_ms=waits, lost=self._losses.messages))
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix what "available now" means: the ends at this moment."""
@@ -323,8 +372,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._outage.bear(failure)
         self._outage.end()
         work, lost = planner.ranges(begin, stop.positions, self._bounds)
-        self._report(lost)
-        self._count_lost({key: begin.get(key, 0) for key in stop.positions})
+        self._losses.report(lost)
+        self._losses.count({key: begin.get(key, 0) for key in stop.positions}, self._bounds)
         pieces = planner.tasks(
             work,
             cores=os.cpu_count() or 1,
@@ -368,7 +417,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return 0
         if all(queue.max <= begin.get(key, 0) for key, queue in self._bounds.items()):
             # With several brokers, which are asked one after the other, news of the last would wait for the first.
-            is_idle = self._idle_calls >= IDLE_CALLS and len(self._connected().present) == 1
+            is_idle = self._pace.is_idle and len(self._connected().present) == 1
             longer = min(IDLE_POLL_MS, self._options.pull_timeout_ms // 2) if is_idle else 0
             return max(self._options.long_poll_ms, longer)
         return min(self._options.long_poll_ms, self._delay_ms(begin))
@@ -377,9 +426,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How long what waits is held back for minOffsetsPerTrigger; a bounded run holds nothing back."""
         if self._cap is not None or self._options.min_offsets_per_trigger is None:
             return 0
-        since = None if self._batch_at is None else (time.monotonic() - self._batch_at) * 1000
         return planner.remaining_delay_ms(
-            self._waiting(begin), self._options.min_offsets_per_trigger, since, self._options.max_trigger_delay_ms
+            self._waiting(begin),
+            self._options.min_offsets_per_trigger,
+            self._pace.since_batch_ms,
+            self._options.max_trigger_delay_ms,
         )
 
     def _waiting(self, begin: Positions) -> int:
@@ -415,15 +466,3 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             key: min(max(position, self._bounds[key].min), self._bounds[key].max) for key, position in start.items()
         }
-
-    def _count_lost(self, begin: Positions) -> None:
-        """Count what has expired behind a beginning, each message once."""
-        for key, (first, end) in planner.expired_ranges(begin, self._bounds).items():
-            self._lost += max(0, end - max(first, self._lost_to.get(key, 0)))
-            self._lost_to[key] = max(end, self._lost_to.get(key, 0))
-
-    def _report(self, lost: Sequence[str]) -> None:
-        """Raise DataLost, or log each accepted loss once."""
-        fresh = [text for text in lost if text not in self._reported]
-        report_losses(fresh, self._options)
-        self._reported.update(fresh)
