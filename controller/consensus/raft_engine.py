@@ -1,11 +1,13 @@
-"""Consensus of several controllers: the Raft node on a thread of its own, seen from the controller's loop.
+"""Consensus of several controllers: the Raft node on a thread of its own, driven from the controller's loop.
 
-The thread runs a loop with the node's sockets and timers; commands and answers cross by `call_soon_threadsafe`. A file
-that cannot be written, or a state that contradicts itself, ends the engine and with it the process: another controller
-leads on.
-Invariant: an answer is given only for what is committed and applied here; commands whose fate this controller cannot
-know within `propose_timeout_ms` end in OutcomeUnknown. Loop rule: the public face belongs to the loop that calls
-`start`, everything below `_main` to the thread's.
+    RaftEngine (controller's loop) ──propose, stop──▶ RaftThread (loop of its own: sockets, timers, RaftNode)
+                                   ◀──answers, status──
+
+Commands and answers cross by `call_soon_threadsafe`. A file that cannot be written, or a state that contradicts itself,
+ends the engine and with it the process: another controller takes over.
+Invariant: a command is answered only after it is committed and applied here; one whose outcome this controller does not
+learn within `propose_timeout_ms` ends in OutcomeUnknown. Loop rule: `RaftEngine` belongs to the loop that calls
+`start`; of `RaftThread` only `start`, `stop` and `propose` are called from there.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from pysyncobj import FAIL_REASON
 
@@ -50,7 +53,7 @@ class RaftSettings:
 
 @dataclass(frozen=True, slots=True)
 class EngineStatus:
-    """What the thread last said of itself."""
+    """The state of consensus as the thread last reported it."""
 
     leads: bool = False
     leader: str | None = None
@@ -62,167 +65,76 @@ class EngineStatus:
     votes: bool = False
 
 
-Done = Callable[[object, int], None]
+Done = Callable[[object, int], object]
 
 
-class RaftEngine:
-    """The engine of a controller with peers."""
+class ThreadListener(Protocol):
+    """What a `RaftThread` reports, on the loop that started it."""
+
+    def show(self, status: EngineStatus) -> None:
+        """The state has changed."""
+
+    def started(self) -> None:
+        """The node takes part."""
+
+    def finished(self, error: Exception | None) -> None:
+        """The thread has ended; called once, with the reason when it was not `stop`."""
+
+
+class RaftThread:
+    """A thread with the Raft node, its sockets and its timers."""
 
     def __init__(
         self, directory: Path, machine: Machine, members: Mapping[str, ControllerNode], node_id: str, secret: bytes,
         settings: RaftSettings,
     ) -> None:  # fmt: skip
-        self.node_id = node_id
         self._directory = directory
         self._machine = machine
         self._members = members
+        self._own = members[node_id]
         self._secret = secret
         self._settings = settings
-        self._view = EngineStatus()
-        self._leadership: list[Callable[[bool], None]] = []
-        self._log = get_logger("consensus")
-        self._thread: threading.Thread | None = None
-        self._home: asyncio.AbstractEventLoop | None = None
-        self._away: asyncio.AbstractEventLoop | None = None
-        self._started: asyncio.Future[None] | None = None
-        self._ended: asyncio.Future[None] | None = None
-        self._failure: asyncio.Future[Exception] | None = None
-        # Below: the thread's own.
+        self._post: Callable[..., object] = lambda *_: None
+        self._listener: ThreadListener | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._node: RaftNode | None = None
         self._transport: PeerTransport | None = None
         self._stop = asyncio.Event()
         self._failed: Exception | None = None
         self._tick_due = False
+        self._status = EngineStatus()
 
-    @property
-    def is_leader(self) -> bool:
-        """As the thread last said."""
-        return self._view.leads
+    def start(self, home: asyncio.AbstractEventLoop, listener: ThreadListener) -> None:
+        """Begin; `listener` is called on the loop `home`."""
+        self._post, self._listener = home.call_soon_threadsafe, listener
+        threading.Thread(target=self._run, name="consensus", daemon=True).start()
 
-    @property
-    def leader(self) -> str | None:
-        """As the thread last said."""
-        return self._view.leader
+    def stop(self) -> None:
+        """Have the thread end; returns at once."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
 
-    @property
-    def ready(self) -> bool:
-        """Whether the loss of another controller would find this one able to go on."""
-        return self._view.votes and self._view.leader is not None
+    def propose(self, command: bytes, done: Done) -> None:
+        """Append a command; `done(result, reason)` is called on the home loop."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._propose, command, partial(self._post, done))
 
-    async def start(self) -> None:
-        """Restore and take part. Raises LocalMisuse, OSError."""
-        self._home = asyncio.get_running_loop()
-        self._started, self._ended, self._failure = (self._home.create_future() for _ in range(3))
-        make_directory(self._directory)
-        check_members(self._directory, tuple(sorted(self._members)))
-        self._thread = threading.Thread(target=self._run, name="consensus", daemon=True)
-        self._thread.start()
-        await self._started
-
-    async def stop(self) -> None:
-        """Leave; commands without an answer end in NotLeading."""
-        if self._away is None or self._ended is None:
-            return
-        if not self._ended.done():
-            self._away.call_soon_threadsafe(self._stop.set)
-            await self._ended
-        self._show(EngineStatus(term=self._view.term))
-
-    async def propose(self, data: bytes) -> object:
-        """The machine's answer once the command is committed."""
-        assert len(data) <= COMMAND_BYTES_MAX, len(data)
-        return await self._ask(REGULAR + data)
-
-    async def barrier(self) -> None:
-        """Commit an entry without content: whoever can is the leader, and has everything from before it."""
-        await self._ask(NO_OP)
-
-    def on_leadership(self, callback: Callable[[bool], None]) -> None:
-        """Called on the loop that started the engine."""
-        self._leadership.append(callback)
-
-    async def until_failed(self) -> Exception:
-        """Wait for a file or a state that cannot be trusted."""
-        assert self._failure is not None
-        return await asyncio.shield(self._failure)
-
-    def status(self) -> Mapping[str, object]:
-        """Term, applied index, entries and snapshots for the status page."""
-        view = self._view
-        return {
-            "term": view.term,
-            "applied": view.applied,
-            "log_entries": view.log_entries,
-            "snapshots": view.snapshots,
-            "refused_connections": view.refused_connections,
-        }
-
-    async def _ask(self, command: bytes) -> object:
-        if not self._view.leads or self._home is None or self._away is None:
-            raise NotLeading(self._view.leader)
-        future: asyncio.Future[object] = self._home.create_future()
-        self._away.call_soon_threadsafe(self._propose, command, partial(self._answer, future))
-        try:
-            async with asyncio.timeout(self._settings.propose_timeout_ms / 1000):
-                return await future
-        except TimeoutError:
-            raise OutcomeUnknown("the controllers did not agree in time") from None
-
-    def _answer(self, future: asyncio.Future[object], result: object, reason: int) -> None:
-        """On the thread: bring an answer home."""
-        assert self._home is not None
-        self._home.call_soon_threadsafe(self._settle, future, result, reason)
-
-    def _settle(self, future: asyncio.Future[object], result: object, reason: int) -> None:
-        if future.done():
-            return
-        if reason == FAIL_REASON.SUCCESS:
-            future.set_result(result)
-        elif reason in (FAIL_REASON.NOT_LEADER, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED):
-            future.set_exception(NotLeading(self._view.leader))
-        else:
-            future.set_exception(OutcomeUnknown(f"the command's fate is not known (reason {reason})"))
-
-    def _show(self, view: EngineStatus) -> None:
-        before, self._view = self._view, view
-        if before.leads != view.leads:
-            for callback in self._leadership:
-                callback(view.leads)
-
-    def _finished(self, error: Exception | None) -> None:
-        """At home: the thread is over."""
-        assert self._started is not None
-        assert self._ended is not None
-        assert self._failure is not None
-        self._show(EngineStatus(term=self._view.term))
-        self._ended.set_result(None)
-        if error is None:
-            return
-        if not self._started.done():
-            self._started.set_exception(error)
-        else:
-            self._log.error("consensus_failed", directory=str(self._directory), error=repr(error))
-            failure = ConsensusFailed(f"the controllers' log in {self._directory} cannot go on: {error!r}")
-            self._failure.set_result(failure)
-
-    # ---- the thread
+    # ---- on the thread
 
     def _run(self) -> None:
-        assert self._home is not None
+        assert self._listener is not None
         error: Exception | None = None
         try:
-            asyncio.run(self._main())
-        except Exception as caught:  # noqa: BLE001 - whatever it is, the controller must hear of it
+            asyncio.run(self._main(self._listener))
+        except Exception as caught:  # noqa: BLE001 - whatever it is, the controller must end with it
             error = caught
-        self._home.call_soon_threadsafe(self._finished, error or self._failed)
+        self._post(self._listener.finished, error or self._failed)
 
-    async def _main(self) -> None:
-        assert self._home is not None
-        assert self._started is not None
-        self._away = asyncio.get_running_loop()
-        settings, own = self._settings, self._members[self.node_id]
+    async def _main(self, listener: ThreadListener) -> None:
+        self._loop = asyncio.get_running_loop()
+        settings = self._settings
         transport = self._transport = PeerTransport(
-            own,
+            self._own,
             self._members,
             stretch(self._secret),
             silence_ms=max(SILENCE_HEARTBEATS_MIN_MS, 3 * settings.election_ms),
@@ -232,10 +144,10 @@ class RaftEngine:
         timers = Timers(settings.heartbeat_ms / 1000, settings.election_ms / 1000, settings.fallback_ms / 1000)
         node = RaftNode(self._directory, transport, self._machine, timers, snapshot_entries=settings.snapshot_entries)
         try:
-            await transport.open(settings.host or own.host)
+            await transport.open(settings.host or self._own.host)
             self._node = node
-            self._home.call_soon_threadsafe(self._started.set_result, None)
-            pings = asyncio.get_running_loop().create_task(self._ping(transport))
+            self._post(listener.started)
+            pings = self._loop.create_task(self._ping(transport))
             while not self._stop.is_set():
                 self._tick()
                 await asyncio.sleep(timers.heartbeat / TICKS_PER_HEARTBEAT)
@@ -258,10 +170,10 @@ class RaftEngine:
             self._tick_soon()
 
     def _tick_soon(self) -> None:
-        """Once for everything that comes in one turn."""
-        if not self._tick_due and self._away is not None:
+        """One tick for everything that arrives in one turn."""
+        if not self._tick_due and self._loop is not None:
             self._tick_due = True
-            self._away.call_soon(self._tick)
+            self._loop.call_soon(self._tick)
 
     def _tick(self) -> None:
         self._tick_due = False
@@ -272,23 +184,155 @@ class RaftEngine:
         except Exception as error:  # noqa: BLE001 - see _fail
             self._fail(error)
         else:
-            self._tell_home(self._node)
+            self._report(self._node)
 
-    def _tell_home(self, node: RaftNode) -> None:
-        assert self._home is not None
+    def _report(self, node: RaftNode) -> None:
         assert self._transport is not None
-        refused = self._transport.violations
-        entries = node.log_entries
-        view = EngineStatus(
-            node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, entries, node.snapshots, refused,
-            node.votes,
+        assert self._listener is not None
+        status = EngineStatus(
+            node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, node.log_entries, node.snapshots,
+            self._transport.violations, node.votes,
         )  # fmt: skip
-        if view != self._view:
-            self._home.call_soon_threadsafe(self._show, view)
+        if status != self._status:
+            self._status = status
+            self._post(self._listener.show, status)
 
     def _fail(self, error: Exception) -> None:
-        """Nothing may be written or said any more: what the files hold is not known."""
+        """Nothing may be written or sent any more: the content of the files is not known."""
         if self._failed is None:
             self._failed = error if isinstance(error, LightMQError) else ConsensusFailed(repr(error))
             self._node = None
             self._stop.set()
+
+
+class RaftEngine:
+    """The engine of a controller with peers."""
+
+    def __init__(
+        self, directory: Path, machine: Machine, members: Mapping[str, ControllerNode], node_id: str, secret: bytes,
+        settings: RaftSettings,
+    ) -> None:  # fmt: skip
+        self.node_id = node_id
+        self._directory = directory
+        self._member_ids = tuple(sorted(members))
+        self._propose_timeout_s = settings.propose_timeout_ms / 1000
+        self._thread = RaftThread(directory, machine, members, node_id, secret, settings)
+        self._status = EngineStatus()
+        self._leadership: list[Callable[[bool], None]] = []
+        self._log = get_logger("consensus")
+        self._started: asyncio.Future[None] | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._failure: asyncio.Future[Exception] | None = None
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this controller led when the thread last reported."""
+        return self._status.leads
+
+    @property
+    def leader(self) -> str | None:
+        """Node id of the leader when the thread last reported."""
+        return self._status.leader
+
+    @property
+    def ready(self) -> bool:
+        """Whether this controller could go on with the others if one of them were lost."""
+        return self._status.votes and self._status.leader is not None
+
+    async def start(self) -> None:
+        """Restore and take part. Raises LocalMisuse, OSError."""
+        make_directory(self._directory)
+        check_members(self._directory, self._member_ids)
+        home = asyncio.get_running_loop()
+        self._started, self._ended, self._failure = (home.create_future() for _ in range(3))
+        self._thread.start(home, self)
+        await self._started
+
+    async def stop(self) -> None:
+        """Leave; commands without an answer end in NotLeading."""
+        if self._ended is None:
+            return
+        if not self._ended.done():
+            self._thread.stop()
+            await self._ended
+        self.show(EngineStatus(term=self._status.term))
+
+    async def propose(self, data: bytes) -> object:
+        """The machine's answer once the command is committed."""
+        assert len(data) <= COMMAND_BYTES_MAX, len(data)
+        return await self._ask(REGULAR + data)
+
+    async def barrier(self) -> None:
+        """Commit an entry without content: only the leader can, and it has everything committed before it."""
+        await self._ask(NO_OP)
+
+    def on_leadership(self, callback: Callable[[bool], None]) -> None:
+        """Call `callback(leading)` at every change, on the loop that started the engine."""
+        self._leadership.append(callback)
+
+    async def until_failed(self) -> Exception:
+        """Wait for a file or a state that cannot be trusted."""
+        assert self._failure is not None
+        return await asyncio.shield(self._failure)
+
+    def status(self) -> Mapping[str, object]:
+        """Term, applied index, entries and snapshots for the status page."""
+        status = self._status
+        return {
+            "term": status.term,
+            "applied": status.applied,
+            "log_entries": status.log_entries,
+            "snapshots": status.snapshots,
+            "refused_connections": status.refused_connections,
+        }
+
+    async def _ask(self, command: bytes) -> object:
+        if not self._status.leads:
+            raise NotLeading(self._status.leader)
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._thread.propose(command, partial(self._settle, future))
+        try:
+            async with asyncio.timeout(self._propose_timeout_s):
+                return await future
+        except TimeoutError:
+            raise OutcomeUnknown("the controllers did not agree in time") from None
+
+    def _settle(self, future: asyncio.Future[object], result: object, reason: int) -> None:
+        if future.done():
+            return
+        if reason == FAIL_REASON.SUCCESS:
+            future.set_result(result)
+        elif reason in (FAIL_REASON.NOT_LEADER, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED):
+            future.set_exception(NotLeading(self._status.leader))
+        else:
+            future.set_exception(OutcomeUnknown(f"the command's outcome is not known (reason {reason})"))
+
+    # ---- what the thread reports
+
+    def show(self, status: EngineStatus) -> None:
+        """Take over a new state, and announce a change of leadership."""
+        before, self._status = self._status, status
+        if before.leads != status.leads:
+            for callback in self._leadership:
+                callback(status.leads)
+
+    def started(self) -> None:
+        """The node takes part."""
+        assert self._started is not None
+        self._started.set_result(None)
+
+    def finished(self, error: Exception | None) -> None:
+        """The thread has ended, with the reason when it was not `stop`."""
+        assert self._started is not None
+        assert self._ended is not None
+        assert self._failure is not None
+        self.show(EngineStatus(term=self._status.term))
+        self._ended.set_result(None)
+        if error is None:
+            return
+        if not self._started.done():
+            self._started.set_exception(error)
+        else:
+            self._log.error("consensus_failed", directory=str(self._directory), error=repr(error))
+            failure = ConsensusFailed(f"the controllers' log in {self._directory} cannot go on: {error!r}")
+            self._failure.set_result(failure)

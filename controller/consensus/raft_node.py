@@ -178,7 +178,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         """Entries in the journal."""
         return len(self._face)
 
-    def propose(self, command: bytes, done: Callable[[object, int], None]) -> None:
+    def propose(self, command: bytes, done: Callable[[object, int], object]) -> None:
         """Add a command; `done(answer, reason)` follows, `reason` being one of the library's."""
         if self._isLeader():
             self._applyCommand(command, done)

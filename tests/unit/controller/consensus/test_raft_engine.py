@@ -30,9 +30,11 @@ class Three:
         self.folder = folder
         self.members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2", "n3")}
         self.engines = {}
+        self.machines = {}
 
     def make(self, node_id, settings=SETTINGS):
-        return RaftEngine(self.folder / node_id, Words(), self.members, node_id, SECRET, settings)
+        machine = self.machines[node_id] = Words()
+        return RaftEngine(self.folder / node_id, machine, self.members, node_id, SECRET, settings)
 
     async def start(self, *node_ids):
         for node_id in node_ids:
@@ -77,7 +79,7 @@ async def test_they_answer_and_go_on_without_one(three):
     await new.propose(b"after")
     await three.start(leader.node_id)
     again = three.engines[leader.node_id]
-    await until(lambda: again._machine.words == [*words, b"after"])
+    await until(lambda: three.machines[again.node_id].words == [*words, b"after"])
     await until(lambda: again.status()["applied"] == new.status()["applied"])
     assert new.status()["snapshots"] > 0
 
@@ -100,7 +102,7 @@ async def test_a_file_that_cannot_be_written_ends_it(three, monkeypatch):
     def fail():
         raise OSError("no space")
 
-    monkeypatch.setattr(leader._node._face, "sync", fail)
+    monkeypatch.setattr(leader._thread._node._face, "sync", fail)
     with pytest.raises((NotLeading, OutcomeUnknown)):
         await leader.propose(b"x")
     assert isinstance(await asyncio.wait_for(leader.until_failed(), 40), ConsensusFailed)
