@@ -1,18 +1,36 @@
 """Request codes of the name server -> handlers, as a table that one port may share with a broker's.
 
-Loop rule: handlers run on the loop's thread.
+The body of a broker's registration (103) has two forms:
+
+    plain       JSON {topicConfigSerializeWrapper:{topicConfigTable, dataVersion}, filterServerList}
+    compressed  zlib( i32 n, version JSON | i32 count, count x (i32 n, "name read write perm filterType [attributes]")
+                      | i32 n, filter servers JSON | ... )                                             big-endian
+
+A change of the key-value table (100, 101, 102, 219) is answered, and visible, only after it is on disk, so that a
+restart never takes back what an answer has shown.
+Invariant: malformed input raises RemoteViolation or a refusal that names the field; an inflated body never exceeds its
+limit. Loop rule: handlers run on the loop's thread; the answer to a change follows later.
 """
 
 from __future__ import annotations
 
 import operator
+import struct
+import zlib
 from typing import cast
+
+import msgspec
 
 from controller.authority import guarded
 from controller.control_plane.control_plane import ControlPlane
 from controller.control_plane.controller_api import watch
 from controller.name_server import state
-from controller.name_server.changes import (
+from controller.name_server.liveness import BrokerKey
+from controller.name_server.name_server import NameServer
+from controller.name_server.state import (
+    BrokerInstance,
+    DeleteKeyValue,
+    PutKeyValue,
     PutTopic,
     RegisterBroker,
     RemoveMember,
@@ -20,11 +38,6 @@ from controller.name_server.changes import (
     SetWritable,
     TopicsTouched,
 )
-from controller.name_server.key_value_api import key_value_handlers, number, text, truth, when_durable
-from controller.name_server.liveness import BrokerKey
-from controller.name_server.name_server import NameServer
-from controller.name_server.registration import decode_registration
-from controller.name_server.state import BrokerInstance
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import Heartbeat, from_fields
 from remoting.protocol.bodies.route_body import (
@@ -32,18 +45,184 @@ from remoting.protocol.bodies.route_body import (
     DataVersion,
     KeyValueTable,
     MemberGroupBody,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicConfigTable,
     TopicList,
     TopicRoute,
     decode_body,
     encode_body,
 )
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 from runtime.config.tables import keys_of
+
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+"""Largest inflated body: about half a million topics."""
+
+_I32 = struct.Struct(">i")
+_CRC_MASK = 0x7FFF_FFFF
+_WORDS_MIN = 5
+_DEFLATED = b"\x78"
+"""What a zlib stream begins with, and no JSON object does."""
+
+
+def decode_registration(body: bytes, *, compressed: bool, crc32: int = 0) -> TopicConfigTable | None:
+    """Topics and version of a registration, None when the body is empty; `crc32` 0 is not checked.
+
+    RocketMQ 5's brokers say that a body is not compressed that is, so the body's own first byte counts as well.
+    """
+    if crc32 != 0 and zlib.crc32(body) & _CRC_MASK != crc32:
+        raise RemoteViolation("the body's checksum is not the one in bodyCrc32")
+    if not body:
+        return None
+    if compressed or body.startswith(_DEFLATED):
+        return _decode_inflated(_inflate(body))
+    return decode_body(body, RegisterBrokerBody).topic_config_serialize_wrapper
+
+
+def _inflate(body: bytes) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+    except zlib.error as error:
+        raise RemoteViolation(f"the compressed body cannot be inflated: {error}") from error
+    if not inflater.eof:
+        raise RemoteViolation(f"the compressed body is cut off or above {INFLATED_BYTES_MAX} bytes")
+    return data
+
+
+def _decode_inflated(data: bytes) -> TopicConfigTable:
+    version_json, at = _block(data, 0)
+    if at + _I32.size > len(data):
+        raise RemoteViolation("the inflated body ends before its topics")
+    count = int(_I32.unpack_from(data, at)[0])
+    at += _I32.size
+    topics: dict[str, TopicConfig] = {}
+    for _ in range(count):
+        line, at = _block(data, at)
+        config = _topic(line)
+        topics[config.topic_name] = config
+    return TopicConfigTable(topics, decode_body(version_json, DataVersion))
+
+
+def _block(data: bytes, at: int) -> tuple[bytes, int]:
+    if at + _I32.size > len(data):
+        raise RemoteViolation("the inflated body is cut off")
+    size = int(_I32.unpack_from(data, at)[0])
+    start = at + _I32.size
+    if size < 0 or start + size > len(data):
+        raise RemoteViolation(f"a part of {size} bytes does not fit the inflated body")
+    return data[start : start + size], start + size
+
+
+def _topic(line: bytes) -> TopicConfig:
+    try:
+        words = line.decode().split(" ", _WORDS_MIN)
+        if len(words) < _WORDS_MIN:
+            raise RemoteViolation(f"topic {line!r} has {len(words)} of its {_WORDS_MIN} words")
+        name, read, write, perm, filter_type = words[:_WORDS_MIN]
+        attributes = msgspec.json.decode(words[_WORDS_MIN], type=dict[str, str]) if len(words) > _WORDS_MIN else None
+        return TopicConfig(name, int(read), int(write), int(perm), filter_type, attributes=attributes)
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise RemoteViolation(f"topic {line!r} cannot be read: {error}") from error
+
+
+NUMBER_MAX = 2**63 - 1
+
+
+def text(command: Command, name: str) -> str:
+    """A field that must be there and say something."""
+    value = command.fields.get(name)
+    if not value:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
+    return value
+
+
+def number(command: Command, name: str, default: int | None = None) -> int:
+    """A whole number; required when there is no default."""
+    value = command.fields.get(name)
+    if not value:
+        if default is not None:
+            return default
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
+    # Longer texts are no number anybody means, and int() of them is slow.
+    digits = value.removeprefix("-")
+    if len(digits) > len(str(NUMBER_MAX)) or not (digits.isascii() and digits.isdigit()):
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"field {name!r} is no number: {value[:64]!r}")
+    return int(value)
+
+
+def truth(command: Command, name: str) -> bool:
+    """A switch as Java ("true") or C++ ("1") writes it; absent means off."""
+    return command.fields.get(name, "").lower() in ("true", "1")
+
+
+def key_value_handlers(name_server: NameServer) -> dict[int, Handler]:
+    """The table's entries for codes 100, 101, 102 and 219."""
+    api = _KeyValueApi(name_server)
+    return {
+        RequestCode.PUT_KV_CONFIG: api.put,
+        RequestCode.GET_KV_CONFIG: api.get,
+        RequestCode.DELETE_KV_CONFIG: api.delete,
+        RequestCode.GET_KVLIST_BY_NAMESPACE: api.list,
+    }
+
+
+class _KeyValueApi:
+    def __init__(self, name_server: NameServer) -> None:
+        self._name_server = name_server
+        self._changed_at = 0
+        """The state's revision after the last change of the table."""
+
+    def put(self, peer: Peer, command: Command) -> None:
+        change = PutKeyValue(text(command, "namespace"), text(command, "key"), command.fields.get("value", ""))
+        self._change(peer, command, change)
+
+    def get(self, peer: Peer, command: Command) -> Command | None:
+        namespace, key = text(command, "namespace"), text(command, "key")
+        value = self._name_server.metadata.key_values.get(namespace, {}).get(key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return self._shown(peer, command, command.reply(ResponseCode.QUERY_NOT_FOUND, remark))
+        return self._shown(peer, command, command.reply(fields={"value": value}))
+
+    def delete(self, peer: Peer, command: Command) -> None:
+        self._change(peer, command, DeleteKeyValue(text(command, "namespace"), text(command, "key")))
+
+    def list(self, peer: Peer, command: Command) -> Command | None:
+        namespace = text(command, "namespace")
+        entries = self._name_server.metadata.key_values.get(namespace)
+        if not entries:
+            remark = f"No config item, Namespace: {namespace}"
+            return self._shown(peer, command, command.reply(ResponseCode.QUERY_NOT_FOUND, remark))
+        return self._shown(peer, command, command.reply(body=encode_body(KeyValueTable(entries))))
+
+    def _change(self, peer: Peer, command: Command, change: PutKeyValue | DeleteKeyValue) -> None:
+        state = self._name_server.state
+        before = state.revision
+        self._name_server.apply(change)
+        if state.revision != before:
+            self._changed_at = state.revision
+        later(peer, command, when_durable(self._name_server, command.reply()))
+
+    def _shown(self, peer: Peer, command: Command, reply: Command) -> Command | None:
+        """The answer to a read: at once, or when what it tells is on disk."""
+        if self._name_server.persister.has(self._changed_at):
+            return reply
+        later(peer, command, when_durable(self._name_server, reply))
+        return None
+
+
+async def when_durable(name_server: NameServer, reply: Command) -> Command:
+    """The reply, once the state is on disk."""
+    await name_server.persister.durable()
+    return reply
+
 
 REGISTERED_ATTRIBUTE = "registered brokers"
 """Where a peer keeps the broker addresses that were registered on its connection."""

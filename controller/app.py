@@ -13,8 +13,7 @@ from controller.api import handlers
 from controller.authority import judge_unserved
 from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
-from controller.name_server.metadata_file import MetadataFile
-from controller.name_server.name_server import NameServer
+from controller.name_server.name_server import MetadataFile, NameServer
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.key_file import signing_dial
 from remoting.client.tls import ClientTls

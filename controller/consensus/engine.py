@@ -1,16 +1,27 @@
-"""What the controller needs of consensus, whichever engine does it, and the errors it may end in.
+"""What the controller needs of consensus, the errors it may end in, and the engine of a controller without peers.
 
 Invariant of every engine: what `propose` returned is applied on this controller, durable on a majority and never lost
 again; commands are applied in one order everywhere; `barrier` returns only when everything that was committed anywhere
-before the call is applied here. Loop rule: made, called and answering on one event loop, whatever threads work behind.
+before the call is applied here. Loop rule: created, called and answering on one event loop, whatever threads it uses.
+
+`SingleEngine` has a journal and a snapshot of its own. Commands proposed in one turn of the loop are written and
+fsynced together, then applied and answered in that order. After `snapshot_entries` entries the state is written as a
+snapshot and the journal cut behind it; a crash at any point in between leaves a snapshot and the entries that follow
+it. Nothing is applied or answered before its entry is durable. A failed write ends the engine: what the kernel keeps
+after a failed fsync is not known. Files are written in a thread, by one task at a time.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
-from remoting.protocol.errors import LightMQError
+from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, save
+from remoting.protocol.errors import LightMQError, LocalMisuse
+from runtime.files import make_directory
+from runtime.logs import get_logger
 
 COMMAND_BYTES_MAX = 1_048_576
 """Largest command; a larger one is our own caller's mistake."""
@@ -95,3 +106,164 @@ class Engine(Protocol):
     def status(self) -> Mapping[str, object]:
         """Numbers for metrics and people: term, log entries, commits."""
         ...
+
+
+JOURNAL_FILE = "journal"
+SNAPSHOT_FILE = "snapshot"
+VOTE_FILE = "vote"
+TERM = 1
+REGULAR = b"\x00"
+"""First byte of an entry that has a command for the machine; others are consensus' own."""
+FIRST_ENTRY = (b"\x01", 1, 0)
+"""Every log begins with this entry, so that one controller's log may become that of three."""
+
+Pending = tuple[bytes, asyncio.Future[object]]
+
+
+class SingleEngine:
+    """The engine of a controller without peers."""
+
+    def __init__(
+        self, directory: Path, machine: Machine, *, node_id: str = "n1", snapshot_entries: int = 5_000
+    ) -> None:
+        self.node_id = node_id
+        self._directory = directory
+        self._machine = machine
+        self._snapshot_entries = snapshot_entries
+        self._journal: Journal | None = None
+        self._pending: list[Pending] = []
+        self._writer: asyncio.Task[None] | None = None
+        self._failure: asyncio.Future[Exception] | None = None
+        self._leadership: list[Callable[[bool], None]] = []
+        self._leading = False
+        self._log = get_logger("consensus")
+        self.applied = 0
+        self.snapshots = 0
+
+    @property
+    def is_leader(self) -> bool:
+        """Always while it runs."""
+        return self._leading
+
+    @property
+    def leader(self) -> str | None:
+        """This controller's own id while it runs, else None."""
+        return self.node_id if self._leading else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the journal is open and commands are taken."""
+        return self._leading
+
+    async def start(self) -> None:
+        """Restore the snapshot and apply what follows it."""
+        self._failure = asyncio.get_running_loop().create_future()
+        check_members(self._directory, (self.node_id,))
+        make_directory(self._directory)
+        journal = self._journal = Journal(self._directory / JOURNAL_FILE)
+        snapshot = load(self._directory / SNAPSHOT_FILE, RaftSnapshot)
+        if snapshot is None and not len(journal):
+            journal.add(FIRST_ENTRY)
+        index = FIRST_ENTRY[1] if snapshot is None else snapshot.last[1]
+        if not len(journal) or not journal[0][1] <= index <= journal[-1][1]:
+            raise LocalMisuse(f"{journal.path} does not follow the snapshot beside it: put back a copy of both")
+        if snapshot is not None:
+            self._machine.restore(snapshot.state)
+        for command, place, _ in journal.part(0):
+            if place > index and command[:1] == REGULAR:
+                self._machine.apply(command[1:])
+        self.applied = journal[-1][1]
+        save(self._directory / VOTE_FILE, Vote(TERM, self.node_id, self.applied, (self.node_id,)))
+        self._lead(leading=True)
+
+    async def stop(self) -> None:
+        """Finish what is being written."""
+        self._lead(leading=False)
+        if self._writer is not None:
+            await asyncio.wait([self._writer])
+        if self._journal is not None and self._failure is not None and not self._failure.done():
+            self._journal.close()
+
+    async def propose(self, data: bytes) -> object:
+        """Write, apply, answer."""
+        if not self._leading:
+            raise NotLeading(None)
+        assert len(data) <= COMMAND_BYTES_MAX, len(data)
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self._pending.append((data, future))
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write())
+        return await future
+
+    async def barrier(self) -> None:
+        """There is nobody else who could have committed anything."""
+        if not self._leading:
+            raise NotLeading(None)
+
+    def on_leadership(self, callback: Callable[[bool], None]) -> None:
+        """Called at start and stop."""
+        self._leadership.append(callback)
+
+    async def until_failed(self) -> Exception:
+        """Wait for a write that fails."""
+        assert self._failure is not None
+        return await asyncio.shield(self._failure)
+
+    def status(self) -> Mapping[str, object]:
+        """Term, applied index, entries and snapshots for the status page."""
+        entries = len(self._journal) if self._journal is not None else 0
+        return {"term": TERM, "applied": self.applied, "log_entries": entries, "snapshots": self.snapshots}
+
+    def _lead(self, *, leading: bool) -> None:
+        if self._leading != leading:
+            self._leading = leading
+            for callback in self._leadership:
+                callback(leading)
+
+    async def _write(self) -> None:
+        assert self._journal is not None
+        journal = self._journal
+        while self._pending:
+            batch, self._pending = self._pending, []
+            try:
+                for number, (data, _) in enumerate(batch, journal[-1][1] + 1):
+                    journal.add((REGULAR + data, number, TERM))
+                await asyncio.to_thread(journal.sync)
+                for data, future in batch:
+                    answer = self._machine.apply(data)
+                    self.applied += 1
+                    if not future.done():
+                        future.set_result(answer)
+                if len(journal) - 2 >= self._snapshot_entries:
+                    await self._snapshot(journal)
+            except OSError as error:
+                self._fail(error, batch)
+                return
+        self._writer = None
+
+    async def _snapshot(self, journal: Journal) -> None:
+        snapshot = RaftSnapshot(journal[-2], journal[-1], self._machine.encode())
+        await asyncio.to_thread(save, self._directory / SNAPSHOT_FILE, snapshot)
+        await asyncio.to_thread(journal.cut_head, len(journal) - 2)
+        self.snapshots += 1
+
+    def _fail(self, error: OSError, batch: list[Pending]) -> None:
+        self._log.error("consensus_failed", directory=str(self._directory), error=str(error))
+        assert self._failure is not None
+        failure = ConsensusFailed(f"the controller's journal in {self._directory} cannot be written: {error}")
+        self._failure.set_result(failure)
+        self._lead(leading=False)
+        for _, future in [*batch, *self._pending]:
+            if not future.done():
+                future.set_exception(failure)
+        self._pending.clear()
+
+
+def check_members(directory: Path, members: tuple[str, ...]) -> None:
+    """Refuse a directory of another set of controllers: a majority of strangers could forget everything."""
+    vote = load(directory / VOTE_FILE, Vote)
+    if vote is not None and vote.members != members:
+        raise LocalMisuse(
+            f"{directory} belongs to the controllers {', '.join(vote.members)}, not to {', '.join(members)}: stop all, "
+            f"copy the directory of one that led to every other and delete the file {VOTE_FILE} in each"
+        )

@@ -14,8 +14,8 @@ from typing import overload
 
 from msgspec.structs import replace
 
+from controller.consensus.engine import FIRST_ENTRY, JOURNAL_FILE, VOTE_FILE
 from controller.consensus.journal import Entry, Journal, Vote, load, save
-from controller.consensus.single import FIRST_ENTRY, JOURNAL_FILE, VOTE_FILE
 from remoting.protocol.errors import LocalMisuse
 
 

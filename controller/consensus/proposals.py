@@ -24,8 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.consensus.engine import Engine, NotLeading, OutcomeUnknown
-from controller.replicas.commands import Barrier, Command, Outcome, decode, encode
-from controller.replicas.group import GroupView
+from controller.replicas.group import Barrier, Command, GroupView, Outcome, decode, encode
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode

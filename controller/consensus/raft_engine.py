@@ -22,11 +22,18 @@ from typing import Protocol
 
 from pysyncobj import FAIL_REASON
 
-from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine, NotLeading, OutcomeUnknown
+from controller.consensus.engine import (
+    COMMAND_BYTES_MAX,
+    REGULAR,
+    ConsensusFailed,
+    Machine,
+    NotLeading,
+    OutcomeUnknown,
+    check_members,
+)
 from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
 from controller.consensus.raft_node import NO_OP, RaftNode, Timers
-from controller.consensus.single import REGULAR, check_members
 from controller.consensus.wire import stretch
 from remoting.protocol.errors import LightMQError
 from runtime.files import make_directory

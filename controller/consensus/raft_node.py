@@ -31,11 +31,10 @@ from typing import Any
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
-from controller.consensus.engine import COMMAND_BYTES_MAX, ConsensusFailed, Machine
+from controller.consensus.engine import COMMAND_BYTES_MAX, FIRST_ENTRY, REGULAR, SNAPSHOT_FILE, ConsensusFailed, Machine
 from controller.consensus.journal import RaftSnapshot, SnapshotPieces, load, save
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
-from controller.consensus.single import FIRST_ENTRY, REGULAR, SNAPSHOT_FILE
 from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, PreGranted, PreVote
 from remoting.protocol.errors import LocalMisuse
 

@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from controller.consensus.engine import ConsensusFailed, NotLeading
 from controller.consensus.members import ControllerNode
 from controller.control_plane.masters import GroupMasters
-from controller.replicas import commands
-from controller.replicas.commands import Live, Outcome
-from controller.replicas.group import GroupView, ReplicaGroup
+from controller.replicas import group
+from controller.replicas.group import GroupView, Live, Outcome, ReplicaGroup
 from remoting.protocol.bodies import controller_body as body
 from remoting.protocol.bodies.controller_body import Header, from_fields, to_fields
 from remoting.protocol.bodies.route_body import BrokerMemberGroup, decode_body, encode_body
@@ -84,7 +83,7 @@ class _ControllerApi:
         header = from_fields(command.fields, body.AlterSyncStateSetHeader)
         given = decode_body(command.body, body.SyncStateSetBody)
         outcome = await self._masters.propose(
-            commands.AlterSyncStateSet(
+            group.AlterSyncStateSet(
                 header.broker_name,
                 header.master_broker_id,
                 header.master_epoch,
@@ -113,7 +112,7 @@ class _ControllerApi:
         """1003; who is told to be master must be alive."""
         header = from_fields(command.fields, body.RegisterReplicaHeader)
         outcome = await self._masters.propose(
-            commands.RegisterReplica(
+            group.RegisterReplica(
                 header.cluster_name,
                 header.broker_name,
                 header.broker_id,
@@ -168,7 +167,7 @@ class _ControllerApi:
             raise RemoteViolation(f"broker ids to clean: {error}") from error
         alive = self._masters.live.alive(header.broker_name)
         outcome = await self._masters.propose(
-            commands.CleanReplicas(
+            group.CleanReplicas(
                 header.cluster_name or "", header.broker_name, ids, alive, header.is_clean_living_broker
             )
         )
@@ -188,7 +187,7 @@ class _ControllerApi:
         """CONTROLLER_APPLY_BROKER_ID (1013): give an id to the holder of the check code."""
         header = from_fields(command.fields, body.ApplyBrokerIdHeader)
         outcome = await self._masters.propose(
-            commands.ApplyBrokerId(
+            group.ApplyBrokerId(
                 header.cluster_name, header.broker_name, header.applied_broker_id, header.register_check_code
             )
         )

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 
 from controller.consensus.engine import ConsensusFailed, Engine, NotLeading
 from controller.consensus.proposals import Proposer
-from controller.replicas.commands import Command, ElectMaster, Live, Outcome
-from controller.replicas.group import ReplicaGroup
+from controller.replicas.group import Command, ElectMaster, Live, Outcome, ReplicaGroup
 from controller.replicas.live_table import LiveTable
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.bodies.controller_body import NO_PRIORITY, Heartbeat

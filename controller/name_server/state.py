@@ -1,14 +1,14 @@
 """The controller's metadata: broker groups and their members, topics and their queues, a key-value table.
 
+Changes are commands that carry everything they need (no clock, no defaults looked up later), so that applying the same
+ones in the same order gives the same state anywhere: `apply(command) -> events`. From the metadata the tables served to
+clients are made: topic -> queues and brokers, cluster -> brokers, lists.
+
+RocketMQ's rules: id 0 is the master. Where a group has none and allows it, the member with the lowest id acts for it,
+shown as id 0 and without the write permission. A topic whose group cannot be written to is shown as read only.
 Invariant: a topic's queues name only broker groups that exist, a group has at least one member, a topic at least one
 group; `revision` grows with every change and with nothing else. One address is one member of its cluster.
-Pure and deterministic: `apply(command) -> events`.
-
-The tables served to clients, made from the metadata: topic -> queues and brokers, cluster -> brokers, lists.
-
-Rules (RocketMQ's): id 0 is the master. Where a group has none and allows it, the member with the lowest id acts for it,
-shown as id 0 and without the write permission. A topic of a group that nobody can write to is shown as read only.
-Pure: reads the metadata, changes nothing.
+Pure and deterministic.
 """
 
 from __future__ import annotations
@@ -19,21 +19,6 @@ from typing import Any
 import msgspec
 import msgspec.structs
 
-from controller.name_server.changes import (
-    Change,
-    DeleteKeyValue,
-    Event,
-    MemberLeft,
-    PutKeyValue,
-    PutTopic,
-    RegisterBroker,
-    Registered,
-    Rejected,
-    RemoveMember,
-    RemoveTopic,
-    SetWritable,
-    TopicsTouched,
-)
 from remoting.protocol.bodies.route_body import (
     MASTER_ID,
     PERM_INHERIT,
@@ -47,6 +32,102 @@ from remoting.protocol.bodies.route_body import (
     TopicConfig,
     TopicRoute,
 )
+
+
+class RegisterBroker(msgspec.Struct, tag=True):
+    """A broker says who it is; `topics` is None when it tells nothing of its topics."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    zone_name: str | None = None
+    enable_acting_master: bool = False
+    data_version: DataVersion = msgspec.field(default_factory=DataVersion)
+    topics: dict[str, TopicConfig] | None = None
+
+
+class RemoveMember(msgspec.Struct, tag=True):
+    """A broker address left in order, or is dead."""
+
+    cluster: str
+    address: str
+    reason: str
+
+
+class SetWritable(msgspec.Struct, tag=True):
+    """An operator takes the write permission of all of a broker's topics out of the routes, or gives it back."""
+
+    broker_name: str
+    writable: bool
+
+
+class PutTopic(msgspec.Struct, tag=True):
+    """Queues of one topic on some brokers."""
+
+    topic: str
+    queues: list[QueueData]
+
+
+class RemoveTopic(msgspec.Struct, tag=True):
+    """A topic leaves the routes, of one cluster or of all."""
+
+    topic: str
+    cluster: str | None = None
+
+
+class PutKeyValue(msgspec.Struct, tag=True):
+    """An entry of the key-value table."""
+
+    namespace: str
+    key: str
+    value: str
+
+
+class DeleteKeyValue(msgspec.Struct, tag=True):
+    """An entry of the key-value table that goes."""
+
+    namespace: str
+    key: str
+
+
+Change = RegisterBroker | RemoveMember | SetWritable | PutTopic | RemoveTopic | PutKeyValue | DeleteKeyValue
+
+
+class Rejected(msgspec.Struct):
+    """The command was not carried out; `remark` says why, for the peer."""
+
+    remark: str
+
+
+class Registered(msgspec.Struct):
+    """A broker address is in the routes; `first` when it was not before."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    first: bool
+
+
+class MemberLeft(msgspec.Struct):
+    """A broker address is no longer in the routes."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+    reason: str
+
+
+class TopicsTouched(msgspec.Struct):
+    """So many topics changed their permission or left."""
+
+    count: int
+
+
+Event = Rejected | Registered | MemberLeft | TopicsTouched
 
 
 class BrokerInstance(msgspec.Struct):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.replicas.commands import Live
+from controller.replicas.group import Live
 
 
 class OwnPause:

@@ -36,7 +36,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from controller.replicas.commands import (
+from controller.replicas.group import (
+    FIRST_BROKER_ID,
     AlterSyncStateSet,
     ApplyBrokerId,
     Barrier,
@@ -46,8 +47,10 @@ from controller.replicas.commands import (
     Live,
     Outcome,
     RegisterReplica,
+    Replica,
+    ReplicaGroup,
+    check,
 )
-from controller.replicas.group import FIRST_BROKER_ID, Replica, ReplicaGroup, check
 from remoting.protocol.frames.codes import ResponseCode
 
 

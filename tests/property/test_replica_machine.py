@@ -8,7 +8,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.replicas.commands import (
+from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
     Barrier,
@@ -16,10 +16,10 @@ from controller.replicas.commands import (
     ElectMaster,
     Live,
     RegisterReplica,
+    check,
     decode,
     encode,
 )
-from controller.replicas.group import check
 from controller.replicas.machine import ReplicaMachine
 
 IDS = st.integers(1, 4)

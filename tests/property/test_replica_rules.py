@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from controller.replicas.commands import (
+from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanReplicas,

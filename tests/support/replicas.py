@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.replicas.commands import AlterSyncStateSet, ApplyBrokerId, ElectMaster, Live, Outcome, RegisterReplica
+from controller.replicas.group import AlterSyncStateSet, ApplyBrokerId, ElectMaster, Live, Outcome, RegisterReplica
 from controller.replicas.machine import ReplicaMachine
 
 

@@ -16,8 +16,7 @@ from broker.replication.follower import Follower, LinkPhase
 from broker.replication.leader import Leader
 from broker.replication.sync_state_set import Proposal, SyncStateSet
 from broker.roles.pause_watch import PauseWatch
-from controller.replicas.commands import AlterSyncStateSet, ElectMaster, Live, RegisterReplica
-from controller.replicas.group import GroupView
+from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers
 from tests.sim.cluster.disk import ModelLog

@@ -12,16 +12,16 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.replicas.commands import (
+from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
     Command,
     ElectMaster,
+    GroupView,
     Live,
     Outcome,
     RegisterReplica,
 )
-from controller.replicas.group import GroupView
 from controller.replicas.live_table import LiveTable
 from controller.replicas.machine import ReplicaMachine
 from tests.sim.cluster.network import Network

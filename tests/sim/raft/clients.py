@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pysyncobj import FAIL_REASON
 
+from controller.consensus.engine import REGULAR
 from controller.consensus.raft_node import NO_OP
-from controller.consensus.single import REGULAR
-from controller.replicas.commands import Outcome
+from controller.replicas.group import Outcome
 from tests.sim.raft.machines import RAISING, in_envelope
 from tests.sim.raft.world import World
 

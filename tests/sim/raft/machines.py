@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from controller.consensus.proposals import DeduplicatedMachine, Envelope
-from controller.replicas.commands import ApplyBrokerId, Outcome, encode
+from controller.replicas.group import ApplyBrokerId, Outcome, encode
 
 RAISING = "raise"
 """A word that begins so makes the inner machine raise."""

@@ -16,7 +16,7 @@ from controller.consensus import journal, log_face, raft_node
 from controller.consensus.log_face import LogFace
 from controller.consensus.proposals import DeduplicatedMachine, Envelope, MachineSnapshot
 from controller.consensus.raft_node import RaftNode
-from controller.replicas.commands import decode
+from controller.replicas.group import decode
 from remoting.native.checksum import crc32c
 from tests.sim.raft.clients import Client
 from tests.sim.raft.schedule import Plant

@@ -19,9 +19,9 @@ import pytest
 from pysyncobj import FAIL_REASON
 
 from controller.consensus import raft_node
+from controller.consensus.engine import REGULAR
 from controller.consensus.journal import Entry, Journal
 from controller.consensus.raft_node import RaftNode, Timers
-from controller.consensus.single import REGULAR
 from tests.sim.raft.checkers import Judge
 from tests.sim.raft.disk import Disk, PowerCut
 from tests.sim.raft.machines import Words

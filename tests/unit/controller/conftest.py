@@ -10,8 +10,7 @@ import pytest
 from controller.api import handlers
 from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
-from controller.name_server.metadata_file import MetadataFile
-from controller.name_server.name_server import NameServer
+from controller.name_server.name_server import MetadataFile, NameServer
 from remoting import inprocess
 from remoting.protocol.bodies.route_body import (
     DataVersion,

@@ -7,7 +7,7 @@ import pytest
 
 from controller.consensus import proposals
 from controller.consensus.proposals import DeduplicatedMachine, Envelope
-from controller.replicas.commands import ApplyBrokerId, Barrier, ElectMaster, Live, encode
+from controller.replicas.group import ApplyBrokerId, Barrier, ElectMaster, Live, encode
 from controller.replicas.machine import ReplicaMachine
 from tests.support.replicas import register
 

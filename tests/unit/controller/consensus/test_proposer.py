@@ -10,7 +10,7 @@ import pytest
 
 from controller.consensus.engine import NotLeading, OutcomeUnknown
 from controller.consensus.proposals import TRIES_MAX, Envelope, Proposer
-from controller.replicas.commands import Outcome
+from controller.replicas.group import Outcome
 from remoting.protocol.errors import Refused
 from tests.support.replicas import register
 

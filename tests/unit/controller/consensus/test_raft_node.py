@@ -6,10 +6,9 @@ import shutil
 
 import pytest
 
-from controller.consensus.engine import ConsensusFailed
+from controller.consensus.engine import REGULAR, ConsensusFailed
 from controller.consensus.journal import RaftSnapshot, load
 from controller.consensus.raft_node import NO_OP
-from controller.consensus.single import REGULAR
 from controller.consensus.wire import (
     Append,
     Founded,

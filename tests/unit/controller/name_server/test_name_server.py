@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
-from controller.name_server.changes import PutTopic, RegisterBroker
+from controller.name_server.name_server import MetadataFile, Persister, encode_metadata
+from controller.name_server.state import (
+    BrokerInstance,
+    Group,
+    Metadata,
+    MetadataState,
+    PutKeyValue,
+    PutTopic,
+    RegisterBroker,
+)
 from remoting.protocol.bodies.route_body import QueueData, TopicConfig
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 
 
 def registration(address="h:1", broker_id=0):
@@ -58,3 +70,83 @@ async def test_a_restart_serves_what_was_known_for_one_time_limit(world, another
     assert restarted.name_server.topic_route("t").broker_datas[0].broker_addrs == {0: "h:1"}
     restarted.pass_ms(120_000)
     assert restarted.name_server.topic_route("t") is None
+
+
+def test_round_trip(tmp_path):
+    file = MetadataFile(tmp_path)
+    assert file.load() == Metadata()
+    metadata = Metadata(
+        {"b": Group("C", {0: BrokerInstance("h:1"), 1: BrokerInstance("h:2")}, writable=False)},
+        {"t": {"b": QueueData("b", 1, 1, 6)}},
+        {"n": {"k": "v"}},
+    )
+    file.save(encode_metadata(metadata))
+    assert file.load() == metadata
+    assert [path.name for path in tmp_path.iterdir()] == ["metadata.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"{", "is damaged"),
+        (b"\xff", "is damaged"),
+        (b'{"format":1,"metadata":[]}', "is damaged"),
+        (b'{"format":9,"metadata":{}}', "has format 9"),
+    ],
+)
+def test_what_cannot_be_read_names_the_file_and_the_way_out(tmp_path, content, message):
+    file = MetadataFile(tmp_path)
+    file.path.write_bytes(content)
+    with pytest.raises(LocalMisuse, match=message) as caught:
+        file.load()
+    assert str(file.path) in str(caught.value)
+
+
+def stored(file):
+    return json.loads(file.path.read_bytes())["metadata"]["key_values"]
+
+
+async def test_durable_means_on_disk_and_changes_share_a_write(tmp_path):
+    state, file = MetadataState(), MetadataFile(tmp_path)
+    persister = Persister(state, file, 0)
+    await persister.start()
+    await persister.durable()
+    assert not file.path.exists()
+    for number in range(20):
+        state.apply(PutKeyValue("n", f"k{number}", "v"))
+        persister.changed()
+    await asyncio.gather(*(persister.durable() for _ in range(3)))
+    assert len(stored(file)["n"]) == 20
+    assert persister.writes == 1
+    await persister.stop()
+    await persister.stop()
+
+
+async def test_the_stop_writes_what_is_left(tmp_path):
+    state, file = MetadataState(), MetadataFile(tmp_path)
+    persister = Persister(state, file, 60_000)
+    await persister.start()
+    state.apply(PutKeyValue("n", "a", "1"))
+    await persister.durable()
+    state.apply(PutKeyValue("n", "b", "2"))
+    persister.changed()
+    await persister.stop()
+    assert stored(file) == {"n": {"a": "1", "b": "2"}}
+
+
+async def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("controller.name_server.name_server.RETRY_SECONDS", 0.01)
+    state = MetadataState()
+    folder = tmp_path / "later"
+    persister = Persister(state, MetadataFile(folder), 0)
+    await persister.start()
+    state.apply(PutKeyValue("n", "a", "1"))
+    with pytest.raises(Refused, match="not on disk yet"):
+        await persister.durable()
+    assert persister.failures >= 1
+    folder.mkdir()
+    while not persister.writes:
+        await asyncio.sleep(0.005)
+    await persister.durable()
+    assert stored(MetadataFile(folder)) == {"n": {"a": "1"}}
+    await persister.stop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.replicas.commands import Live
+from controller.replicas.group import Live
 from controller.replicas.live_table import LiveTable
 
 

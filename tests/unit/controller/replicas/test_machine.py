@@ -6,8 +6,18 @@ import msgspec
 import pytest
 
 from controller.replicas import machine as machine_module
-from controller.replicas.commands import AlterSyncStateSet, ApplyBrokerId, Barrier, CleanReplicas, ElectMaster
-from controller.replicas.machine import ReplicaMachine
+from controller.replicas.group import (
+    AlterSyncStateSet,
+    ApplyBrokerId,
+    Barrier,
+    CleanReplicas,
+    ElectMaster,
+    Live,
+    Replica,
+    ReplicaGroup,
+)
+from controller.replicas.live_table import OwnPause
+from controller.replicas.machine import ReplicaMachine, choose
 from tests.support.replicas import alter, elect, live, machine_with, register
 
 
@@ -221,3 +231,53 @@ def test_a_barrier_is_nothing():
     before = machine.groups
     assert machine.apply(Barrier()).code == 0
     assert machine.groups is before
+
+
+GROUP = ReplicaGroup(
+    "C", "g", {each: Replica("x", f"h:{each}") for each in (1, 2, 3)}, 5, master_epoch=1, in_sync=(1, 2, 3)
+)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (Live(2, 0, 9), Live(1, 2**62, 0)),
+        (Live(2, 2**62, 9), Live(2, 2**62 - 1, 0)),
+        (Live(2, 5, 1), Live(2, 5, 2)),
+        (Live(2, 5, 1), Live(2, 5)),
+    ],
+)
+def test_the_best_log_wins(first, second):
+    """Epoch, then end, then the lower priority; large ends are compared as they are."""
+    assert choose(GROUP, ElectMaster("C", "g", {3: first, 1: second})).master == 3
+    assert choose(GROUP, ElectMaster("C", "g", {1: first, 3: second})).master == 1
+
+
+def test_equal_ones_fall_to_the_lower_id():
+    """So that every controller chooses the same."""
+    assert choose(GROUP, ElectMaster("C", "g", {3: Live(), 2: Live()})).master == 2
+
+
+def test_an_id_without_registration_is_no_candidate():
+    """It took an id and never came."""
+    group = ReplicaGroup("C", "g", {1: Replica("x"), 2: Replica("x", "h:2")}, 3, master_epoch=1, in_sync=(1, 2))
+    assert choose(group, ElectMaster("C", "g", {1: Live(9), 2: Live()})).master == 2
+    assert choose(group, ElectMaster("C", "g", {1: Live(9)}, 1)).code == 2010
+
+
+def test_designating_nobody_in_particular_changes_nothing():
+    """Without an id there is nobody to designate."""
+    group = ReplicaGroup("C", "g", GROUP.replicas, 5, master=1, master_epoch=1, in_sync=(1, 2))
+    assert choose(group, ElectMaster("C", "g", {1: Live(), 2: Live()}, None, designated=True)).code == 2011
+    assert choose(group, ElectMaster("C", "g", {2: Live()}, None, designated=True)).code == 2004
+
+
+def test_a_tick_that_is_much_too_late_was_a_pause() -> None:
+    pause = OwnPause(100)
+    assert [pause.tick(now_ms) for now_ms in (5_000, 5_100, 5_300, 5_301, 5_602, 5_702)] == [0, 0, 0, 0, 201, 0]
+    assert pause.tick(15_802) == 10_000
+
+
+def test_without_an_interval_nothing_is_a_pause() -> None:
+    pause = OwnPause(0)
+    assert [pause.tick(now_ms) for now_ms in (0, 1_000_000)] == [0, 0]

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.name_server import registration
-from controller.name_server.registration import decode_registration
+from controller import api
+from controller.api import decode_registration
 from remoting.protocol.bodies.route_body import (
     DataVersion,
     RegisterBrokerBody,
@@ -76,7 +76,7 @@ def test_a_wrong_checksum():
 
 
 def test_a_body_that_would_fill_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 10_000)
+    monkeypatch.setattr(api, "INFLATED_BYTES_MAX", 10_000)
     with pytest.raises(RemoteViolation, match="above 10000 bytes"):
         decode_registration(zlib.compress(bytes(1_000_000)), compressed=True)
 

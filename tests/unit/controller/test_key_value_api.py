@@ -7,7 +7,10 @@ import threading
 
 import pytest
 
+from controller.api import number, text, truth
 from remoting.protocol.bodies.route_body import KeyValueTable, decode_body
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.commands import Command
 
 
 async def test_entries_are_on_disk_when_they_are_acknowledged(world, another):
@@ -51,3 +54,29 @@ async def test_what_is_absent_and_what_is_missing(world):
     assert (await world.ask(219, namespace="N")).code == 22
     missing = await world.ask(100, namespace="N")
     assert (missing.code, "'key'" in missing.remark) == (29, True)
+
+
+COMMAND = Command(
+    103, fields={"a": "x", "n": "-12", "yes": "TRUE", "one": "1", "no": "false", "empty": "", "u": "\u0661"}
+)
+
+
+def test_values():
+    assert text(COMMAND, "a") == "x"
+    assert number(COMMAND, "n") == -12
+    assert number(COMMAND, "missing", 7) == number(COMMAND, "empty", 7) == 7
+    assert [truth(COMMAND, name) for name in ("yes", "one", "no", "missing")] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("read", "name"), [(text, "missing"), (text, "empty"), (number, "missing"), (number, "a"), (number, "u")]
+)
+def test_refusals_name_the_field(read, name):
+    with pytest.raises(Refused, match=name) as caught:
+        read(COMMAND, name)
+    assert caught.value.code == 29
+
+
+def test_a_number_nobody_means():
+    with pytest.raises(Refused):
+        number(Command(1, fields={"n": "9" * 5_000}), "n")
