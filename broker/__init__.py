@@ -9,7 +9,6 @@ TYPED = typed(
     Path(__file__).parent,
     (
         "publishing.append",
-        "direct.appends",
         "subscriptions.follow",
         "store.log.confirm",
         "store.log.flusher",

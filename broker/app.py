@@ -15,7 +15,6 @@ from typing import Any
 
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig
-from broker.direct.appends import DirectAppends
 from broker.readers.pool import ReaderPool
 from broker.roles.durability import log_promise
 from broker.roles.member import GroupMember
@@ -92,11 +91,6 @@ class BrokerApp:
         if self._serving is None:
             raise LocalMisuse("the broker has not started")
         return self._serving.handlers
-
-    @property
-    def direct(self) -> DirectAppends:
-        """What a proxy of the same process hands its publishes to."""
-        return DirectAppends(self._running)
 
     @property
     def access(self) -> Access:
@@ -269,13 +263,6 @@ class BrokerApp:
         picture: dict[str, Any] = {} if self._member is None else {"member": self._member.status()}
         serving = self._present
         return {**serving.broker.status.picture(), **picture} if serving is not None else picture
-
-    @property
-    def _running(self) -> BrokerParts:
-        broker = self.broker
-        if broker is None:
-            raise LocalMisuse("the broker has not started")
-        return broker
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access

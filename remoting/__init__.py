@@ -4,4 +4,4 @@ from pathlib import Path
 
 from remoting.native.typed import typed
 
-TYPED = typed(Path(__file__).parent, ("inprocess", "transport.turn"))
+TYPED = typed(Path(__file__).parent, ("inprocess", "transport.calls", "transport.turn"))

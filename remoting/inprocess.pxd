@@ -1,8 +1,9 @@
 # Types of inprocess.py; see remoting/native/typed.py.
 
+from remoting.transport.calls cimport Calls
+
 cdef class _Lane:
     cdef object _deliver, _queue
-    cdef bint _delivering
 
     cpdef put(self, command)
 
@@ -23,11 +24,9 @@ cdef class InProcessPeer(_End):
 cdef class InProcessConnection(_End):
     cdef public object address
     cdef public InProcessPeer peer
-    cdef public object _port
-    cdef public object _calls
+    cdef public Calls _calls
     cdef object _push_callbacks, _ended
     cdef public bint _closing
     cdef _Lane _lane
 
-    cpdef append(self, bytes images, stored)
     cpdef _check_open(self)

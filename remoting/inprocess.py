@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 
-from remoting.protocol.bodies.session_body import SessionClose, SessionOpen, SessionOpened, Subscribed, SubscribeRequest
 from remoting.protocol.frames.commands import Command
 from remoting.transport.answering import answer
 from remoting.transport.calls import Calls
@@ -27,7 +25,6 @@ from remoting.transport.contracts import (
     Handler,
     PushCallback,
 )
-from remoting.transport.direct import NEWS_ATTRIBUTE, DirectPort, News, Said, Stored
 from remoting.transport.ending import run_close_callback
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.turn import soon
@@ -37,42 +34,24 @@ LOG = logging.getLogger("remoting")
 ADDRESS = "in-process"
 
 
-_Call = partial[object]
-"""A call in the place of a command."""
-
-
 class _Lane:
     """Commands on their way in one direction: all of one round are delivered together in the next."""
 
     def __init__(self, deliver: Callable[[Command], None]) -> None:
         self._deliver = deliver
-        self._queue: deque[Command | _Call] = deque()
-        self._delivering = False
+        self._queue: deque[Command] = deque()
 
-    def put(self, command: Command | _Call) -> None:
+    def put(self, command: Command) -> None:
         if not self._queue:
             soon(self._run)
         self._queue.append(command)
 
-    def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call the other side behind everything put before: now when nothing is on its way."""
-        if self._queue or self._delivering:
-            self.put(partial(function, *arguments))
-        else:
-            function(*arguments)
-
     def _run(self) -> None:
         # Commands put while delivering wait for the next round, as they would on a socket.
         queue, self._queue = self._queue, deque()
-        self._delivering = True
-        try:
-            for command in queue:
-                if isinstance(command, partial):
-                    command()
-                else:
-                    self._deliver(command)
-        finally:
-            self._delivering = False
+        deliver = self._deliver
+        for command in queue:
+            deliver(command)
 
 
 class _End:
@@ -119,11 +98,6 @@ class InProcessPeer(_End):
         if not self._connection.closed:
             self._lane.put(command)
 
-    def tell(self, news: News, moved: Sequence[tuple[int, int]], blobs: Sequence[bytes]) -> None:
-        """Tell the client of news, behind what was sent before; nothing when it is gone."""
-        if not self._connection.closed:
-            self._lane.call(news, moved, blobs)
-
     def close(self, reason: str) -> None:
         """End the connection from the server's side."""
         self._connection.end(reason)
@@ -137,11 +111,10 @@ class InProcessPeer(_End):
 class InProcessConnection(_End):
     """A `Connection` to a handler in this process; made by `connect`."""
 
-    def __init__(self, handler: Handler, in_flight_bytes_max: int, port: DirectPort | None = None) -> None:
+    def __init__(self, handler: Handler, in_flight_bytes_max: int) -> None:
         super().__init__()
         self.address = ADDRESS
         self.peer = InProcessPeer(self, handler)
-        self._port = port if port is not None and port.open else None
         self._closing = False
         self._calls = Calls(ADDRESS, in_flight_bytes_max)
         self._lane = _Lane(self.peer.command_received)
@@ -174,39 +147,6 @@ class InProcessConnection(_End):
         command.opaque = self._calls.next_opaque()
         command.flag |= 2
         self._lane.put(command)
-
-    @property
-    def takes_objects(self) -> bool:
-        """Whether `append` may be used instead of frames."""
-        return self._port is not None
-
-    def append(self, images: bytes, stored: Stored) -> None:
-        """Hand record images over, behind every request made before; `stored` follows."""
-        self._check_open()
-        assert self._port is not None
-        self._lane.call(self._port.append, images, stored)
-
-    def session_open(self, request: SessionOpen, said: Said[SessionOpened]) -> None:
-        """Take a client's session, behind every request made before."""
-        self._check_open()
-        assert self._port is not None
-        self._lane.call(self._port.session_open, self.peer, request, said)
-
-    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
-        """Subscribe many sessions, behind every request made before."""
-        self._check_open()
-        assert self._port is not None
-        self._lane.call(self._port.subscribe, wanted)
-
-    def session_close(self, request: SessionClose, said: Said[int]) -> None:
-        """Give a client's session back, behind every request made before."""
-        self._check_open()
-        assert self._port is not None
-        self._lane.call(self._port.session_close, request, said)
-
-    def on_news(self, news: News) -> None:
-        """Hear of news in followed queues by `news` instead of NOTIFY; for what is followed from now on."""
-        self.peer.attributes[NEWS_ATTRIBUTE] = partial(self.peer.tell, news)
 
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each command the handler's side sends on its own."""
@@ -250,8 +190,6 @@ class InProcessConnection(_End):
         self._ended.set()
 
 
-def connect(
-    handler: Handler, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX, port: DirectPort | None = None
-) -> InProcessConnection:
-    """Connect to a handler of this process, and to its `port` for what need not be a frame; needs a running loop."""
-    return InProcessConnection(handler, in_flight_bytes_max, port)
+def connect(handler: Handler, *, in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX) -> InProcessConnection:
+    """Connect to a handler of this process; needs a running loop."""
+    return InProcessConnection(handler, in_flight_bytes_max)

@@ -7,5 +7,8 @@ cdef class Appender:
     cdef object _metrics
     cdef object _store
     cdef list _waiting
+    cdef object _work
 
-    cpdef now(self, placed, stored)
+    cpdef add(self, placed, done, exact=*)
+    cpdef catch_up(self)
+    cpdef flush(self)

@@ -18,13 +18,12 @@ from broker.store.placed import Appended, Placed
 from broker.store.state.state_log import StateChange
 from remoting.access.rights import PUBLISH
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
-from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, encode_append_reply
+from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import client_id_of, image_views, packet_id_of
 from remoting.protocol.records.record import FLAG_MQTT, RecordView
 from remoting.transport.contracts import Peer
-from remoting.transport.direct import Stored
 from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
@@ -79,6 +78,8 @@ class Appender:
         """Images that have gathered."""
         self._waiting: list[Waiting] = []
         self._has_exact = False
+        self._work: Callable[[], None] | None = None
+        """What stands between the messages that have gathered and the next ones."""
         self._store = store
         self._messages_in = metrics.messages_in
 
@@ -87,6 +88,8 @@ class Appender:
 
         `exact`: QoS 2 packet ids among them; they are noted in the same group.
         """
+        if self._work is not None:
+            self.catch_up()
         if not self._waiting:
             soon(self.flush)
         self._waiting.append((self._count, placed, done, exact))
@@ -94,23 +97,18 @@ class Appender:
         if exact:
             self._has_exact = True
 
-    def now(self, placed: Placed, stored: Stored) -> None:
-        """Append what has gathered and these messages behind it, at once; `stored` follows, never in this call."""
-        if self._waiting:
-            self.flush()
-        try:
-            end = self._store.append(placed).end_position
-        except (LocalMisuse, StoreError) as error:
-            soon(stored, refusal_of(self._metrics, error))
-            return
-        self._messages_in.value += placed.count
-        self._store.when_confirmed(end, partial(self._confirmed, stored))
+    def behind(self, work: Callable[[], None]) -> None:
+        """Do this in this turn, behind the messages that have gathered and ahead of those that come later."""
+        assert self._work is None, "one at a time"
+        self._work = work
+        soon(self.catch_up)
 
-    def _confirmed(self, stored: Stored, error: Exception | None) -> None:
-        if error is None:
-            stored(None)
-        else:
-            soon(stored, refusal_of(self._metrics, error))  # it may come while another append is being made
+    def catch_up(self) -> None:
+        """Do now what was to be done behind the messages that have gathered."""
+        work, self._work = self._work, None
+        if work is not None:
+            self.flush()
+            work()
 
     def flush(self) -> None:
         """Append what has gathered."""
@@ -145,12 +143,11 @@ class Appender:
                 done(None, 0, refusal_of(metrics, error))
             return
         metrics.messages_in.value += sum([placed.count for _, placed, _, _ in waiting])
+        self._store.when_confirmed(appended.end_position, partial(self._confirmed, appended, waiting))
 
-        def confirmed(error: Exception | None) -> None:
-            for first, _placed, done, _ids in waiting:
-                done(appended, first, None if error is None else refusal_of(metrics, error))
-
-        self._store.when_confirmed(appended.end_position, confirmed)
+    def _confirmed(self, appended: Appended, waiting: list[Waiting], error: Exception | None) -> None:
+        for first, _placed, done, _ids in waiting:
+            done(appended, first, None if error is None else refusal_of(self._metrics, error))
 
 
 def _noted(exact: ExactIds) -> list[StateChange]:
@@ -167,7 +164,7 @@ def _forgotten(exact: ExactIds) -> None:
 
 def authorize_body(authorizer: Authorizer, peer: Peer, command: Command) -> None:
     """Refused unless the peer may publish to every topic of the request's images."""
-    if authorizer.open:
+    if authorizer.trusts(peer):
         return
     for topic in hot.core.topics(command.body):
         authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
@@ -201,9 +198,9 @@ def append_many(broker: Broker, peer: Peer, command: Command) -> None:
 
 def _append(broker: Broker, peer: Peer, command: Command, placed: Placed, noted: PacketIds) -> None:
     """Append a request's messages with the others of this turn; answer where each went once it is confirmed."""
-    unwanted = None
-    if command.fields.get(SUBSCRIBERS_FIELD) == "1":
-        unwanted = _unwanted(broker, placed, noted.left_out)
+    fields = command.fields
+    unwanted = _unwanted(broker, placed, noted.left_out) if fields.get(SUBSCRIBERS_FIELD) == "1" else None
+    names_places = unwanted is not None or fields.get(PLACES_FIELD) != "0"
 
     def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
         if command.is_oneway:
@@ -212,10 +209,7 @@ def _append(broker: Broker, peer: Peer, command: Command, placed: Placed, noted:
             peer.send(command.reply(refused.code, refused.remark, refused.fields))
             return
         assert appended is not None, "who is not refused was stored"
-        offsets = appended.offsets
-        places = [(queues[0], offsets[first + index]) for index, queues in enumerate(placed.queues)]
-        for at in noted.left_out:
-            places.insert(at, NOT_STORED)
+        places = _places(appended, first, placed, noted.left_out) if names_places else ()
         reply = command.reply(body=encode_append_reply(appended.end_position, places, unwanted))
         if broker.publication.pending:
             broker.publication.when_published(_queue_topics(placed), partial(peer.send, reply))
@@ -223,6 +217,15 @@ def _append(broker: Broker, peer: Peer, command: Command, placed: Placed, noted:
             peer.send(reply)
 
     broker.appender.add(placed, done, noted.ids)
+
+
+def _places(appended: Appended, first: int, placed: Placed, left_out: Sequence[int]) -> list[tuple[int, int]]:
+    """(parent queue, offset) of every image of a request whose first message is number `first` of the append."""
+    offsets = appended.offsets
+    places = [(queues[0], offsets[first + index]) for index, queues in enumerate(placed.queues)]
+    for at in left_out:
+        places.insert(at, NOT_STORED)
+    return places
 
 
 def _unwanted(broker: Broker, placed: Placed, left_out: Sequence[int]) -> list[bool]:

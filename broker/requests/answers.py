@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from broker.store.errors import CorruptLog, GivenUp, StoreError, StoreFull
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Peer
-from remoting.transport.direct import Said
 
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
@@ -41,9 +40,6 @@ def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
         return Refused(ResponseCode.SERVICE_NOT_AVAILABLE, f"the broker cannot write its log: {error}")
     metrics.refused.child("message").value += 1
     return Refused(ResponseCode.MESSAGE_ILLEGAL, str(error))
-
-
-T = TypeVar("T")
 
 
 class ConfirmedAnswers:
@@ -80,16 +76,5 @@ class ConfirmedAnswers:
             reply.code, reply.remark, reply.body = refused.code, refused.remark, b""
             reply.fields = dict(refused.fields)
             peer.send(reply)
-
-        self._store.when_confirmed(position, confirmed)
-
-    def call_at(self, position: int, answer: T, answered: Said[T]) -> None:
-        """Hand over an answer once everything below `position` is confirmed, at once if it is; else the refusal."""
-
-        def confirmed(error: Exception | None) -> None:
-            if error is None:
-                answered(answer, None)
-            else:
-                answered(None, refusal_of(self._metrics, error))
 
         self._store.when_confirmed(position, confirmed)

@@ -35,7 +35,7 @@ class SessionFeature(Feature):
     ) -> None:
         self.table = sessions
         self._handovers = Handovers()
-        self.requests = SessionRequests(
+        self._requests = SessionRequests(
             tools,
             sessions=sessions,
             retained=retained,
@@ -44,12 +44,11 @@ class SessionFeature(Feature):
             handovers=self._handovers,
             appender=appender,
         )
-        """Also for a proxy in the same process, which calls them without frames."""
         self._listing = SessionListRequests(tools, sessions=sessions, visible=visible)
 
     def handlers(self) -> dict[int, Handler]:
         """Sessions, subscriptions, QoS 2 and offsets, and SESSION_LIST."""
-        return self.requests.handlers() | self._listing.handlers()
+        return self._requests.handlers() | self._listing.handlers()
 
     def stop(self) -> None:
         """Wait for no proxy any more."""

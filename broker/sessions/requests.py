@@ -2,7 +2,8 @@
 
 The rules are in `broker.sessions.sessions`; here requests are decoded, the previous owner is told that it is fenced
 (with the epoch it held), and every answer waits until what it shows is confirmed. A subscription's queue, start offset
-and retained messages are captured in one call of one loop turn.
+and retained messages are captured in one call of one loop turn. SUBSCRIBEs that come in one turn gather
+and are carried out together, behind the messages and requests that came before them, ahead of those that come after.
 
 A session that another proxy has is handed over first (`Handovers`): its holder says how far the client has come.
 
@@ -16,7 +17,8 @@ Invariant: every SESSION_OPEN that waits is answered once, in the order of arriv
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -31,7 +33,6 @@ from remoting.protocol.bodies.session_body import (
     SessionClose,
     SessionFenced,
     SessionOpen,
-    SessionOpened,
     Subscribed,
     SubscribeRequest,
     Unsubscribed,
@@ -43,9 +44,10 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records import names, topics
 from remoting.protocol.records.share_names import inner_filter, share_of
+from remoting.transport.answering import failure_reply
 from remoting.transport.contracts import Handler, Peer
-from remoting.transport.direct import Said
 
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
@@ -123,6 +125,8 @@ class SessionRequests:
         self._will_room = will_room
         self._handovers = handovers
         self._appender = appender
+        self._gathered: list[tuple[Peer, Command, SubscribeRequest]] = []
+        """SUBSCRIBEs of this turn."""
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -139,35 +143,28 @@ class SessionRequests:
         """Take a client id over; answers what to resume."""
         request = decode(SessionOpen, command.body)
         self._authorizer.authorize(peer, command, SESSION, request.client_id)
-
-        def reply(opened: SessionOpened | None, error: Exception | None) -> None:
-            if opened is not None:
-                peer.send(command.reply(body=encode(opened)))
-                return
-            assert isinstance(error, Refused), error
-            peer.send(command.reply(error.code, error.remark, error.fields))
-
-        self.open_session(peer, request, reply)
-
-    def open_session(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
-        """Take a client id over for the proxy at `peer`; `said` hears what to resume once that is confirmed."""
-        try:
-            held = self._sessions.held_elsewhere(request, peer, self._clock.now_ms())
-        except Refused as refused:
-            said(None, refused)
-            return
+        self._appender.catch_up()
+        held = self._sessions.held_elsewhere(request, peer, self._clock.now_ms())
         if held is None:
-            self._open(peer, request, said)
+            self._open(peer, command, request)
         else:  # the holder hands the session in, or does not; a peer that is gone by then loses it in the next turn
-            self._handovers.ask(held, partial(self._open, peer, request, said))
+            self._handovers.ask(held, partial(self._open_later, peer, command, request))
 
-    def _open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
-        self._appender.flush_exact()
+    def _open_later(self, peer: Peer, command: Command, request: SessionOpen) -> None:
         try:
-            opened = self._sessions.open(request, self._watch_owner(peer), self._clock.now_ms())
+            self._open(peer, command, request)
         except (Refused, StoreError) as error:
-            said(None, error if isinstance(error, Refused) else refusal_of(self._metrics, error))
-            return
+            peer.send(self._failure(peer, command, error))
+
+    def _failure(self, peer: Peer, command: Command, error: Exception) -> Command:
+        """What the router would answer when a handler raises this."""
+        refused = refusal_of(self._metrics, error) if isinstance(error, StoreError) else error
+        return failure_reply(peer, command, refused)
+
+    def _open(self, peer: Peer, command: Command, request: SessionOpen) -> None:
+        """Take a client id over for the proxy at `peer`; Refused or StoreError."""
+        self._appender.flush_exact()
+        opened = self._sessions.open(request, self._watch_owner(peer), self._clock.now_ms())
         if opened.fenced is not None:
             owner, epoch = opened.fenced
             self._metrics.fenced.value += 1
@@ -175,7 +172,7 @@ class SessionRequests:
             body = encode(SessionFenced(request.client_id, epoch))
             cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
         self._will_room.run()
-        self._answers.call_at(opened.position, opened.reply, said)
+        self._answers.reply_at(opened.position, peer, command.reply(body=encode(opened.reply)))
 
     def _watch_owner(self, peer: Peer) -> Peer:
         """The peer as an owner of sessions: when its connection ends, so does its ownership."""
@@ -185,33 +182,58 @@ class SessionRequests:
         return peer
 
     def _owner_left(self, peer: Peer) -> None:
+        self._appender.catch_up()
         self._appender.flush_exact()
         self._sessions.owner_closed(peer, self._clock.now_ms())
         self._will_room.run()
 
     def session_close(self, peer: Peer, command: Command) -> None:
         """Give a client id back, keeping or forgetting the session."""
-        position = self.close_session(decode(SessionClose, command.body))
-        self._answers.reply_at(position, peer, command.reply())
-
-    def close_session(self, request: SessionClose) -> int:
-        """The same; the log position at which it holds. Raises Refused or StoreError."""
+        request = decode(SessionClose, command.body)
+        self._appender.catch_up()
         position = self._sessions.close(request, self._clock.now_ms())
         self._shared.away(request.client_id)
         self._will_room.run()
         self._handovers.handed_in(request.client_id)
-        return position
+        self._answers.reply_at(position, peer, command.reply())
 
     def subscribe(self, peer: Peer, command: Command) -> None:
-        """Add subscriptions; answers queue, start offset and the retained messages of each."""
+        """Add subscriptions, with those of the others that come in this turn; answers queue, start offset and the
+        retained messages of each."""
         request = decode(SubscribeRequest, command.body)
-        for wanted in request.filters:
-            self._authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
-        subscribed, position = self.subscribe_session(request)
-        self._answers.reply_at(position, peer, command.reply(body=encode(subscribed)))
+        if not self._authorizer.trusts(peer):
+            for wanted in request.filters:
+                self._authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
+        if not self._gathered:
+            self._appender.behind(self._subscribe_gathered)
+        self._gathered.append((peer, command, request))
 
-    def subscribe_session(self, request: SubscribeRequest) -> tuple[Subscribed, int]:
-        """Add subscriptions; (what became of them, the log position at which it holds); Refused or StoreError."""
+    def _subscribe_gathered(self) -> None:
+        """What of all these goes into the log for queues that do not exist yet is one record."""
+        gathered, self._gathered = self._gathered, []
+        if len(gathered) > 1:
+            self._open_queues([request for _peer, _command, request in gathered])
+        for peer, command, request in gathered:
+            try:
+                subscribed, position = self._subscribed(request)
+            except Exception as error:  # noqa: BLE001 - the fault of one request leaves no other unanswered
+                peer.send(self._failure(peer, command, error))
+            else:
+                self._answers.reply_at(position, peer, command.reply(body=encode(subscribed)))
+
+    def _open_queues(self, requests: Sequence[SubscribeRequest]) -> None:
+        """Make the queues of the exact topics among their filters."""
+        wanted = []
+        for request in requests:
+            for one in request.filters:
+                topic = inner_filter(one.filter)
+                if topics.validate_filter(topic) is None and not topics.is_wildcard(topic):
+                    wanted.append(names.light_queue_name(topic.encode()))
+        with suppress(StoreError):  # each request is refused by itself when it needs its queues
+            self._store.queues.open_all(wanted)
+
+    def _subscribed(self, request: SubscribeRequest) -> tuple[Subscribed, int]:
+        """What became of the filters, and the log position at which it holds; Refused or StoreError."""
         results, position = self._sessions.subscribe(request)
         retained = []
         for index, (wanted, result) in enumerate(zip(request.filters, results, strict=True)):
@@ -230,6 +252,7 @@ class SessionRequests:
     def unsubscribe(self, peer: Peer, command: Command) -> None:
         """Remove subscriptions."""
         request = decode(UnsubscribeRequest, command.body)
+        self._appender.catch_up()
         found, position = self._sessions.unsubscribe(request, self._clock.now_ms())
         self._answers.reply_at(position, peer, command.reply(body=encode(Unsubscribed(found))))
 

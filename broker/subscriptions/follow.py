@@ -2,9 +2,11 @@
 
 A proxy registers the queues it has subscribers for; when the confirm position moves, every proxy concerned gets one
 one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy that asked for it (field `records`)
-gets the small records just confirmed with the news, straight from memory, and need not pull them; it takes from them
-what it can use, pulling stays the way to everything else. A proxy whose output is full is not sent
-more; its news is kept as a set of queue ids and sent when there is room, so a slow proxy costs a set, not a buffer.
+gets the small records just confirmed with it, straight from memory, and need not pull them; it takes from them
+what it can use, pulling stays the way to everything else. One that asked for `all` and may see all, on this machine,
+gets them as they were written, because there it costs less to send a record too many than to choose. A proxy whose
+output is full is not sent more; the ids of its queues are kept and sent when there is room, so a slow proxy costs a
+set, not a buffer.
 Invariant: a follower eventually hears the last end of each queue it follows. Loop thread only.
 """
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from broker.store.append.appender import record_of
 from remoting.access.rights import CONSUME
@@ -21,7 +23,6 @@ from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_re
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.contracts import Handler, Peer
-from remoting.transport.direct import NEWS_ATTRIBUTE, News
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -30,16 +31,18 @@ if TYPE_CHECKING:
 
 PUSHED_BYTES_MAX = 64 * 1024
 """Bytes of records in one NOTIFY; the rest is pulled."""
+WHOLE_BYTES_MAX = 1024 * 1024
+"""The same for a proxy that gets the records as they were written."""
 RECORDS_FIELD = "records"
-"""Field of FOLLOW: "1" asks for records in NOTIFY."""
+"""Field of FOLLOW: "1" asks for records in NOTIFY, "all" lets records of other queues be among them."""
 RETRY_SECONDS = 0.02
 """How soon a follower whose output was full is tried again."""
 
 
 class _Follower:
-    """One proxy connection: the queues it follows and news it has not been told."""
+    """One proxy connection: its queues whose new ends it has not been sent, and the records to be sent with them."""
 
-    __slots__ = ("alone", "fresh", "news", "peer", "pending", "pushed", "pushed_bytes", "wants_records")
+    __slots__ = ("alone", "peer", "pending", "pushed", "pushed_bytes", "takes_whole", "wants_records")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -47,16 +50,15 @@ class _Follower:
         """The followers of a queue that nobody else follows: one object for all of them."""
         self.pending: set[int] = set()
         self.wants_records = False
+        """Whether records are chosen for it, one by one."""
+        self.takes_whole = False
+        """Whether it gets the records as they were written."""
         self.pushed: dict[int, bytes] = {}
         """Log position -> record, for the next NOTIFY; in order of the log."""
         self.pushed_bytes = 0
-        self.news = cast("News | None", peer.attributes.get(NEWS_ATTRIBUTE))
-        """How a proxy of this process is told, instead of NOTIFY."""
-        self.fresh: Sequence[Encoded] = ()
-        """What was just confirmed, for such a proxy: it takes the records of its queues out of the blobs itself."""
 
     def push(self, batch: Encoded, position: int, size: int) -> None:
-        """Send this record with the next news if there is room."""
+        """Send this record with the next NOTIFY if there is room."""
         if position not in self.pushed and self.pushed_bytes + size <= PUSHED_BYTES_MAX:
             self.pushed[position] = record_of(batch, position, size)
             self.pushed_bytes += size
@@ -83,10 +85,10 @@ class Followers:
         self._by_queue: dict[int, tuple[_Follower, ...]] = {}
         """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}
-        self._pushed: list[_Follower] = []
-        """Those that are sent frames."""
-        self._told: list[_Follower] = []
-        """Those in this process."""
+        self._choosing: list[_Follower] = []
+        """Those that records are chosen for."""
+        self._fresh: Sequence[Encoded] = ()
+        """What was just confirmed."""
         self.notified = 0
         self.held_back = 0
 
@@ -100,16 +102,14 @@ class Followers:
     def handle(self, peer: Peer, command: Command) -> Command:
         """FOLLOW: add and remove queues, answer the confirmed end of each added one."""
         add, remove = decode_follow(command.body)
-        if not self._authorizer.open:
+        if not self._authorizer.trusts(peer):
             for queue_id in add:
                 self._authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
         follower = self._followers.get(peer)
         if follower is None:
             follower = self._followers[peer] = _Follower(peer)
             peer.on_close(lambda _reason: self._forget(peer))
-            self._pushed = [one for one in self._followers.values() if one.news is None]
-            self._told = [one for one in self._followers.values() if one.news is not None]
-        follower.wants_records = command.fields.get(RECORDS_FIELD) == "1" and follower.news is None
+        self._choose_records(follower, command.fields.get(RECORDS_FIELD))
         for queue_id in remove:
             self._leave(follower, queue_id)
         ends = []
@@ -122,12 +122,18 @@ class Followers:
                 self._by_queue[queue_id] = (*known, follower)
         return command.reply(body=encode_follow_reply(ends))
 
+    def _choose_records(self, follower: _Follower, records: str | None) -> None:
+        """What a follower asked for last holds."""
+        peer = follower.peer
+        follower.takes_whole = records == "all" and peer.loopback and self._authorizer.trusts(peer)
+        follower.wants_records = records in ("1", "all") and not follower.takes_whole
+        self._choosing = [one for one in self._followers.values() if one.wants_records]
+
     def confirmed(self, batches: Sequence[Encoded]) -> None:
-        """These batches were confirmed: keep for each follower what it is about to be told of."""
+        """These batches were confirmed: keep for each follower what its next NOTIFY brings."""
         by_queue, hidden = self._by_queue, self._hidden
-        for told in self._told:
-            told.fresh = batches
-        if not by_queue or not self._pushed:
+        self._fresh = batches
+        if not by_queue or not self._choosing:
             return
         for batch in batches:
             queues, _offsets, positions, sizes, _tags, _counts = batch.entries.columns()
@@ -148,8 +154,7 @@ class Followers:
                     concerned[follower] = None
         for follower in concerned:
             self._tell(follower)
-        for follower in self._told:
-            follower.fresh = ()
+        self._fresh = ()
 
     def _tell(self, follower: _Follower) -> None:
         if not follower.pending or follower.peer not in self._followers:
@@ -159,21 +164,25 @@ class Followers:
             follower.take_pushed()  # by the time there is room they are best pulled
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
             return
-        news = []
+        ends = []
         for queue_id in follower.pending:
-            news.append((queue_id, self._end_of(queue_id)))  # noqa: PERF401 - compiled, a comprehension is a call
+            ends.append((queue_id, self._end_of(queue_id)))  # noqa: PERF401 - compiled, a comprehension is a call
         follower.pending.clear()
         self.notified += 1
-        if follower.news is not None:
-            blobs = []
-            for batch in follower.fresh:
-                for _position, data in batch.pieces:
-                    blobs.append(data)
-            follower.news(news, blobs)
-            return
-        follower.peer.send(
-            Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(news, follower.take_pushed()))
-        )
+        records = self._written() if follower.takes_whole else follower.take_pushed()
+        follower.peer.send(Command(RequestCode.NOTIFY, flag=FLAG_ONEWAY, body=encode_notify(ends, records)))
+
+    def _written(self) -> list[bytes]:
+        """What was just confirmed, as it was written and as far as it is sent."""
+        records: list[bytes] = []
+        room = WHOLE_BYTES_MAX
+        for batch in self._fresh:
+            for _position, data in batch.pieces:
+                room -= len(data)
+                if room < 0:
+                    return records
+                records.append(data)
+        return records
 
     def _leave(self, follower: _Follower, queue_id: int) -> None:
         follower.pending.discard(queue_id)
@@ -189,5 +198,4 @@ class Followers:
             for queue_id in [queue_id for queue_id, known in self._by_queue.items() if follower in known]:
                 self._leave(follower, queue_id)
             follower.alone = ()
-            self._pushed = [one for one in self._pushed if one is not follower]
-            self._told = [one for one in self._told if one is not follower]
+            self._choosing = [one for one in self._choosing if one is not follower]

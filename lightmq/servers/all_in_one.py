@@ -176,7 +176,7 @@ class AllInOne:
                 )
             broker = f"{client_host(self._configuration.up.host)}:{server.port}"
             return ProxyPool(dataclasses.replace(config, broker=broker), self._configuration.logs, self._pool_metrics)
-        connection = _trusted(inprocess.connect(router, port=self._broker.direct))
+        connection = _trusted(inprocess.connect(router))
         return ProxyApp(config, clock=self._clock, registry=self._registry, connection=connection)
 
     def _make_server(self, router: Handler) -> RemotingServer:

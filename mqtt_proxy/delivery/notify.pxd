@@ -13,6 +13,5 @@ cdef class Notifier:
     cdef bint _scheduled
     cdef public dict feeds
 
-    @cython.locals(feed=Feed, moved=list, wanted=dict)
-    cpdef _on_notify(self, news, blobs)
-    cdef _keep(self, blob, dict wanted)
+    @cython.locals(feed=Feed, moved=list, wanted=dict, is_pushed=bint, ends=list)
+    cpdef _notified(self, command)

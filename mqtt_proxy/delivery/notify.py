@@ -11,11 +11,10 @@ thread.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 from mqtt_proxy.delivery.record_cache import Feed, QueueFollower, RecordCache, split_pushed
 from mqtt_proxy.link.link import Link
-from remoting.protocol.bodies.follow_body import Buffer, decode_follow_reply, decode_notify, encode_follow
+from remoting.protocol.bodies.follow_body import decode_follow_reply, decode_notify, encode_follow
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.turn import soon
@@ -34,7 +33,6 @@ class Notifier:
         self._scheduled = False
         self._log = get_logger("proxy.notify")
         link.on_push(RequestCode.NOTIFY, self._notified)
-        link.on_news(self._on_notify)
         link.on_up(self._follow_again)
 
     def follow(self, queue_id: int, follower: QueueFollower) -> Feed:
@@ -77,7 +75,7 @@ class Notifier:
         added, removed = list(self._added), list(self._removed)
         self._added.clear()
         self._removed.clear()
-        task = self._link.post(RequestCode.FOLLOW, encode_follow(added, removed), fields={"records": "1"})
+        task = self._link.post(RequestCode.FOLLOW, encode_follow(added, removed), fields={"records": "all"})
         task.add_done_callback(lambda done: self._followed(added, done))
 
     def _followed(self, added: list[int], task: asyncio.Future[bytes]) -> None:
@@ -93,26 +91,19 @@ class Notifier:
                 feed.advance(max_offset)
 
     def _notified(self, command: Command) -> None:
-        news, records = decode_notify(command.body)
-        self._on_notify(news, [records] if len(records) else ())
-
-    def _on_notify(self, news: Sequence[tuple[int, int]], blobs: Sequence[Buffer]) -> None:
+        ends, records = decode_notify(command.body)
         feeds = self.feeds
         moved = []
         wanted = {}
-        for queue_id, end in news:
+        is_pushed = len(records) > 0
+        for queue_id, end in ends:
             feed = feeds.get(queue_id)
             if feed is not None:
                 moved.append((feed, end))
-                if blobs and feed.is_near():
+                if is_pushed and feed.is_near():
                     wanted[queue_id] = feed
-        if wanted:
-            for blob in blobs:
-                self._keep(memoryview(blob), wanted)
+        if wanted:  # into the cache, and they need not be pulled
+            for chunk in split_pushed(records, wanted):
+                self._cache.add(chunk)
         for feed, end in moved:
             feed.advance(end)
-
-    def _keep(self, blob: memoryview, wanted: dict[int, Feed]) -> None:
-        """Take pushed records into the cache, so that nobody has to pull them."""
-        for chunk in split_pushed(blob, wanted):
-            self._cache.add(chunk)

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from remoting.client.uplink import Uplink
-from remoting.inprocess import InProcessConnection
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection, PushCallback
-from remoting.transport.direct import News
 from remoting.transport.failures import NotMaster, not_master, refusal
 from runtime.logs import get_logger
 
@@ -37,8 +36,6 @@ class Link:
         self._line = uplink.line
         self._connection: Connection | None = None
         self._pushes: dict[int, PushCallback] = {}
-        self._news: News | None = None
-        self._direct: InProcessConnection | None = None
         self._stopping = False
         self._first = asyncio.Event()
         self._log = get_logger("proxy.link")
@@ -51,16 +48,6 @@ class Link:
         """Whether requests can be made now."""
         return self._connection is not None and not self._connection.closed
 
-    @property
-    def direct(self) -> InProcessConnection | None:
-        """The connection, when it leads to a broker of this process that takes publishes as objects."""
-        return self.open_direct()
-
-    def open_direct(self) -> InProcessConnection | None:
-        """The same, as the hot path asks for it."""
-        direct = self._direct
-        return None if direct is None or direct._closing else direct  # noqa: SLF001 - hot: `closed` by its field
-
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made, in order of registration."""
         self._line.on_up(lambda _connection: callback(), at_once=False)
@@ -72,10 +59,6 @@ class Link:
     def on_push(self, code: int, callback: PushCallback) -> None:
         """Call with each command of this code that the broker sends on its own."""
         self._pushes[code] = callback
-
-    def on_news(self, news: News) -> None:
-        """Call with news of followed queues where the broker tells it without frames; else they come as NOTIFY."""
-        self._news = news
 
     async def start(self) -> None:
         """Begin to connect; does not wait for success."""
@@ -126,17 +109,18 @@ class Link:
         if connection is None or connection.closed:
             raise LinkDownError("no connection to the broker")
 
-        def answered(reply: Command | None, error: Exception | None) -> None:
-            if reply is None:
-                done(b"", LinkDownError(str(error)))
-            elif (denial := not_master(reply)) is not None:
-                done(b"", self._not_master(connection, denial))
-            elif reply.code != 0:
-                done(b"", refusal(reply))
-            else:
-                done(reply.body, None)
+        command = Command(code, 0, 0, None, fields or {}, body)
+        connection.call(command, partial(self._answered, connection, done), timeout_ms)
 
-        connection.call(Command(code, fields=fields or {}, body=body), answered, timeout_ms)
+    def _answered(self, connection: Connection, done: Done, reply: Command | None, error: Exception | None) -> None:
+        if reply is None:
+            done(b"", LinkDownError(str(error)))
+        elif reply.code == 0:
+            done(reply.body, None)
+        elif (denial := not_master(reply)) is not None:
+            done(b"", self._not_master(connection, denial))
+        else:
+            done(b"", refusal(reply))
 
     def oneway(self, code: int, body: bytes) -> None:
         """Send a request that gets no answer. Raises LinkDownError when down."""
@@ -160,17 +144,11 @@ class Link:
 
     def _came_up(self, connection: Connection) -> None:
         self._connection = connection
-        self._direct = None
-        if isinstance(connection, InProcessConnection):
-            if connection.takes_objects:
-                self._direct = connection
-            if self._news is not None:
-                connection.on_news(self._news)
         self._log.info("broker_connected", address=connection.address)
         self._first.set()
 
     def _went_down(self, reason: str) -> None:
-        self._connection = self._direct = None
+        self._connection = None
         if not self._stopping:
             self._log.warning("broker_lost", reason=reason)
 

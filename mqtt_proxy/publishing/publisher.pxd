@@ -2,14 +2,12 @@
 cimport cython
 
 from mqtt_proxy.link.link cimport Link
-from remoting.inprocess cimport InProcessConnection
 
 cdef class Run:
     cdef public object origin
     cdef public bytes images
     cdef public list packet_ids
     cdef public Py_ssize_t size_bytes, count
-    cdef public bint plain
 
 cdef class Frame:
     cdef public list runs
@@ -17,8 +15,6 @@ cdef class Frame:
 
     @cython.locals(run=Run)
     cpdef bytes images(self)
-    @cython.locals(run=Run)
-    cpdef bint is_plain(self)
 
 cdef class Publisher:
     cdef Link _link
@@ -29,14 +25,13 @@ cdef class Publisher:
     cdef bint _scheduled, _asks
     cdef public Py_ssize_t pending_bytes
 
-    @cython.locals(run=Run, images=bytes, packet_ids=list, born_ms=cython.longlong, plain=bint)
+    @cython.locals(run=Run, images=bytes, packet_ids=list, born_ms=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
     cpdef go_on(self)
     cpdef _schedule(self)
     @cython.locals(run=Run, runs=list, start=Py_ssize_t, index=Py_ssize_t, size_bytes=Py_ssize_t)
     cpdef _send_gathered(self)
     cpdef bint _disk_is_behind(self)
-    @cython.locals(direct=InProcessConnection)
     cpdef _send(self, Frame frame)
     @cython.locals(run=Run, count=Py_ssize_t)
     cpdef _confirm(self, Frame frame)

@@ -11,7 +11,7 @@ broker names a fault of a message (not of itself), the request is taken apart by
 is closed.
 
 Where `report_no_subscribers` is set, the broker is asked whether anybody has subscribed to what clients of MQTT 5
-publish with QoS 1 and 2. Such publishes go in frames, within one process too: only their answers say it.
+publish with QoS 1 and 2; only then does its answer say more than that the messages are stored.
 
 Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
 of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
@@ -31,7 +31,7 @@ from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import scan
 from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
 from mqtt_proxy.publishing.unanswered import Unanswered
-from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD
+from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name
 from remoting.protocol.records.image import iter_images
@@ -57,26 +57,29 @@ flush, and what comes after could not be flushed sooner anyway. Fewer, fuller re
 GATHERED_BYTES_MAX = 256 * 1024
 """Gathered publishes of this size go out however many appends are in flight."""
 
+_STORED = {PLACES_FIELD: "0"}
+"""The answer need not say where the messages are; nobody changes it."""
+_SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
+"""The answer says to which messages nobody has subscribed; nobody changes it."""
+
 
 class Run:
     """Consecutive messages of one origin, as record images back to back."""
 
-    __slots__ = ("count", "images", "origin", "packet_ids", "plain", "size_bytes")
+    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes")
 
-    def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int, plain: bool) -> None:
-        """`plain`: the broker has nothing to look at and nothing to say but that they are stored."""
+    def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int) -> None:
         self.origin = origin
         self.images = images
         self.packet_ids = packet_ids
         self.size_bytes = len(images)
         self.count = count
-        self.plain = plain
 
     def apart(self) -> list[Run]:
         """The same messages as runs of one each."""
         ids = iter(self.packet_ids)
         return [
-            Run(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1, self.plain)
+            Run(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1)
             for image in iter_images(self.images)
         ]
 
@@ -93,12 +96,8 @@ class Frame:
             self.size_bytes += run.size_bytes
 
     def images(self) -> bytes:
-        """All images in order."""
+        """All images in order; those of a single run as they are."""
         return b"".join([run.images for run in self.runs])
-
-    def is_plain(self) -> bool:
-        """Whether all runs are."""
-        return not [run for run in self.runs if not run.plain]  # no closure where typed
 
 
 class Publisher:
@@ -136,14 +135,12 @@ class Publisher:
         """`publish` as the hot path calls it."""
         born_ms = self._now_ns() // 1_000_000
         try:
-            images, packet_ids, plain = scan.choice.core.images(publishes, client_id, born_ms, exact)
+            images, packet_ids = scan.choice.core.images(publishes, client_id, born_ms, exact)
         except LocalMisuse as error:
             self._metrics.refused_publishes.child("broker_refused").value += len(publishes)
             origin.rejected(f"broker_refused: {error}")
             return
-        if self._asks and packet_ids and origin.asks:
-            plain = False
-        run = Run(origin, images, packet_ids, len(publishes), plain)
+        run = Run(origin, images, packet_ids, len(publishes))
         self._gathered.append(run)
         self.pending_bytes += run.size_bytes
         self._gathered_bytes += run.size_bytes
@@ -171,11 +168,6 @@ class Publisher:
         """Send what has gathered now, so that what the caller says next cannot overtake it."""
         if self._link.up:
             self._send_gathered()
-
-    @property
-    def has_gathered(self) -> bool:
-        """Whether something waits for the end of the turn, or for the disk."""
-        return bool(self._gathered)
 
     def go_on(self) -> None:
         """Send what has gathered, unless it waits for the disk."""
@@ -222,14 +214,9 @@ class Publisher:
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
         self._metrics.append_frames.value += 1
-        body = frame.images()
-        direct = self._link.open_direct()
-        if direct is not None and frame.is_plain():
-            direct.append(body, functools.partial(self._answered, frame, b""))
-            return
-        fields = {SUBSCRIBERS_FIELD: "1"} if self._asks and is_asked(frame.runs) else None
+        fields = _SUBSCRIBED if self._asks and is_asked(frame.runs) else _STORED
         done = functools.partial(self._answered, frame)
-        self._link.call(RequestCode.APPEND_MANY, body, done, self._timeout_ms, fields=fields)
+        self._link.call(RequestCode.APPEND_MANY, frame.images(), done, self._timeout_ms, fields=fields)
 
     def _answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
         del self._in_flight[frame]

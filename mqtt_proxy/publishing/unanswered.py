@@ -84,4 +84,4 @@ def again(run: Run, each: Sequence[int]) -> Run | None:
     kept = [bytes(image.raw) for image in iter_images(run.images) if image.flags & FLAG_QOS_MASK]
     if not kept:
         return None
-    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept), run.plain)
+    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept))

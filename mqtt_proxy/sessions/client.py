@@ -84,7 +84,7 @@ class Client:
         self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
-        """SUBSCRIBEs and UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
+        """UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
         # Each of these once it is needed: most of those who connect a fleet have nothing to prove and publish nothing.
         self._dialog: Dialog | None = None
         self._inbound: Inbound | None = None
@@ -181,17 +181,23 @@ class Client:
     # -- in use --------------------------------------------------------------------------------------------------------
 
     def _subscribe(self, event: SubscribeRequested) -> None:
+        if self._unbegun:
+            self._services.spawn(self._subscribe_behind(event))
+        else:
+            self._ask(event)
+
+    async def _subscribe_behind(self, event: SubscribeRequested) -> None:
+        if not self._ended:
+            self._ask(event)
+
+    def _ask(self, event: SubscribeRequested) -> None:
         assert self._subscriptions is not None
         assert self._may is not None
         asked = self._subscriptions.ask(event, self._may.qos_allowed)
         if asked.request is None:
             self._grant(asked, [])
             return
-        self._unbegun += 1
-        self._services.calls.subscribe(asked.request, self._begun, partial(self._subscribed, asked, self._may.revision))
-
-    def _begun(self) -> None:
-        self._unbegun -= 1
+        self._services.calls.subscribe(asked.request, partial(self._subscribed, asked, self._may.revision))
 
     def _subscribed(
         self, asked: PendingSubscribe, revision: int, reply: Subscribed | None, error: Exception | None

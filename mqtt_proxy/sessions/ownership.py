@@ -17,6 +17,7 @@ from mqtt_proxy.delivery.redelivery import Redelivery
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.sessions.calls import Answered
 from mqtt_proxy.sessions.services import Services
 from mqtt_proxy.wills.wills import will_spec
 from remoting.access.identity import Identity
@@ -27,7 +28,6 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
 )
-from remoting.transport.direct import Said
 
 
 class SessionOwnership:
@@ -66,13 +66,13 @@ class SessionOwnership:
         if event.session_expiry_s is not None:
             self._left_expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
 
-    def take(self, identity: Identity, said: Said[SessionOpened], *, clean: bool) -> None:
-        """Open the session, for the first time or again; `said` hears of it, perhaps inside this call."""
+    def take(self, identity: Identity, answered: Answered[SessionOpened], *, clean: bool) -> None:
+        """Open the session, for the first time or again."""
         # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
         user = None if identity.anonymous else identity.name
         will = None if self._will is None else will_spec(self._will, identity)
         request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
-        self._services.calls.open(request, said)
+        self._services.calls.open(request, answered)
 
     def retake(self) -> int:
         """The broker is back and will be asked for the session: a close waits from now on. The number of this time."""

@@ -74,15 +74,12 @@ def image_of(one: Publish, client_id: bytes, born_ms: int, exact: bool) -> bytes
     )
 
 
-def images(publishes: Sequence[Publish], client_id: bytes, born_ms: int, exact: bool) -> tuple[bytes, list[int], bool]:
-    """The images of what one client sent, packet ids of those that have one, whether there is nothing to look at."""
+def images(publishes: Sequence[Publish], client_id: bytes, born_ms: int, exact: bool) -> tuple[bytes, list[int]]:
+    """The images of what one client sent, and packet ids of those that have one."""
     parts: list[bytes] = []
     packet_ids: list[int] = []
-    plain = True
     for one in publishes:
         parts.append(image_of(one, client_id, born_ms, exact))
-        if one.properties is not None or (exact and one.qos == QOS_EXACT):
-            plain = False
         if one.packet_id:
             packet_ids.append(one.packet_id)
-    return b"".join(parts), packet_ids, plain
+    return b"".join(parts), packet_ids

@@ -311,10 +311,9 @@ def _put(to: cython.p_char, one: Publish, described: tuple, born_ms: cython.long
 
 
 def images(publishes: list, client_id: bytes, born_ms: cython.longlong, exact: cython.bint):
-    """The images of what one client sent, packet ids of those that have one, whether there is nothing to look at."""
+    """The images of what one client sent, and packet ids of those that have one."""
     parts: list = []
     packet_ids: list = []
-    plain: cython.bint = True
     size: cython.Py_ssize_t = 0
     topic = None
     described: tuple = None
@@ -325,7 +324,6 @@ def images(publishes: list, client_id: bytes, born_ms: cython.longlong, exact: c
         if one.packet_id:
             packet_ids.append(one.packet_id)
         if one.properties is not None or (exact and one.qos > 1):
-            plain = False
             careful = IMAGE(one, client_id, born_ms, exact)
             size += len(careful)
             parts.append(careful)
@@ -345,4 +343,4 @@ def images(publishes: list, client_id: bytes, born_ms: cython.longlong, exact: c
             to += len(careful)
         else:
             to += _put(to, cython.cast(Publish, publishes[row]), part, born_ms)
-    return made, packet_ids, plain
+    return made, packet_ids

@@ -220,7 +220,7 @@ class ScanCore:
     scan_exact: Callable[[SessionState, bytes, int, int], int]
     consume_runs: Callable[[SessionState, bytes, int, int], int]
     """What sessions call."""
-    images: Callable[[list[Publish], bytes, int, bool], tuple[bytes, list[int], bool]]
+    images: Callable[[list[Publish], bytes, int, bool], tuple[bytes, list[int]]]
     """As `codec.publish.images`: what the publisher calls."""
 
 

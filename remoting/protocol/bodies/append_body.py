@@ -2,7 +2,8 @@
 
     request  record images back to back, see `remoting.protocol.records.image`
     reply    u32 count, i64 end_position, count x {u32 queue id, i64 queue offset} (of the parent queue)
-             | for who asked with the field `subscribers`: a bit per image, the lowest first: nobody has subscribed
+             | for a request with the field `subscribers`: a bit per image, the lowest first: nobody has subscribed
+             count is 0 for a request with the field `places` = "0"
 
 The place of a batch is that of its first message. An image with a packet id that was stored before has the place
 {0, -1}. Thread rule: pure functions.
@@ -19,6 +20,8 @@ _REPLY = struct.Struct("<Iq")
 _PLACED = struct.Struct("<Iq")
 SUBSCRIBERS_FIELD = "subscribers"
 """Field of APPEND_MANY: "1" asks which images nobody has subscribed to."""
+PLACES_FIELD = "places"
+"""Field of APPEND_MANY: "0" says that the answer need not name the places; then it has the end position only."""
 
 
 def encode_append_reply(

@@ -3,8 +3,9 @@
     FOLLOW   u32 n_add, u32 n_remove, n_add x u32 queue id, n_remove x u32 queue id
       reply  n_add x i64 confirmed end of the queue, in the order asked
     NOTIFY   u32 n, n x {u32 queue id, i64 confirmed end} | records; one-way, coalesced per proxy and turn of the
-             broker's loop. records: raw, back to back, in log order; only for who asked by FOLLOW's field `records`
-             = "1", and never a promise: any of them may be missing and is then pulled
+             broker's loop. records: raw, back to back, in log order; only after a FOLLOW with the field
+             `records` = "1", or "all": then records of other queues may be among them. Never a promise: any of them
+             may be missing and is then pulled
 
 Invariant: an end (exclusive queue offset) never falls. Thread rule: pure functions.
 """

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.packets import Publish
-from remoting.protocol.records.image import image_views
-from remoting.protocol.records.record import RecordView
 from tests.unit.mqtt_proxy.rig import Rig, publish
 
 
@@ -42,19 +40,6 @@ class Origin:
 def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
     """QoS 1 publishes with these ids."""
     return [publish(topic, b"x" * size, packet_id=packet_id) for packet_id in packet_ids]
-
-
-class Port:
-    """A broker of this process that takes images."""
-
-    def __init__(self) -> None:
-        self.open = True
-        self.images: list[RecordView] = []
-        self.waiting: list = []
-
-    def append(self, images, stored) -> None:
-        self.images += image_views(images)
-        self.waiting.append(stored)
 
 
 async def lose(rig: Rig) -> None:

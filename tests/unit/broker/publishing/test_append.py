@@ -6,10 +6,9 @@ import asyncio
 import errno
 
 from broker.config import LimitsConfig
-from broker.direct.appends import DirectAppends
 from broker.publishing.append import NOT_STORED
 from broker.subscriptions.filters import NO_LOCAL
-from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, decode_unwanted
+from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD, decode_append_reply, decode_unwanted
 from remoting.protocol.bodies.session_body import (
     FilterRequest,
     SessionOpen,
@@ -193,5 +192,30 @@ async def test_retained_messages_beyond_the_quota_are_refused(tmp_path) -> None:
         reply = await connection.request(Command(RequestCode.APPEND_MANY, body=bench.publish(topic, flags=flags)))
         assert reply.code == code, (topic, reply.remark)
     assert bench.registry.values()["rocketmq_requests_refused_total{retained_quota}"] == 1
-    assert not DirectAppends(bench.broker).open
     bench.store.close()
+
+
+async def test_places_are_left_out_where_they_are_not_wanted(running) -> None:
+    connection = running.connect()
+    command = Command(RequestCode.APPEND_MANY, fields={PLACES_FIELD: "0"}, body=running.publish(b"a/1", b"a/2"))
+    assert decode_append_reply((await connection.request(command)).body) == (running.store.end_position, [])
+
+
+async def test_work_between_messages_is_done_between_them(running) -> None:
+    """Behind what has gathered, ahead of what comes; in this turn also when nothing comes."""
+    appender, seen = running.broker.publishing.appender, []
+    append = running.store.append
+    running.store.append = lambda *placed, **options: seen.append(sum(map(len, placed))) or append(*placed, **options)
+    placed = running.broker.publishing.placement.placed
+
+    def add(*topics: bytes) -> None:
+        appender.add(placed(running.publish(*topics)), lambda *_: None)
+
+    add(b"a", b"b")
+    appender.behind(lambda: seen.append("work"))
+    add(b"c")
+    appender.behind(lambda: seen.append("more"))
+    await asyncio.sleep(0)
+    assert seen == [2, "work", 1, "more"]
+    appender.catch_up()
+    assert len(seen) == 4

@@ -6,15 +6,21 @@ from broker.requests.answers import ConfirmedAnswers, refusal_of
 from broker.requests.tools import RequestTools
 from broker.store.errors import StoreError
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
 
 
 async def test_what_is_confirmed_is_answered_at_once(running) -> None:
     tools: RequestTools = running.broker.tools
     assert isinstance(tools.answers, ConfirmedAnswers)
-    answered: list[tuple[object, object]] = []
-    tools.answers.call_at(0, "shown", lambda answer, error: answered.append((answer, error)))
-    await running.settle()
-    assert answered == [("shown", None)]
+    sent: list[Command] = []
+
+    class Asking:
+        def send(self, command: Command) -> None:
+            sent.append(command)
+
+    reply = Command(0, flag=1, body=b"shown")
+    tools.answers.reply_at(0, Asking(), reply)  # type: ignore[arg-type]  # only what is called
+    assert sent == [reply]
 
 
 async def test_a_store_that_failed_is_a_refusal_and_counted(running) -> None:

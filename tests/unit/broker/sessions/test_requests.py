@@ -29,6 +29,7 @@ from remoting.protocol.bodies.session_body import (
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.record import FLAG_RETAIN, iter_records
 
 
@@ -163,3 +164,66 @@ async def test_a_holder_that_does_not_answer_loses_the_session(running, monkeypa
     assert second.present
     late = Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("c", first.epoch, True, [], [])))
     assert (await one.request(late)).code == ResponseCode.ILLEGAL_OPERATION
+
+
+def subscribing(client_id: str, epoch: int, *filters: str) -> Command:
+    request = SubscribeRequest(client_id, epoch, False, [FilterRequest(one, 1) for one in filters])
+    return Command(RequestCode.SUBSCRIBE, body=encode(request))
+
+
+async def test_subscribes_of_a_turn_make_their_queues_by_one_record(running) -> None:
+    """Whatever connections they come by; a bad filter is refused alone, and what is there is not made again."""
+    one, two = running.connect(), running.connect()
+    first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)
+    second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("b", True, None, 0), SessionOpened)
+    asked, made = running.store.queues.open_all, []
+    running.store.queues.open_all = lambda wanted: made.append(len(wanted)) or asked(wanted)
+    replies = await asyncio.gather(
+        one.request(subscribing("a", first.epoch, "x/1", "x/2")),
+        two.request(subscribing("b", second.epoch, "x/2", "bad/#/x", "y/+")),
+    )
+    results = [decode(Subscribed, reply.body).results for reply in replies]
+    assert made[0] == 3
+    assert results[0][1].queue_id == results[1][0].queue_id == running.store.queues.find(light_queue_name(b"x/2"))
+    assert [each.code for each in results[1]] == [1, 0x8F, 1]
+    end = running.store.end_position
+    await one.request(subscribing("a", first.epoch, "x/2"))
+    assert running.store.end_position == end
+
+
+async def test_subscribes_of_a_turn_stand_between_the_publishes_around_them(running) -> None:
+    connection = running.connect()
+    epoch = (await call(connection, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)).epoch
+    _, reply, _ = await asyncio.gather(
+        connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"t", b"t"))),
+        connection.request(subscribing("a", epoch, "t")),
+        connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"t"))),
+    )
+    (result,) = decode(Subscribed, reply.body).results
+    assert result.offset == 2
+    assert running.store.reading.bounds(result.queue_id)[1] == 3
+
+
+async def test_what_comes_behind_a_subscribe_in_its_turn_finds_it_done(running) -> None:
+    connection = running.connect()
+    opening = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("a", True, None, 60)))
+    epoch = decode(SessionOpened, (await connection.request(opening)).body).epoch
+    durable = SubscribeRequest("a", epoch, True, [FilterRequest("t", 1)])
+    again = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("a", False, None, 60)))
+    _, opened = await asyncio.gather(
+        connection.request(Command(RequestCode.SUBSCRIBE, body=encode(durable))), connection.request(again)
+    )
+    (stored,) = decode(SessionOpened, opened.body).subscriptions
+    assert stored.filter == "t"
+
+
+async def test_one_refused_subscribe_of_a_turn_hurts_no_other(running) -> None:
+    connection = running.connect()
+    epoch = (await call(connection, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)).epoch
+    fenced, held = await asyncio.gather(
+        connection.request(subscribing("a", epoch + 1, "t")), connection.request(subscribing("a", epoch, "t"))
+    )
+    assert (fenced.code, held.code) == (ResponseCode.ILLEGAL_OPERATION, 0)
+    running.store.disk.full = True
+    full = await asyncio.gather(*[connection.request(subscribing("a", epoch, topic)) for topic in ("u", "v")])
+    assert [reply.code for reply in full] == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2

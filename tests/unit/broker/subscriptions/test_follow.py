@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.subscriptions.follow import PUSHED_BYTES_MAX
+import pytest
+
+from broker.subscriptions.follow import PUSHED_BYTES_MAX, WHOLE_BYTES_MAX
 from remoting.protocol.bodies.follow_body import decode_follow_reply, decode_notify, encode_follow
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -103,3 +105,33 @@ async def test_a_large_append_is_told_but_not_pushed(running) -> None:
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 2_000)))
     await heard(pushes, exact, 2_000)
     assert sum(len(decode_notify(push.body)[1]) for push in pushes) <= PUSHED_BYTES_MAX
+
+
+@pytest.mark.parametrize("policy", [False, True])
+async def test_who_takes_all_gets_it_as_it_was_written(running, policy: bool) -> None:
+    """Records of other queues among them; but only its own where something may be refused to it."""
+    exact = running.store.queues.open(names.light_queue_name(b"a/1"))
+    connection = running.connect()
+    pushes = []
+    connection.on_push(pushes.append)
+    if policy:
+        running.judge_by(lambda *_: True)
+    await connection.request(Command(RequestCode.FOLLOW, fields={"records": "all"}, body=encode_follow([exact])))
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
+    await heard(pushes, exact, 2)
+    ends, records = decode_notify(pushes[0].body)
+    assert ends == [(exact, 2)]
+    topics = [view.mqtt_topic for view in iter_records(records)]
+    assert topics == ([b"a/1", b"a/1"] if policy else [b"a/1", b"a/2", b"a/1"])
+
+
+async def test_what_is_written_together_is_pushed_up_to_a_limit(running) -> None:
+    exact = running.store.queues.open(names.light_queue_name(b"a/1"))
+    connection = running.connect()
+    pushes = []
+    connection.on_push(pushes.append)
+    await connection.request(Command(RequestCode.FOLLOW, fields={"records": "all"}, body=encode_follow([exact])))
+    body = bytes(WHOLE_BYTES_MAX)
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", body=body)))
+    await heard(pushes, exact, 1)
+    assert not len(decode_notify(pushes[0].body)[1])

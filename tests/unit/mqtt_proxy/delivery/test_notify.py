@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from remoting.protocol.frames.codes import RequestCode
-from remoting.transport.direct import NEWS_ATTRIBUTE
 from tests.unit.mqtt_proxy.rig import running, settle
 
 
@@ -66,15 +65,4 @@ async def test_everything_is_followed_again_after_a_loss() -> None:
         while not rig.link.up:
             await settle(1)
         await settle()
-        assert (feed.max_offset, follower.woken) == (1, 1)
-
-
-async def test_news_without_frames() -> None:
-    """A broker of this process tells the same news by a call."""
-    async with running() as rig:
-        queue_id, follower = rig.broker.queue(b"q"), Follower()
-        feed = rig.tools.notifier.follow(queue_id, follower)
-        await settle()
-        (peer,) = rig.broker.followed
-        peer.attributes[NEWS_ATTRIBUTE]([(queue_id, 1), (queue_id + 1, 4)], [])
         assert (feed.max_offset, follower.woken) == (1, 1)

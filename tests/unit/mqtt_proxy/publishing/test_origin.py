@@ -9,7 +9,7 @@ from mqtt_proxy.publishing.origin import is_asked, tell_unwanted
 from remoting.protocol.bodies.append_body import encode_append_reply
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.image import encode_mqtt_image
-from tests.unit.mqtt_proxy.publishers import Origin, Port, lose, some
+from tests.unit.mqtt_proxy.publishers import Origin, lose, some
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
@@ -61,24 +61,6 @@ async def test_who_asks_is_told_what_nobody_has_subscribed_to() -> None:
         rig.services.publisher.publish(origin, b"c", some("lonely", 1))
         await rig.services.publisher.drain()
         assert (origin.unwanted_ids, origin.confirmed_ids) == ([], [1])
-
-
-async def test_what_is_asked_about_goes_by_frame_within_a_process() -> None:
-    """What nobody asks about does not."""
-    async with running(report_no_subscribers=True) as rig:
-        rig.broker.unwanted = {b"t"}
-        connection = rig.link._direct = rig.broker.connections[0]
-        port = connection._port = Port()
-        origin, old, publisher = Origin(), Origin(), rig.services.publisher
-        old.asks = False
-        publisher.publish(old, b"o", some("t", 1))
-        publisher.publish(origin, b"c", some("t", 2))
-        await publisher.drain()
-        assert (origin.unwanted_ids, old.unwanted_ids, old.confirmed_ids) == ([2], [], [1])
-        publisher.publish(origin, b"c", [publish("t", b"", 0)])
-        publisher.publish(old, b"o", some("t", 3))
-        await settle(3)
-        assert len(port.images) == 2
 
 
 async def test_what_is_sent_again_is_asked_about_again() -> None:

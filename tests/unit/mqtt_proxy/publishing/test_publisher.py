@@ -6,12 +6,10 @@ import asyncio
 
 import pytest
 
-from mqtt_proxy.mqtt.codec.packets import Publish
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
-from remoting.protocol.records.image import client_id_of, packet_id_of
-from remoting.protocol.records.mqtt_properties import MessageProperties
-from tests.unit.mqtt_proxy.publishers import Origin, Port, lose, some
+from remoting.protocol.records.image import packet_id_of
+from tests.unit.mqtt_proxy.publishers import Origin, lose, some
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
@@ -252,47 +250,3 @@ async def test_record_flags_say_qos_and_retain(qos: int, retain: bool, flags: in
         await rig.services.publisher.drain()
         (stored,) = rig.broker.by_position.values()
         assert int.from_bytes(stored[48:52], "little") == flags
-
-
-async def test_a_broker_of_this_process_is_given_plain_publishes_without_a_frame() -> None:
-    """Acknowledged when it says so, refused as by a frame, and again in frames when it no longer takes them."""
-    async with running() as rig:
-        connection = rig.link._direct = rig.broker.connections[0]
-        port = connection._port = Port()
-        first, second, publisher = Origin(), Origin(), rig.services.publisher
-        publisher.publish(first, b"c", some("t", 3, 7))
-        publisher.publish(second, b"d", some("u", 1))
-        await settle(3)
-        assert [(one.mqtt_topic, client_id_of(one)) for one in port.images] == [
-            (b"t", b"c"), (b"t", b"c"), (b"u", b"d"),
-        ]  # fmt: skip
-        assert first.confirmed_ids == []
-        port.waiting.pop()(None)
-        assert (first.confirmed_ids, second.confirmed_ids) == ([3, 7], [1])
-        assert publisher.pending_bytes == 0
-        publisher.publish(first, b"c", some("t", 8))
-        await settle(3)
-        port.waiting.pop()(Refused(14, "the disk is full"))
-        assert first.reason is not None
-        assert "the disk is full" in first.reason
-        publisher.publish(second, b"d", some("u", 2))
-        rig.link._direct = None  # between a publish and its way to the broker
-        await publisher.drain()
-        assert second.confirmed_ids == [1, 2]
-        assert rig.broker.codes.count(RequestCode.APPEND_MANY) == 1
-
-
-async def test_what_is_not_plain_goes_by_frame() -> None:
-    """Properties here; a turn that holds any goes by frame as a whole, so that the order is kept."""
-    async with running() as rig:
-        connection = rig.link._direct = rig.broker.connections[0]
-        port = connection._port = Port()
-        origin, publisher = Origin(), rig.services.publisher
-        publisher.publish(origin, b"c", some("t", 1))
-        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 2, MessageProperties())])
-        await publisher.drain()
-        assert not port.images
-        assert origin.confirmed_ids == [1, 2]
-        publisher.publish(origin, b"c", [Publish(b"t", b"x", 2, False, False, 3)])
-        await settle(3)
-        assert [packet_id_of(one) for one in port.images] == [0]  # nothing to note of a session that ends here

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from mqtt_proxy.mqtt.codec.publish import images
 from mqtt_proxy.publishing.publisher import Run
 from mqtt_proxy.publishing.unanswered import Unanswered, again, each_qos
@@ -11,27 +9,26 @@ from tests.unit.mqtt_proxy.publishing.test_publisher import Origin
 from tests.unit.mqtt_proxy.rig import publish
 
 
-def run_of(origin: Origin, *each: int, plain: bool = False) -> Run:
+def run_of(origin: Origin, *each: int) -> Run:
     """Messages of these QoS; their packet ids are 10 and up, their payloads the ids."""
     ids = [10 + at if qos else 0 for at, qos in enumerate(each)]
     publishes = [publish("t", b"%d" % one, qos, one) for qos, one in zip(each, ids, strict=True)]
-    made, packet_ids, _plain = images(publishes, b"c", 1, False)
-    return Run(origin, made, packet_ids, len(each), plain)
+    made, packet_ids = images(publishes, b"c", 1, False)
+    return Run(origin, made, packet_ids, len(each))
 
 
-@pytest.mark.parametrize("plain", [False, True])
-def test_what_may_be_sent_twice_is_kept_in_order(plain: bool) -> None:
+def test_what_may_be_sent_twice_is_kept_in_order() -> None:
     """Nothing is left of QoS 0 alone, a run without it stays as it is."""
     origin = Origin()
-    mixed = run_of(origin, 1, 0, 1, plain=plain)
+    mixed = run_of(origin, 1, 0, 1)
     assert each_qos(mixed) == [1, 0, 1]
     kept = again(mixed, each_qos(mixed))
     assert kept is not None
-    assert (kept.count, kept.packet_ids, each_qos(kept), kept.plain) == (2, [10, 12], [1, 1], plain)
+    assert (kept.count, kept.packet_ids, each_qos(kept)) == (2, [10, 12], [1, 1])
     assert 0 < kept.size_bytes < mixed.size_bytes
-    whole = run_of(origin, 1, 1, plain=plain)
+    whole = run_of(origin, 1, 1)
     assert again(whole, each_qos(whole)) is whole
-    nothing = run_of(origin, 0, 0, plain=plain)
+    nothing = run_of(origin, 0, 0)
     assert again(nothing, each_qos(nothing)) is None
 
 

@@ -1,132 +1,87 @@
-"""What is said about sessions: by frames or by calls, in the order in which it was made."""
+"""Requests about sessions leave in the order in which they were made, and every answer or failure comes later."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import asyncio
 
 import pytest
 
 from mqtt_proxy.link.link import LinkDownError
 from mqtt_proxy.mqtt.codec import packets
-from remoting import inprocess
-from remoting.protocol.bodies.session_body import (
-    FilterRequest,
-    SessionClose,
-    SessionOpen,
-    SessionOpened,
-    Subscribed,
-    SubscribeRequest,
-    decode,
-    encode,
-)
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.bodies.session_body import FilterRequest, SubscribeRequest
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
-from remoting.transport.contracts import Connection, Peer
-from remoting.transport.direct import Said, Stored
-from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
-
-class Direct(FakeBroker):
-    """A fake broker of this process: its sessions can be called."""
-
-    open = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-        self.late: list[Any] | None = None
-        """Answers that are held back, once this is a list."""
-
-    async def connect(self) -> Connection:
-        connection = inprocess.connect(self.handle, port=self)
-        self.connections.append(connection)
-        return connection
-
-    def append(self, images: bytes, stored: Stored) -> None:
-        self.calls.append("append")
-        stored(None)
-
-    def session_open(self, peer: Peer, request: SessionOpen, said: Said[SessionOpened]) -> None:
-        self.calls.append("open")
-        self._answer(lambda: decode(SessionOpened, self._open(peer, encode(request))), said)
-
-    def subscribe(self, wanted: Sequence[tuple[SubscribeRequest, Said[Subscribed]]]) -> None:
-        self.calls.append(f"subscribe {len(wanted)}")
-        for request, said in wanted:
-            self._answer(lambda request=request: decode(Subscribed, self._subscribe(None, encode(request))), said)
-
-    def session_close(self, request: SessionClose, said: Said[int]) -> None:
-        self.calls.append("close")
-        self._answer(lambda: len(self._close(None, encode(request))), said)
-
-    def _answer(self, work: Any, said: Any) -> None:
-        if self.late is not None:
-            self.late.append((work, said))
-            return
-        try:
-            said(work(), None)
-        except Refused as refused:
-            said(None, refused)
+APPEND, OPEN, CLOSE = RequestCode.APPEND_MANY, RequestCode.SESSION_OPEN, RequestCode.SESSION_CLOSE
+SUBSCRIBE, UNSUBSCRIBE = RequestCode.SUBSCRIBE, RequestCode.UNSUBSCRIBE
 
 
-async def test_a_client_has_its_session_within_the_call() -> None:
-    """No task and no turn of the loop where everything is at hand."""
-    async with running(Direct()) as rig:
+async def test_a_client_has_its_session_in_the_turn_of_its_connect() -> None:
+    """No task and one turn of the loop where everything is at hand."""
+    async with running() as rig:
         wire = await rig.client("other")
         wire = type(wire)(rig)
         wire.send(packets.Connect("a", True, 0))
-        assert wire.received() == [packets.Connack(False, 0)]
         assert not rig.services.tasks
+        await asyncio.sleep(0)
+        assert wire.received() == [packets.Connack(False, 0)]
 
 
-async def test_subscribes_of_a_turn_go_together_behind_what_was_published() -> None:
-    broker = Direct()
-    async with running(broker) as rig:
-        clients = [await rig.client(name) for name in "abc"]
-        broker.calls.clear()
+async def test_a_subscribe_leaves_behind_what_was_published_before_it() -> None:
+    async with running() as rig:
+        clients = [await rig.client(name) for name in "ab"]
+        rig.broker.codes.clear()
         clients[0].send(packets.Subscribe(1, [("t", 1)]))
-        clients[1].send(packets.Subscribe(1, [("t", 1)]))
-        clients[2].send(publish("t", b"x"), packets.Subscribe(1, [("t", 1)]), publish("t", b"y", packet_id=2))
-        assert broker.calls == ["subscribe 2", "append"]
+        clients[1].send(publish("t", b"x"), packets.Subscribe(1, [("t", 1)]), publish("t", b"y", packet_id=2))
         await settle()
-        assert broker.calls == ["subscribe 2", "append", "subscribe 1", "append"]
-        assert [type(one) for one in clients[2].received()[1:]] == [packets.Puback, packets.Suback, packets.Puback]
+        wanted = [code for code in rig.broker.codes if code in (APPEND, SUBSCRIBE)]
+        assert wanted == [SUBSCRIBE, APPEND, SUBSCRIBE, APPEND]
+        kinds = [packets.Puback, packets.Suback, packets.Puback, packets.Publish]
+        received = clients[1].received()[1:]
+        assert [type(one) for one in received] == kinds
+        assert received[-1].payload == b"y"
 
 
 async def test_who_connects_again_in_the_same_turn_finds_what_was_asked_for() -> None:
     """The SUBSCRIBE leaves before the SESSION_CLOSE and the SESSION_OPEN behind it."""
-    broker = Direct()
-    async with running(broker) as rig:
+    async with running() as rig:
         first = await rig.client("a", clean=False)
-        broker.calls.clear()
+        rig.broker.codes.clear()
         first.send(packets.Subscribe(1, [("t", 1)]))
         again = type(first)(rig)
         again.send(packets.Connect("a", False, 0))
-        assert broker.calls == ["subscribe 1", "close", "open"]
+        await settle()
+        assert rig.broker.codes[:3] == [SUBSCRIBE, CLOSE, OPEN]
         assert again.received() == [packets.Connack(True, 0)]
 
 
+async def test_who_gives_a_filter_up_and_takes_it_again_has_it() -> None:
+    """What comes behind an UNSUBSCRIBE does not overtake it."""
+    async with running() as rig:
+        wire = await rig.subscriber("a", ("t", 1))
+        rig.broker.codes.clear()
+        wire.send(packets.Unsubscribe(2, ["t"]), packets.Subscribe(3, [("t", 1)]), publish("t", b"x"))
+        await settle()
+        wanted = [code for code in rig.broker.codes if code in (APPEND, SUBSCRIBE, UNSUBSCRIBE)]
+        assert wanted == [UNSUBSCRIBE, SUBSCRIBE, APPEND]
+        assert list(rig.broker.sessions["a"].subscriptions) == ["t"]
+
+
 async def test_a_stop_waits_for_what_is_not_confirmed() -> None:
-    broker = Direct()
-    async with running(broker) as rig:
+    async with running() as rig:
         wire = await rig.client("a", clean=False)
-        broker.late = []
         wire.lose()
         assert len(rig.services.tasks) == 1
-        ((work, said),) = broker.late
-        said(work(), None)
         await settle()
         assert not rig.services.tasks
 
 
-async def test_refusals_are_heard() -> None:
-    broker = Direct()
-    async with running(broker) as rig:
+async def test_refusals_end_the_connection() -> None:
+    async with running() as rig:
         wire = await rig.client("a")
-        broker.sessions["a"].owner = None
-        broker.sessions["a"].epoch += 1
+        rig.broker.sessions["a"].owner = None
+        rig.broker.sessions["a"].epoch += 1
         wire.send(packets.Subscribe(1, [("t", 1)]))
         await settle()
         assert wire.closed is not None
@@ -134,15 +89,16 @@ async def test_refusals_are_heard() -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-async def test_frames_and_what_is_wrong_with_them(up: bool) -> None:
-    """A reply nobody can read, and a broker that is away, are said as errors."""
+async def test_what_is_wrong_with_an_answer_is_an_error(up: bool) -> None:
+    """A reply nobody can read, and a broker that is away; never inside the request."""
     async with running() as rig:
         heard: list[Exception | None] = []
-        rig.broker._answers = rig.broker._answers | {RequestCode.SUBSCRIBE: lambda *_: b"?"}
+        rig.broker._answers = rig.broker._answers | {SUBSCRIBE: lambda *_: b"?"}
         if not up:
             await rig.link.stop()
         request = SubscribeRequest("a", 1, False, [FilterRequest("t", 0)])
-        rig.services.calls.subscribe(request, lambda: None, lambda _reply, error: heard.append(error))
+        rig.services.calls.subscribe(request, lambda _reply, error: heard.append(error))
+        assert not heard
         await settle()
         (error,) = heard
         assert isinstance(error, LightMQError)

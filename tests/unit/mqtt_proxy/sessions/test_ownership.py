@@ -8,10 +8,10 @@ from mqtt_proxy.delivery.delivery import Delivery
 from mqtt_proxy.link.link import LinkDownError
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.session.events import NEVER, ConnectRequested, Disconnected
+from mqtt_proxy.sessions.calls import Answered
 from mqtt_proxy.wills.wills import will_spec
 from remoting.access.identity import ANONYMOUS, Identity
 from remoting.protocol.bodies.session_body import WILL_DISCARD, WILL_DUE, SessionOpen, SessionOpened
-from remoting.transport.direct import Said
 from tests.unit.mqtt_proxy.rig import Rig, Wire, running, settle
 
 WILL = packets.Will(b"w", b"gone", 1, False)
@@ -123,7 +123,7 @@ async def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
         calls = rig.services.calls
         ask, asked = calls.open, []
 
-        def slow(request: SessionOpen, said: Said[SessionOpened]) -> None:
+        def slow(request: SessionOpen, said: Answered[SessionOpened]) -> None:
             asked.append(request.continues)
             if len(asked) < 3:
                 said(None, LinkDownError("no answer within 10000 ms"))

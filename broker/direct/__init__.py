@@ -1,1 +1,0 @@
-"""Publishes and sessions of a proxy in the same process."""
