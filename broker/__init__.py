@@ -14,6 +14,7 @@ TYPED = typed(
         "store.log.flusher",
         "store.confirm_positions",
         "store.log_store",
+        "store.placed",
         "store.queues",
         "store.index.tail",
         "store.append.writer",

@@ -73,6 +73,9 @@ class Placement:
         self._message_size_bytes_max = message_size_bytes_max
         self._properties_bytes_max = properties_bytes_max
         self._turn: dict[str, int] = {}
+        self._known: dict[bytes, tuple[str, tuple[tuple[int, ...], ...]]] = {}
+        """RocketMQ topics that take writes -> name, queues by number; dropped when the topic changes."""
+        topics.on_change(self._topic_changed)
         self.divert: Callable[[RecordView], tuple[bytes, tuple[int, ...]] | None] | None = None
         """Takes images that may wish to be delivered later; gives back where they wait, None for what is due."""
         self.check_wait: Callable[[RecordView], None] | None = None
@@ -203,9 +206,15 @@ class Placement:
 
     def _writable(self, topic: bytes) -> tuple[tuple[tuple[int, ...], ...], int]:
         """The queues of a topic to write to, by number, and its turns so far; Refused when it takes no writes."""
-        config = self.topic_for_write(topic.decode("utf-8", "replace"))
-        ids = self._topics.queue_ids(config.name)[: config.write_queue_count]
-        return tuple((queue_id,) for queue_id in ids), self._turn.get(config.name, 0)
+        known = self._known.get(topic)
+        if known is None:
+            config = self.topic_for_write(topic.decode("utf-8", "replace"))
+            ids = self._topics.queue_ids(config.name)[: config.write_queue_count]
+            known = self._known[topic] = config.name, tuple((queue_id,) for queue_id in ids)
+        return known[1], self._turn.get(known[0], 0)
+
+    def _topic_changed(self, name: str, _created: bool) -> None:
+        self._known.pop(name.encode(), None)
 
     def _turned(self, topic: bytes, count: int) -> None:
         name = topic.decode("utf-8", "replace")

@@ -110,7 +110,8 @@ class LogStore:
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse (an unknown queue id); nothing is appended then.
         """
-        return self._writer.append(together(placed), changes, atomic=atomic or bool(changes))
+        one = placed[0] if len(placed) == 1 else together(placed)
+        return self._writer.append(one, changes, atomic=atomic or bool(changes))
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""

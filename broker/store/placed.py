@@ -6,8 +6,7 @@ dispatch entries that it makes of them. Thread rule: plain values of the loop th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from remoting.protocol.records.record import RecordView
@@ -15,18 +14,14 @@ from remoting.protocol.records.record import RecordView
 Queues = tuple[int, ...]
 
 
-@dataclass(slots=True)
 class Placed:
     """Record images back to back and the ids of the queues of each; `count` messages, those of batches counted."""
 
-    images: bytes = b""
-    queues: list[Queues] = field(default_factory=list)
-    count: int = -1
-    """As many as images where it is not said."""
-
-    def __post_init__(self) -> None:
-        if self.count < 0:
-            self.count = len(self.queues)
+    def __init__(self, images: bytes = b"", queues: list[Queues] | None = None, count: int = -1) -> None:
+        """`count`: as many as images unless given."""
+        self.images = images
+        self.queues: list[Queues] = [] if queues is None else queues
+        self.count = len(self.queues) if count < 0 else count
 
     def __len__(self) -> int:
         return len(self.queues)
@@ -47,13 +42,18 @@ class Appended(Protocol):
     offsets: list[int]
 
 
-def together(parts: Iterable[Placed]) -> Placed:
+def together(parts: Sequence[Placed]) -> Placed:
     """The messages of all parts, in order, as one."""
-    parts = list(parts)
     if len(parts) == 1:
         return parts[0]
-    queues = [one for part in parts for one in part.queues]
-    return Placed(b"".join([part.images for part in parts]), queues, sum([part.count for part in parts]))
+    images: list[bytes] = []
+    queues: list[Queues] = []
+    count = 0
+    for part in parts:
+        images.append(part.images)
+        queues.extend(part.queues)
+        count += part.count
+    return Placed(b"".join(images), queues, count)
 
 
 def property_value(image: RecordView, wanted: bytes) -> bytes:

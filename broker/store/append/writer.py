@@ -132,11 +132,11 @@ class Writer:
         """
         if changes or self._failure.error is not None or self._guard.full or self._armed:
             return self._append(placed, changes, atomic=atomic, essential=essential)
-        log, tail, now_ms = self._log, self._tail, self._now_ns() // 1_000_000
+        log, tail, queues, now_ms = self._log, self._tail, placed.queues, self._now_ns() // 1_000_000
         if now_ms < self.last_store_ms:
             now_ms = self.last_store_ms
         try:
-            batch = self._pen.write(placed.images, placed.queues, atomic, now_ms, log.end, tail.first, tail.count)
+            batch = self._pen.write(placed.images, queues, atomic, now_ms, log.end, tail.first, tail.count)
         except OSError as error:
             raise self._not_written(error) from error
         if batch is None:
@@ -147,7 +147,7 @@ class Writer:
         if batch.keyed:
             self._indexing.take_keys(batch)
         self._confirm.add_group(batch)
-        self.messages_total += len(placed.queues)
+        self.messages_total += len(queues)
         self._written()
         if batch.retained:
             self._apply_state(batch, placed, ())

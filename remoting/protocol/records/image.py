@@ -83,16 +83,20 @@ def encode_image(
 ) -> bytes:
     """Return the image of one message; LocalMisuse if a part does not fit its length field."""
     parts = [part for pair in properties for part in pair]
-    raw = b"".join(parts)
+    n_props, body_len = len(properties), len(body)
     try:
-        meta = b"".join((_lengths(len(properties)).pack(*map(len, parts)), topic, keys, tags, raw))
-        head, between, behind = _head(
-            MESSAGE, flags, 1, queue_index, 0, born_ms, len(meta), len(body),
-            (len(properties), len(topic), len(keys), len(tags), len(raw)),
+        meta = b"".join((_lengths(n_props).pack(*map(len, parts)), topic, keys, tags, *parts))
+        texts_len = 4 * n_props + len(topic) + len(keys) + len(tags)
+        meta_end = HEADER_SIZE + len(meta)
+        body_off = (meta_end + 7) & ~7
+        total = (body_off + body_len + 7) & ~7
+        head = _pack(
+            total, MESSAGE, 0, queue_index, 0, born_ms, 0, body_len, body_off, flags, 1, 0,
+            n_props, len(topic), len(keys), len(tags), len(meta) - texts_len, 0, 0,
         )  # fmt: skip
     except struct.error as error:
         raise LocalMisuse(f"a part of the message is longer than its field: {error}") from error
-    return b"".join((head, meta, between, body, behind))
+    return b"".join((head, meta, _PADS[body_off - meta_end], body, _PADS[total - body_off - body_len]))
 
 
 def encode_batch_image(*, topic: bytes, queue_index: int, born_ms: int, body: bytes, count: int, codec: int) -> bytes:

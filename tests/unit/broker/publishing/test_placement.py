@@ -49,6 +49,18 @@ def test_queues_are_chosen_in_turn_or_as_asked(bench) -> None:
     assert refused.value.code == ResponseCode.INVALID_PARAMETER
 
 
+def test_a_changed_topic_takes_the_next_message_as_it_is_then(bench) -> None:
+    topics, placement = make(bench.store)
+    assert queues_of(placement, queue_image(b"orders", index=3)) == (topics.queue_ids("orders")[3],)
+    topics.put(TopicSettings(name="orders", read_queue_count=8, write_queue_count=8))
+    assert queues_of(placement, queue_image(b"orders", index=7)) == (topics.queue_ids("orders")[7],)
+    topics.put(TopicSettings(name="orders", permission=4))
+    with pytest.raises(Refused):
+        placement.placed(queue_image(b"orders"))
+    topics.delete("orders")
+    assert queues_of(placement, queue_image(b"orders", index=3)) == (topics.queue_ids("orders")[3],)
+
+
 def test_named_light_queues_are_dispatched_to(bench) -> None:
     _topics, placement = make(bench.store)
     image = queue_image(b"orders", [(b"k", b"v"), (b"INNER_MULTI_DISPATCH", b"%LMQ%one")])
