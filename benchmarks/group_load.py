@@ -18,9 +18,8 @@ from pathlib import Path
 from benchmarks.cpu_clocks import process_cpu_s
 from benchmarks.group_processes import Group, folder_for_data
 from remoting.client.admin import AsyncAdmin
-from remoting.client.batching import AsyncProducer, ProducerSettings
+from remoting.client.batching import AsyncProducer, Message, ProducerSettings
 from remoting.client.connection import connect
-from remoting.client.message import Message
 from runtime.process import run
 
 TOPIC = "load"

@@ -22,7 +22,7 @@ from broker.roles.serving import ClientPort, Serving, client_host
 from broker.store.log.confirm import NEVER
 from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy
-from remoting.client.key_file import signing_dial
+from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import Access, parse_access_keys

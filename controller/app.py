@@ -15,7 +15,7 @@ from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
 from controller.name_server.name_server import MetadataFile, NameServer
 from remoting.access.key_policy import KeyPolicy
-from remoting.client.key_file import signing_dial
+from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer

@@ -16,14 +16,12 @@ if TYPE_CHECKING:
     from lightmq.version import VERSION as __version__  # noqa: N811 - the name that Python's packages have
     from remoting.batches.unpack import ArrowMissing
     from remoting.client.admin import AsyncAdmin
-    from remoting.client.batching import AsyncProducer, ProducerSettings
-    from remoting.client.blocking_producer import Producer
+    from remoting.client.batching import AsyncProducer, Message, ProducerSettings, Sent
+    from remoting.client.connection import read_signer
     from remoting.client.consumer import AsyncConsumer, PullResult
-    from remoting.client.endpoint import connect
-    from remoting.client.key_file import read_signer
-    from remoting.client.message import Message, Sent
-    from remoting.client.threads import Admin, Consumer
+    from remoting.client.threads import Admin, Consumer, Producer
     from remoting.client.tls import ClientTls
+    from remoting.client.uplink import connect
     from remoting.protocol.errors import CorruptRecord, LightMQError, LocalMisuse, Refused, RemoteViolation
     from remoting.protocol.records.stored_message import StoredMessage
     from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout, TlsFailed, Unreachable
@@ -63,13 +61,11 @@ _HOMES = {
     "lightmq.version": ("__version__",),
     "remoting.batches.unpack": ("ArrowMissing",),
     "remoting.client.admin": ("AsyncAdmin",),
-    "remoting.client.batching": ("AsyncProducer", "ProducerSettings"),
-    "remoting.client.blocking_producer": ("Producer",),
+    "remoting.client.batching": ("AsyncProducer", "Message", "ProducerSettings", "Sent"),
+    "remoting.client.connection": ("read_signer",),
     "remoting.client.consumer": ("AsyncConsumer", "PullResult"),
-    "remoting.client.threads": ("Admin", "Consumer"),
-    "remoting.client.endpoint": ("connect",),
-    "remoting.client.key_file": ("read_signer",),
-    "remoting.client.message": ("Message", "Sent"),
+    "remoting.client.threads": ("Admin", "Consumer", "Producer"),
+    "remoting.client.uplink": ("connect",),
     "remoting.client.tls": ("ClientTls",),
     "remoting.protocol.errors": ("CorruptRecord", "LightMQError", "LocalMisuse", "Refused", "RemoteViolation"),
     "remoting.protocol.records.stored_message": ("StoredMessage",),

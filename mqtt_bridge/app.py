@@ -15,7 +15,7 @@ from mqtt_bridge.direction import Direction
 from mqtt_bridge.metrics import BridgeMetrics
 from mqtt_bridge.receiver import PeerReceiver
 from mqtt_bridge.sender import Sender
-from remoting.client.key_file import signing_dial
+from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.client.uplink import Uplink
 from remoting.transport.contracts import Connection

@@ -38,7 +38,7 @@ from mqtt_proxy.shared.hub import SharedHub
 from mqtt_proxy.sys_topics.tree import SysTree
 from mqtt_proxy.sys_topics.values import SysValues
 from mqtt_proxy.wills.wills import WillJudge
-from remoting.client.key_file import signing_dial
+from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.client.uplink import Uplink
 from remoting.transport.contracts import Connection

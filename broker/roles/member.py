@@ -35,7 +35,7 @@ from broker.roles.serving import ClientPort, Serving
 from broker.roles.steps import KnownGroup, RoleChange
 from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
-from remoting.client.key_file import read_signer
+from remoting.client.connection import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command

@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
-from remoting.client.key_file import read_signer
+from remoting.client.connection import read_signer
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import atomic_replace, make_directory
 

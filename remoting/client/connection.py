@@ -1,7 +1,9 @@
-"""One asyncio connection to a server: requests with answers, one-way commands, pushes, and why it ended.
+"""One asyncio connection to a server: requests with answers, one-way commands, pushes, and why it ended; signed dials.
 
+The key that a process signs its requests with is one line `key:secret` in a file that no other user may read; it is
+read at the start, which blocks.
 Invariant: reading never stops, so that a server that waits for its output to be taken always gets rid of it; what is
-limited instead is the bytes of requests in flight.
+limited instead is the bytes of requests in flight. No text of an error holds any of a key file's content.
 Loop rule: all on the loop's thread.
 """
 
@@ -9,9 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
+import stat
+from pathlib import Path
 
 from remoting.client.tls import ClientTls, handshake_with
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
@@ -22,6 +28,7 @@ from remoting.transport.contracts import (
     Answered,
     CloseCallback,
     Connection,
+    Dial,
     PushCallback,
 )
 from remoting.transport.failures import (
@@ -199,3 +206,46 @@ async def dial(address: str) -> Connection:
     """`connect` by `host:port`."""
     host, port = split_address(address)
     return await connect(host, port)
+
+
+KEY_FILE_BYTES_MAX = 4_096
+"""Largest key file read; a larger one is refused as a mistake."""
+
+
+def read_signer(path: Path) -> Signer:
+    """The signer of a key file. Raises LocalMisuse when it may not be used."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block the start
+    except OSError as error:
+        raise LocalMisuse(f"key file {path}: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise LocalMisuse(f"key file {path} is not a regular file")
+        if found.st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise LocalMisuse(f"key file {path} is open to every user; run: chmod 600 {path}")
+        data = os.read(descriptor, KEY_FILE_BYTES_MAX + 1)
+    finally:
+        os.close(descriptor)
+    try:
+        key, separator, secret = data.decode().strip().partition(":")
+    except UnicodeDecodeError:
+        key = separator = secret = ""
+    if len(data) > KEY_FILE_BYTES_MAX or not (separator and key and secret and (key + secret).isprintable()):
+        raise LocalMisuse(f"key file {path} is not one line of the form key:secret")
+    return Signer(key, secret)
+
+
+def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Dial:
+    """`dial` for connections whose requests are signed with the key of a file; without one they are not."""
+    if path is None and tls is None:
+        return dial
+    signer = read_signer(path) if path is not None else None
+    if tls is not None:
+        tls.context()  # what is wrong with the files is told at the start
+
+    async def dial_signed(address: str) -> Connection:
+        host, port = split_address(address)
+        return await connect(host, port, signer=signer, tls=tls)
+
+    return dial_signed

@@ -19,10 +19,9 @@ from collections import deque
 from collections.abc import Callable
 
 from remoting.client.admin import topic_fields
-from remoting.client.batching import ProducerSettings
+from remoting.client.batching import Message, ProducerSettings
 from remoting.client.blocking import BlockingConnection, checked, cluster
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message
+from remoting.client.threads import Producer
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

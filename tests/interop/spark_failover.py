@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from remoting.client.admin import topic_fields
-from remoting.client.batching import ProducerSettings
+from remoting.client.batching import Message, ProducerSettings
 from remoting.client.blocking import BlockingConnection
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message
+from remoting.client.threads import Producer
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import checked

@@ -16,10 +16,9 @@ import pytest
 
 from remoting.batches.unpack import Unpacker
 from remoting.client.admin import topic_fields
-from remoting.client.batching import ProducerSettings
+from remoting.client.batching import Message, ProducerSettings, Sent
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message, Sent
+from remoting.client.threads import Producer
 from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message
+from remoting.client.batching import Message
+from remoting.client.threads import Producer
 from tests.processes.rig import ROOT, Process, Server, no_traceback
 
 POLLS, POLL_S = 240, 0.5

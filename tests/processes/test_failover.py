@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from remoting.client.batching import AsyncProducer, ProducerSettings
+from remoting.client.batching import AsyncProducer, Message, ProducerSettings
 from remoting.client.connection import dial
-from remoting.client.message import Message
 from remoting.client.uplink import Uplink
 from tests.processes.broker_group import BrokerGroup, until
 from tests.processes.failovers import TOPIC, failover

@@ -23,9 +23,9 @@ import numpy as np
 import pytest
 
 from remoting.client.admin import topic_fields
+from remoting.client.batching import Message
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message
+from remoting.client.threads import Producer
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

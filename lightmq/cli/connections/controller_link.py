@@ -15,8 +15,8 @@ import msgspec
 from lightmq.cli.connections.link import ServerTarget, dial
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked
+from remoting.client.connection import read_signer
 from remoting.client.controllers import LeaderSearch
-from remoting.client.key_file import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.bodies.controller_body import (
     ControllerMetadata,

@@ -17,7 +17,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
-from remoting.client.key_file import read_signer
+from remoting.client.connection import read_signer
 from remoting.client.master_link import Backoff, MasterLink
 from remoting.client.tls import ClientTls
 from remoting.protocol.bodies.route_body import ClusterInfo

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.credentials.access_keys import make, variable
-from remoting.client.key_file import read_signer
+from remoting.client.connection import read_signer
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import parse_access_keys
 

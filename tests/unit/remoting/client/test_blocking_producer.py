@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from remoting.client.batching import ProducerSettings
-from remoting.client.blocking_producer import Producer
-from remoting.client.message import Message, Sent
+from remoting.client.batching import Message, ProducerSettings, Sent
+from remoting.client.threads import Producer
 from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused

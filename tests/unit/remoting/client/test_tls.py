@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.client.blocking_producer import Producer
-from remoting.client.connection import connect
-from remoting.client.key_file import signing_dial
+from remoting.client.connection import connect, signing_dial
+from remoting.client.threads import Producer
 from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command

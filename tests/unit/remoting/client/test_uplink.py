@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import pytest
 
 from remoting import inprocess
 from remoting.client.masters import Masters
-from remoting.client.uplink import MasterConnection, Uplink
+from remoting.client.uplink import BackgroundConnection, Endpoint, MasterConnection, Uplink, connect
+from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeout
+from tests.unit.remoting.client.served import served
 
 REFUSAL = NotMaster(Command(9101, remark="a replica"))
 
@@ -213,3 +218,106 @@ async def test_a_call_hears_of_the_refusal_and_the_next_goes_to_the_master():
     await uplink.close()
     with pytest.raises(ConnectionLost):
         connection.call(Command(1), lambda response, error: None)
+
+
+NOBODY = "127.0.0.1:1"
+
+
+def test_either_an_address_or_controllers() -> None:
+    for address, controllers in (("", ()), (NOBODY, (NOBODY,))):
+        with pytest.raises(LocalMisuse, match="either"):
+            Endpoint(address, controllers)
+    with pytest.raises(ValueError, match="nowhere"):
+        Endpoint(controllers=[NOBODY, "nowhere"])
+
+
+async def test_a_connection_to_one_broker() -> None:
+    server = RemotingServer(lambda peer, command: command.reply(body=command.body))
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    async with connect(address) as connection:
+        assert (await connection.request(Command(1, body=b"x"))).body == b"x"
+    assert connection.closed
+    await server.stop()
+
+
+async def test_a_connection_to_the_master_of_a_group() -> None:
+    """The controllers say who it is."""
+
+    def handler(peer, command):
+        if command.code == RequestCode.SUBSCRIBE_ROUTES:
+            return command.reply(body=encode_body(PushedRoutes({"g": PushedGroup("C", {0: address}, 1)})))
+        return command.reply(body=b"from the master")
+
+    server = RemotingServer(handler)
+    address = f"127.0.0.1:{await server.start('127.0.0.1', 0)}"
+    async with connect(controllers=[address], broker_name="g") as connection:
+        assert isinstance(connection, MasterConnection)
+        assert (await connection.request(Command(1))).body == b"from the master"
+    await server.stop()
+
+
+async def test_nobody_there_is_waited_for_by_who_asks() -> None:
+    async with connect(NOBODY) as connection:
+        with pytest.raises(ConnectionLost, match="is down"):
+            await connection.request(Command(1), 20)
+
+
+def test_coroutines_run_there_and_their_results_come_back() -> None:
+    with served(lambda peer, command: command.reply(body=command.body)) as server:
+        background = BackgroundConnection(Endpoint(server.address), name="a-client")
+        assert background.run(background.uplink.connection.request(Command(1, body=b"x"))).body == b"x"
+        names: list[str] = []
+        called = threading.Event()
+        background.call_soon(lambda: names.append(threading.current_thread().name))
+        background.call_soon(called.set)
+        assert called.wait(10)
+        assert names == ["a-client"]
+        background.close()
+        assert background.is_closed
+        assert background.uplink.connection.closed
+        background.close()
+
+
+def test_errors_come_back_as_they_are() -> None:
+    background = BackgroundConnection(Endpoint("127.0.0.1:1"), name="a-client")
+
+    async def fail() -> None:
+        raise LookupError("as it is")
+
+    with pytest.raises(LookupError, match="as it is"):
+        background.run(fail())
+    background.close()
+
+
+def test_who_stops_waiting_cancels_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ctrl-C does in the main thread."""
+    background = BackgroundConnection(Endpoint("127.0.0.1:1"), name="a-client")
+    cancelled = threading.Event()
+    begun = threading.Event()
+
+    async def wait() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    submit = asyncio.run_coroutine_threadsafe
+
+    def interrupted(coroutine, loop):
+        future = submit(coroutine, loop)
+
+        def result() -> None:
+            assert begun.wait(10)
+            raise KeyboardInterrupt
+
+        future.result = result
+        return future
+
+    monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        background.run(wait())
+    assert cancelled.wait(10)
+    monkeypatch.undo()
+    background.close()
