@@ -17,8 +17,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import IN, ConnectionConfig
 from mqtt_bridge.in_flight import Arrived, Inbox
-from mqtt_bridge.mapping import InMapping, wrong_topic
-from mqtt_bridge.message import client_id, place_of, to_image, why_not_in
+from mqtt_bridge.message import InMapping, client_id, place_of, to_image, why_not_in, wrong_topic
 from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
 from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lightmq.configuration import load_configuration
-from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
+from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig, overlap
 from remoting.client.master_link import Backoff
+from remoting.protocol.records.topics import matches, validate_filter
 from runtime.config.tables import ConfigError
 
 OUT = RuleConfig(filter="#", local_prefix="a/")
@@ -126,3 +128,31 @@ def test_a_peer_that_answers_again_is_found_within_five_seconds() -> None:
     config = ConnectionConfig(name="p", host="h", rules=(RuleConfig(filter="#"),))
     backoff = Backoff(config.reconnect_delay_ms_min, config.reconnect_delay_ms_max)
     assert max(backoff.failed(0) or 0 for _ in range(100)) <= 4_000
+
+
+LEVELS = ("a", "$b", "+", "#", "")
+FILTERS = [
+    text
+    for count in (1, 2, 3)
+    for levels in itertools.product(LEVELS, repeat=count)
+    if validate_filter(text := "/".join(levels)) is None
+]
+TOPICS = [
+    "/".join(levels) for count in (1, 2, 3, 4) for levels in itertools.product(("a", "$b", "", "x"), repeat=count)
+]
+
+
+def test_two_filters_meet_exactly_when_a_topic_matches_both() -> None:
+    """Every pair over a small alphabet, against every topic over it."""
+    found = {name: {topic for topic in TOPICS if matches(name, topic)} for name in FILTERS}
+    for one, two in itertools.product(FILTERS, repeat=2):
+        assert overlap(one, two) == bool(found[one] & found[two]), (one, two)
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "meet"),
+    [("a/#", "a", True), ("a/+", "a", False), ("a/b/#", "a/+/c", True), ("#", "$SYS/x", False), ("a/b", "a/c", False)],
+)
+def test_examples(one: str, two: str, meet: bool) -> None:
+    assert overlap(one, two) is meet
+    assert overlap(two, one) is meet

@@ -8,13 +8,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import RuleConfig
 from mqtt_bridge.in_flight import Outbox
-from mqtt_bridge.log_reader import LogReader
-from mqtt_bridge.mapping import OutMapping
+from mqtt_bridge.message import OutMapping
+from mqtt_bridge.sender import GroupOffset, LogReader
 from remoting.client.connection import dial
 from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
+from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import checked
@@ -106,7 +109,7 @@ async def test_looking_waits_for_news(tmp_path: Path) -> None:
 
 
 async def test_what_is_gone_is_said() -> None:
-    from mqtt_bridge.log_reader import _onward
+    from mqtt_bridge.sender import _onward
 
     gone = PulledRange(STATUS_OFFSET_TOO_SMALL, 8, 10, 8, 20, 2, memoryview(b""), memoryview(b""))
     assert _onward(gone, 3, 20) == (10, "retention", 5)
@@ -141,3 +144,24 @@ async def test_a_topic_that_is_deleted_stops_nothing_and_is_new_when_it_comes_ag
             assert await payloads(made, box) == [b"other"]
             await publish(app, "a/1", b"new")
             assert await payloads(made, box) == [b"new"]
+
+
+async def test_what_is_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+    for stored in (None, 5):
+        async with installation(tmp_path / "data") as app:
+            line = await dial(f"127.0.0.1:{app.ports()['remoting']}")
+            offset = GroupOffset(line, "bridge-x", "%LMQ%name", 0)
+            assert await offset.stored() == stored
+            await offset.store(5)
+            assert await offset.stored() == 5
+            assert await GroupOffset(line, "bridge-y", "%LMQ%name", 0).stored() is None
+            await line.close()
+
+
+async def test_an_answer_without_an_offset_is_a_violation() -> None:
+    class Odd:
+        async def request(self, command: Command) -> Command:
+            return command.reply()
+
+    with pytest.raises(RemoteViolation, match="without an offset"):
+        await GroupOffset(Odd(), "g", "t", 0).stored()  # type: ignore[arg-type]

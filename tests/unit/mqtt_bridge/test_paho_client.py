@@ -12,10 +12,10 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from mqtt_bridge.config import RuleConfig
-from mqtt_bridge.mapping import Target
-from mqtt_bridge.message import OutgoingCopy
-from mqtt_bridge.paho_client import code_in_words, in_words, why_ended
+from mqtt_bridge.message import OutgoingCopy, Target
+from mqtt_bridge.paho_client import code_in_words, from_paho, in_words, to_paho, why_ended
 from mqtt_bridge.peer import BridgeClient
+from remoting.protocol.records.mqtt_properties import MessageProperties
 from tests.unit.mqtt_bridge.rig import connection, until
 from tests.unit.mqtt_bridge.scripted_peer import PUBLISH, ScriptedPeer, packet
 
@@ -111,3 +111,30 @@ def test_codes_in_words() -> None:
 def test_why_a_connection_ended(from_server: bool, name: str, is_v5: bool, words: str) -> None:
     flags = DisconnectFlags(is_disconnect_packet_from_server=from_server)
     assert words in why_ended(flags, ReasonCode(PacketTypes.DISCONNECT, name), None, is_v5=is_v5)
+
+
+FULL = MessageProperties(
+    payload_format=1,
+    expiry_s=9,
+    content_type="tëxt".encode(),
+    response_topic=b"r/1",
+    correlation_data=b"\x00\xff",
+    user=[(b"k", b"1"), (b"k", b"2"), (b"a", b"")],
+)
+
+
+def test_there_and_back_over_the_wire() -> None:
+    packed = to_paho(FULL).pack()
+    received = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    received.unpack(packed)  # type: ignore[no-untyped-call]
+    assert from_paho(received) == FULL
+
+
+def test_nothing_said() -> None:
+    assert from_paho(None) is None
+    assert from_paho(to_paho(MessageProperties())) is None
+
+
+def test_a_pair_that_is_no_text_is_left_out() -> None:
+    said = to_paho(MessageProperties(user=[(b"\xff", b"1"), (b"k", b"\xff"), (b"k", b"v")]))
+    assert said.UserProperty == [("k", "v")]

@@ -11,8 +11,7 @@ import pytest
 
 from mqtt_bridge import peer as peer_module
 from mqtt_bridge.config import RuleConfig
-from mqtt_bridge.mapping import Target
-from mqtt_bridge.message import OutgoingCopy
+from mqtt_bridge.message import OutgoingCopy, Target
 from mqtt_bridge.peer import BridgeClient, PeerLostError, Room
 from tests.unit.mqtt_bridge.rig import connection, installation, until
 from tests.unit.mqtt_bridge.scripted_peer import CONNECT, PUBACK, ScriptedPeer, packet, publish_packet

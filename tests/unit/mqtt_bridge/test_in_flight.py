@@ -1,11 +1,11 @@
-"""Cursors and what is on its way, and a model that loses connections at random."""
+"""Messages on their way in both directions, until somebody acknowledged them."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_bridge.in_flight import Cursor, Outbox
+from mqtt_bridge.in_flight import Cursor, Inbox, Outbox
 
 
 def outbox(window: int = 4) -> tuple[Outbox, Cursor]:
@@ -81,3 +81,15 @@ def test_what_is_below_the_committed_offset_was_acknowledged(steps: list[str], r
             for _key, offset in box.due():
                 cursor.committed = offset
         assert set(range(10, cursor.committed or 10)) <= acknowledged
+
+
+def test_acknowledgements_keep_the_order_of_arrival() -> None:
+    inbox = Inbox()
+    first, second, zero, last = (inbox.arrive(number, 10) for number in (5, 6, 0, 2))
+    assert inbox.unconfirmed_bytes == 40
+    assert inbox.done(second) == []
+    assert inbox.done(zero) == []
+    assert inbox.done(first) == [5, 6]
+    assert (len(inbox), inbox.unconfirmed_bytes) == (1, 10)
+    assert inbox.done(last) == [2]
+    assert len(inbox) == 0
