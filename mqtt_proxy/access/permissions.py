@@ -198,7 +198,7 @@ class Permissions:
                 source.qos = min(qos, source.qos)
                 source.judge(self.is_partial(topic_filter, history=_reads_history(source)))
         if lost:
-            self._metrics.revoked_subscriptions.value += len(lost)
+            self._metrics.subscriptions.revoked.value += len(lost)
             LOG.warning(
                 "subscriptions_revoked", client_id=self.identity.client_id, user=self.identity.name, filters=lost
             )
@@ -213,7 +213,7 @@ class Permissions:
             if one.phase == PHASE_PUBREL or self._may_read(one.topic, retained=one.queue_id == RETAINED_QUEUE)
         ]
         if len(kept) < len(given):
-            self._metrics.skipped("not_authorized").value += len(given) - len(kept)
+            self._metrics.deliveries.skipped("not_authorized").value += len(given) - len(kept)
         return kept
 
     def _may_read_history(self, topic_filter: str) -> bool:
@@ -223,7 +223,7 @@ class Permissions:
         return self._access.authorize(self.identity, Action.DELIVER, topic, retain=retained).allowed
 
     def _refuse(self, one: Publish) -> None:
-        self._metrics.refused_publishes.child("not_authorized").value += 1
+        self._metrics.publishes.refused.child("not_authorized").value += 1
         self._access.authorize(self.identity, Action.PUBLISH, one.topic, qos=one.qos, retain=one.retain)
 
 

@@ -134,14 +134,14 @@ class Delivery:
             self._by_queue[queue_id] = source
         elif len(self.sources) > FEW_SOURCES:
             self._by_queue = {one.queue_id: one for one in self.sources}
-        self._tools.metrics.subscriptions.value += 1
+        self._tools.metrics.subscriptions.open.value += 1
         self.wake()
         return source
 
     def remove(self, source: Source) -> None:
         """A subscription ends; what is in flight from it stays in flight."""
         self.sources.remove(source)
-        self._tools.metrics.subscriptions.value -= 1
+        self._tools.metrics.subscriptions.open.value -= 1
         if self._by_queue is not None and self._by_queue.get(source.queue_id) is source:
             del self._by_queue[source.queue_id]
         self._tools.notifier.unfollow(source.feed, self)
@@ -170,7 +170,7 @@ class Delivery:
 
     def release(self) -> None:
         """Follow nothing any more; nobody is there to give up."""
-        self._tools.metrics.subscriptions.value -= len(self.sources)
+        self._tools.metrics.subscriptions.open.value -= len(self.sources)
         for source in list(self.sources):
             self.sources.remove(source)
             self._tools.notifier.unfollow(source.feed, self)
@@ -215,7 +215,7 @@ class Delivery:
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
         """The client has these."""
-        self._tools.metrics.acknowledged.value += settle(tokens)
+        self._tools.metrics.deliveries.acknowledged.value += settle(tokens)
         if self.memberships is not None:
             self.memberships.room_again()
         if self.committed_key is not None:
@@ -349,7 +349,7 @@ class Delivery:
 
     def _account(self, sent: int) -> None:
         if sent:
-            self._tools.metrics.delivered.value += sent
+            self._tools.metrics.deliveries.sent.value += sent
             self._out.flush()
         if self.committed_key is not None:
             self._tools.offsets.mark(self)

@@ -46,7 +46,7 @@ class Removed:
 
     def count(self, reason: str, messages: int = 1) -> None:
         """So many messages will never be given to the session."""
-        self._metrics.skipped(reason).value += messages
+        self._metrics.deliveries.skipped(reason).value += messages
         if messages:
             counts = self._counts = self._counts or {}
             counts[reason] = counts.get(reason, 0) + messages
@@ -249,7 +249,7 @@ class Outbound:
                 if qos == QOS_2 and source.is_exact(offset):
                     own = False
                 elif granted == PASSED:
-                    self._metrics.overlaps_merged.value += not own
+                    self._metrics.deliveries.merged.value += not own
                 else:
                     self.budget_bytes -= len(payload)
                     identifiers, as_published = (
@@ -313,7 +313,7 @@ class Outbound:
             elif not (source.no_local and self.is_own(record)):
                 self.budget_bytes -= len(payload)
                 sent += self.send(record, topic, payload, qos, True, (RETAINED, position), identifiers)
-        self._metrics.retained_delivered.value += sent
+        self._metrics.deliveries.retained.value += sent
         if run.exhausted:
             source.retained = None
         elif not run.ready:

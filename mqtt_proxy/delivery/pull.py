@@ -86,7 +86,7 @@ class Puller:
             return
         self._busy = True
         self._under_way = taken
-        self._metrics.pulls.value += 1
+        self._metrics.deliveries.pulls.value += 1
         body = encode_multi_pull(self._requests(taken))
         self._link.call(RequestCode.MULTI_PULL, body, functools.partial(self._answered, taken))
 
@@ -136,7 +136,7 @@ class Puller:
             return
         feed.max_offset = result.max_offset
         if result.count:
-            self._metrics.pulled.value += result.count
+            self._metrics.deliveries.pulled.value += result.count
             self._cache.add(Chunk(feed, result.first_offset, result.blob))
         if result.status == STATUS_OFFSET_TOO_SMALL:
             self._jump(feed, offset, result.first_offset, "retention", followers)

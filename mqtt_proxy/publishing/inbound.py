@@ -107,7 +107,7 @@ class Inbound:
     def _count_bytes(self) -> None:
         """Count what the socket brought in PUBLISHes since the last time."""
         session = self._session
-        self._parts.metrics.published_bytes.value += session.state.publish_bytes
+        self._parts.metrics.publishes.bytes_in.value += session.state.publish_bytes
         session.state.publish_bytes = 0
 
     def _sift(self, publishes: list[Publish]) -> list[Publish]:
@@ -145,7 +145,7 @@ class Inbound:
 
     def count_refused(self, count: int, reason: str, detail: str) -> None:
         """Count and log publishes that were refused because of a quota."""
-        self._parts.metrics.refused_publishes.child(reason).value += count
+        self._parts.metrics.publishes.refused.child(reason).value += count
         client_id = self.client_id.decode()
         LOG.info("publish_refused", client_id=client_id, messages=count, reason=reason, detail=detail)
 

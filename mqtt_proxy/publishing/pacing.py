@@ -87,7 +87,7 @@ class Pacing:
             self._timer.cancel()
 
     def _tell(self, who: RatedPublisher, pause: Pause) -> None:
-        self._metrics.rate_pauses.child(pause.quota).value += 1
+        self._metrics.publishes.rate_pauses.child(pause.quota).value += 1
         if not self._logged:
             self._logged = True  # once per connection: the counter tells the rest
             LOG.info(

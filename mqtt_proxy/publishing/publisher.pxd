@@ -16,14 +16,24 @@ cdef class Frame:
     @cython.locals(run=Run)
     cpdef bytes images(self)
 
+cdef class Backpressure:
+    cdef dict _held
+    cdef Py_ssize_t _high_bytes, _low_bytes
+    cdef object _pauses
+    cdef public Py_ssize_t pending_bytes
+
+    cpdef add(self, origin, Py_ssize_t size_bytes)
+    cpdef settle(self, Py_ssize_t size_bytes)
+    cpdef forget(self, origin)
+
 cdef class Publisher:
     cdef Link _link
     cdef object _now_ns, _metrics, _log, _drained, _lost, _published
-    cdef Py_ssize_t _frame_bytes_max, _high_bytes, _low_bytes, _timeout_ms, _gathered_bytes
+    cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
+    cdef Backpressure _pressure
     cdef list _gathered
-    cdef dict _in_flight, _held
+    cdef dict _in_flight
     cdef bint _scheduled, _asks
-    cdef public Py_ssize_t pending_bytes
 
     @cython.locals(run=Run, images=bytes, packet_ids=list, born_ms=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
@@ -35,5 +45,4 @@ cdef class Publisher:
     cpdef _send(self, Frame frame)
     @cython.locals(run=Run, count=Py_ssize_t)
     cpdef _confirm(self, Frame frame)
-    cpdef _settle(self, Py_ssize_t size_bytes)
     cpdef _check_idle(self)

@@ -39,6 +39,7 @@ from remoting.protocol.records.record import FLAG_QOS_MASK
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
+from runtime.metrics import Counter
 
 FAULTS_OF_A_MESSAGE = frozenset(
     {
@@ -100,6 +101,41 @@ class Frame:
         return b"".join([run.images for run in self.runs])
 
 
+class Backpressure:
+    """Bytes that have no answer yet, and who is not read because of them."""
+
+    __slots__ = ("_held", "_high_bytes", "_low_bytes", "_pauses", "pending_bytes")
+
+    def __init__(self, high_bytes: int, pauses: Counter) -> None:
+        """Above `high_bytes` those who publish are not read, which `pauses` counts; below half of it all are again."""
+        self._high_bytes = high_bytes
+        self._low_bytes = high_bytes // 2
+        self._pauses = pauses
+        self._held: dict[Origin, None] = {}
+        self.pending_bytes = 0
+
+    def add(self, origin: Origin, size_bytes: int) -> None:
+        """The origin has published so much."""
+        self.pending_bytes += size_bytes
+        if self.pending_bytes > self._high_bytes and origin not in self._held:
+            self._held[origin] = None
+            self._pauses.value += 1
+            origin.hold()
+
+    def settle(self, size_bytes: int) -> None:
+        """So much was answered, or is not sent any more."""
+        self.pending_bytes -= size_bytes
+        assert self.pending_bytes >= 0, self.pending_bytes
+        if self._held and self.pending_bytes <= self._low_bytes:
+            held, self._held = self._held, {}
+            for origin in held:
+                origin.release()
+
+    def forget(self, origin: Origin) -> None:
+        """The origin reads no more."""
+        self._held.pop(origin, None)
+
+
 class Publisher:
     """Gathers, appends, acknowledges. One per broker link."""
 
@@ -108,21 +144,24 @@ class Publisher:
         self._now_ns = clock.now_ns
         self._metrics = metrics
         self._frame_bytes_max = config.append_bytes_max
-        self._high_bytes = config.publish_bytes_max
-        self._low_bytes = config.publish_bytes_max // 2
         self._timeout_ms = config.append_timeout_ms
         self._asks = config.report_no_subscribers
         self._gathered: list[Run] = []
-        self.pending_bytes = self._gathered_bytes = 0
+        self._gathered_bytes = 0
+        self._pressure = Backpressure(config.publish_bytes_max, metrics.publishes.pauses)
         self._in_flight: dict[Frame, None] = {}
         self._lost = Unanswered()
-        self._held: dict[Origin, None] = {}
         self._scheduled = False
         self._drained: asyncio.Event | None = None
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
-        self._published = metrics.published
+        self._published = metrics.publishes.confirmed
         link.on_up(self._came_up)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of images that have no answer yet."""
+        return self._pressure.pending_bytes
 
     def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
         """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
@@ -137,23 +176,19 @@ class Publisher:
         try:
             images, packet_ids = scan.choice.core.images(publishes, client_id, born_ms, exact)
         except LocalMisuse as error:
-            self._metrics.refused_publishes.child("broker_refused").value += len(publishes)
+            self._metrics.publishes.refused.child("broker_refused").value += len(publishes)
             origin.rejected(f"broker_refused: {error}")
             return
         run = Run(origin, images, packet_ids, len(publishes))
         self._gathered.append(run)
-        self.pending_bytes += run.size_bytes
         self._gathered_bytes += run.size_bytes
-        if self.pending_bytes > self._high_bytes and origin not in self._held:
-            self._held[origin] = None
-            self._metrics.publish_pauses.value += 1
-            origin.hold()
+        self._pressure.add(origin, run.size_bytes)
         self._schedule()
 
     def forget(self, origin: Origin) -> None:
         """The origin's connection is gone. What it published is still appended, unless part is to be sent again: its
         client does that itself when it comes back, and in order."""
-        self._held.pop(origin, None)
+        self._pressure.forget(origin)
         if self._lost.has(origin):
             self._give_up((origin,))
 
@@ -197,7 +232,7 @@ class Publisher:
         self._gathered_bytes = 0
         if self._lost.runs:  # what was not answered goes first, whoever sends
             lost = self._lost.take()
-            self._metrics.publishes_repeated.value += sum([run.count for run in lost])  # no closure where typed
+            self._metrics.publishes.repeated.value += sum([run.count for run in lost])  # no closure where typed
             runs = [*lost, *runs]
         start = size_bytes = 0
         for index, run in enumerate(runs):
@@ -213,7 +248,7 @@ class Publisher:
 
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
-        self._metrics.append_frames.value += 1
+        self._metrics.publishes.requests.value += 1
         fields = _SUBSCRIBED if self._asks and is_asked(frame.runs) else _STORED
         done = functools.partial(self._answered, frame)
         self._link.call(RequestCode.APPEND_MANY, frame.images(), done, self._timeout_ms, fields=fields)
@@ -249,8 +284,8 @@ class Publisher:
 
     def _count_lost(self) -> None:
         count, size_bytes = self._lost.take_dropped()
-        self._metrics.refused_publishes.child("broker_lost").value += count
-        self._settle(size_bytes)
+        self._metrics.publishes.refused.child("broker_lost").value += count
+        self._pressure.settle(size_bytes)
         self._check_idle()
 
     def _confirm(self, frame: Frame) -> None:
@@ -259,7 +294,7 @@ class Publisher:
             count += run.count
             run.origin.confirmed(run.packet_ids)
         self._published.value += count
-        self._settle(frame.size_bytes)
+        self._pressure.settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
         by_origin: dict[Origin, list[Run]] = {}
@@ -285,20 +320,20 @@ class Publisher:
 
     def _refuse_one(self, run: Run, error: Refused, reason: str) -> None:
         """The guilty message is found; it alone goes."""
-        self._metrics.refused_publishes.child("broker_refused").value += 1
+        self._metrics.publishes.refused.child("broker_refused").value += 1
         self._log.warning("publishes_refused", messages=1, reason=reason)
         run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
-        self._settle(run.size_bytes)
+        self._pressure.settle(run.size_bytes)
 
     def _reject(self, runs: Sequence[Run], reason: str) -> None:
         origins = dict.fromkeys(run.origin for run in runs)
         runs = [*runs, *self._withdrawn(origins)]
         count = sum(run.count for run in runs)
-        self._metrics.refused_publishes.child(reason.partition(":")[0]).value += count
+        self._metrics.publishes.refused.child(reason.partition(":")[0]).value += count
         self._log.warning("publishes_refused", messages=count, reason=reason)
         for origin in origins:
             origin.rejected(reason)
-        self._settle(sum(run.size_bytes for run in runs))
+        self._pressure.settle(sum(run.size_bytes for run in runs))
 
     def _withdrawn(self, origins: Collection[Origin]) -> list[Run]:
         """What these sent and still waits: appended now it would overtake what they are going to send again."""
@@ -306,14 +341,6 @@ class Publisher:
         self._gathered = [run for run in self._gathered if run.origin not in origins]
         self._gathered_bytes -= sum(run.size_bytes for run in withdrawn)
         return withdrawn
-
-    def _settle(self, size_bytes: int) -> None:
-        self.pending_bytes -= size_bytes
-        assert self.pending_bytes >= 0, self.pending_bytes
-        if self._held and self.pending_bytes <= self._low_bytes:
-            held, self._held = self._held, {}
-            for origin in held:
-                origin.release()
 
     def _check_idle(self) -> None:
         if self._drained is not None and not (self._in_flight or self._gathered or self._lost):

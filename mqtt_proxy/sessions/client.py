@@ -324,7 +324,7 @@ class Client:
             return
         self._ended = True
         services = self._services
-        services.metrics.closed(reason).value += 1
+        services.metrics.sessions.closed(reason).value += 1
         if self._inbound is not None:
             self._inbound.end()
         if self._dialog is not None:

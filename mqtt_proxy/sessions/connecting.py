@@ -171,7 +171,7 @@ class Connecting:
         self._refuse(code, "foreign_session" if foreign else "broker")
 
     def _refuse(self, code: int, reason: str) -> None:
-        self._services.metrics.refused_connects.child(reason).value += 1
+        self._services.metrics.sessions.refused.child(reason).value += 1
         LOG.info("connect_refused", peer=self._wire.peer_address, client_id=self._event.client_id, reason=reason)
         self._session.answers.refuse(code)
         self._wire.flush()
@@ -219,8 +219,8 @@ class Connecting:
         going_on = redelivery.send_again(again)
         if exact is not None:
             exact.begin(planned, going_on)
-        services.metrics.connected.value += 1
-        services.metrics.redelivered.value += len(again)
+        services.metrics.sessions.opened.value += 1
+        services.metrics.deliveries.repeated.value += len(again)
         self._wire.flush()
         if opened.subscriptions:
             subscriptions.begin_retained([(one, planned.retained) for one in delivery.sources[:1] if planned.retained])

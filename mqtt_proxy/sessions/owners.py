@@ -81,7 +81,7 @@ class Owners:
         old = self._owners.get(client_id)
         self._owners[client_id] = owner
         if old is not None and old is not owner:
-            self._metrics.fences.value += 1
+            self._metrics.sessions.taken_over.value += 1
             old.evict("taken_over: the client id connected again", fenced=False)
 
     def release(self, client_id: str, owner: Owner) -> None:
@@ -93,7 +93,7 @@ class Owners:
         """The connection has ended while the broker was away, and the broker is to be told when it is back."""
         if len(self._left) >= CLOSED_LATER_MAX:
             del self._left[next(iter(self._left))]
-            self._metrics.will_failures.child("leave_unsaid").value += 1
+            self._metrics.sessions.will_failures.child("leave_unsaid").value += 1
             self._log.warning("leave_unsaid", remembered_max=CLOSED_LATER_MAX)
         self._left[owner] = None
 
@@ -122,7 +122,7 @@ class Owners:
         if owner is None:
             self._log.debug("fence_outdated", client_id=fenced.client_id, epoch=fenced.epoch)
             return
-        self._metrics.fences.value += 1
+        self._metrics.sessions.taken_over.value += 1
         owner.fence(fenced.epoch, hand_over=fenced.hand_over)
 
     def _reopen(self) -> None:

@@ -213,7 +213,7 @@ class Qos2Flows:
             self._in_flight += 1
             body = encode(FlowBatch([flow for _exact, flow in said]))
             self._link.call(RequestCode.SESSION_FLOW, body, functools.partial(self._answered, said))
-            self._metrics.flow_frames.value += 1
+            self._metrics.sessions.flow_requests.value += 1
 
     def _answered(
         self, said: Sequence[tuple[Qos2Exchanges, SessionFlow]], _body: bytes, error: Exception | None

@@ -134,12 +134,12 @@ class SharedHub:
         def taken(body: bytes, error: Exception | None) -> None:
             if error is not None:
                 LOG.warning("shared_not_taken", members=len(members), error=str(error))
-                self._metrics.refused_subscriptions.child("shared_not_joined").value += len(members)
+                self._metrics.subscriptions.refused.child("shared_not_joined").value += len(members)
                 return
             for member, joined in zip(members, decode(SharedTaken, body).joined, strict=True):
                 if not joined:
                     # The session has another owner by now, which its connection is told, or its filter is gone.
-                    self._metrics.refused_subscriptions.child("shared_not_joined").value += 1
+                    self._metrics.subscriptions.refused.child("shared_not_joined").value += 1
                     LOG.info("shared_not_joined", client_id=member.client_id, filter=member.filter)
 
         self._link.call(RequestCode.SHARED_TAKE, encode(SharedTake(members)), taken)
@@ -153,7 +153,7 @@ class SharedHub:
             else:  # it left while this was on its way; the broker may not have known that yet
                 late.setdefault(handle, []).append(offset)
         if late and self._link.up:
-            self._metrics.shared_late.value += sum(map(len, late.values()))
+            self._metrics.subscriptions.shared_late.value += sum(map(len, late.values()))
             back = [SharedSettled(handle, 0, [], offsets) for handle, offsets in late.items()]
             self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(back)))
 

@@ -195,7 +195,7 @@ class Subscriptions:
             wanted = asked.request.filters[order]
             asked.codes[index] = result.code
             if result.code >= FAILURE:
-                self._parts.metrics.refused_subscriptions.child("broker").value += 1
+                self._parts.metrics.subscriptions.refused.child("broker").value += 1
                 continue
             source = self._granted(wanted, result.queue_id, result.code, result.offset)
             asked.moved.pop(wanted.filter, None)
@@ -215,7 +215,7 @@ class Subscriptions:
         source.history = HistoryRun(self._parts.link, source.filter, source.queue_id, place, wake, refused)
 
     def _history_refused(self) -> None:
-        self._parts.metrics.skipped("history_refused").value += 1
+        self._parts.metrics.deliveries.skipped("history_refused").value += 1
 
     def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
         """Stop what begins again with history, so that nothing is said of its former place from here on."""
@@ -236,7 +236,7 @@ class Subscriptions:
                 raise NotUnderstood("a shared subscription has one place for all its members")
             return wish
         except NotUnderstood as wrong:
-            self._parts.metrics.refused_subscriptions.child("history").value += 1
+            self._parts.metrics.subscriptions.refused.child("history").value += 1
             LOG.info("history_not_understood", client_id=self._client_id, filter=topic_filter, reason=str(wrong))
             return wrong
 
@@ -364,7 +364,7 @@ class Subscriptions:
             reason = "too_many"
         if not reason:
             return qos
-        self._parts.metrics.refused_subscriptions.child(reason).value += 1
+        self._parts.metrics.subscriptions.refused.child(reason).value += 1
         said = reason if problem is None else f"{reason}: {problem}"
         LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=said)
         return _REFUSALS[reason]

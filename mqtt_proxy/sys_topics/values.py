@@ -112,9 +112,9 @@ class SysValues:
             "uptime": f"{uptime_s} seconds",
             "clients/connected": str(self._connected()),
             "clients/maximum": str(self._clients_max),
-            "subscriptions/count": str(int(self._metrics.subscriptions.value)),
-            "publish/messages/dropped": str(_sum(self._metrics.refused_publishes)),
-            "publish/bytes/received": str(self._metrics.published_bytes.value),
+            "subscriptions/count": str(int(self._metrics.subscriptions.open.value)),
+            "publish/messages/dropped": str(_sum(self._metrics.publishes.refused)),
+            "publish/bytes/received": str(self._metrics.publishes.bytes_in.value),
             "heap/current": str(memory_bytes),
             "heap/maximum": str(self._memory_bytes_max),
         }
@@ -125,16 +125,19 @@ class SysValues:
 
     def _counts(self) -> dict[str, float]:
         metrics, front = self._metrics, self._front
-        published, delivered = metrics.published.value, metrics.delivered.value + metrics.retained_delivered.value
-        acknowledged = metrics.acknowledged.value
+        published, delivered = (
+            metrics.publishes.confirmed.value,
+            metrics.deliveries.sent.value + metrics.deliveries.retained.value,
+        )
+        acknowledged = metrics.deliveries.acknowledged.value
         return {
-            "messages/received": published + acknowledged + metrics.connected.value,
-            "messages/sent": published + delivered + metrics.connected.value,
+            "messages/received": published + acknowledged + metrics.sessions.opened.value,
+            "messages/sent": published + delivered + metrics.sessions.opened.value,
             "publish/messages/received": published,
             "publish/messages/sent": delivered,
             "bytes/received": front.bytes_in.value,
             "bytes/sent": front.bytes_out.value,
-            "connections": metrics.connected.value,
+            "connections": metrics.sessions.opened.value,
             "sockets": front.opened.value,
         }
 

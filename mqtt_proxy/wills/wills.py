@@ -104,8 +104,8 @@ class WillJudge:
             return
         error = task.exception()
         if error is None and verdict.allowed:
-            self._metrics.wills.value += 1
+            self._metrics.sessions.wills.value += 1
             return
         word = verdict.reason if error is None else "broker_lost" if isinstance(error, LinkDownError) else "broker"
-        self._metrics.will_failures.child(word).value += 1
+        self._metrics.sessions.will_failures.child(word).value += 1
         LOG.warning("will_not_published", client_id=verdict.client_id, reason=word, error=str(error or ""))

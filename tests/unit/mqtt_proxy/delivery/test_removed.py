@@ -21,7 +21,7 @@ def test_counted_twice_and_handed_over_once() -> None:
     removed.count("log_shorter", 0)
     assert removed.take() == [("expired", 1), ("retention", 5)]
     assert removed.take() == []
-    assert metrics.skipped("retention").value == 5
+    assert metrics.deliveries.skipped("retention").value == 5
 
 
 async def test_the_broker_hears_of_it_when_the_connection_ends() -> None:

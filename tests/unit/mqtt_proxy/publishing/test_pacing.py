@@ -63,7 +63,7 @@ async def test_a_quota_pauses_and_time_resumes() -> None:
     assert socket.reading
     client.charge(ANN, messages(1))
     assert not socket.reading
-    assert metrics.rate_pauses.child("client_bytes").value == 1
+    assert metrics.publishes.rate_pauses.child("client_bytes").value == 1
     await asyncio.wait_for(socket.resumed.wait(), 5)
     assert socket.reading
 

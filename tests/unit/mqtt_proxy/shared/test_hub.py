@@ -72,7 +72,7 @@ async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
     assert (member.epoch, sorted(member.held), member.credit) == (9, [1, 2], 3)
     assert world.link.said() == [SharedSettled(member.handle, 0, [1], [])]
     world.link.give((old, 4))
-    assert world.metrics.shared_late.value == 1
+    assert world.metrics.subscriptions.shared_late.value == 1
 
 
 async def test_leaving_gives_back_what_waits_and_stays_for_what_is_under_way() -> None:
@@ -113,8 +113,8 @@ async def test_a_member_that_may_not_join_is_counted() -> None:
     world.link.joins = False
     world.member(5)
     await settle()
-    assert world.metrics.refused_subscriptions.child("shared_not_joined").value == 1
+    assert world.metrics.subscriptions.refused.child("shared_not_joined").value == 1
     world.link.error = RuntimeError("refused")
     world.member(5)
     await settle()
-    assert world.metrics.refused_subscriptions.child("shared_not_joined").value == 2
+    assert world.metrics.subscriptions.refused.child("shared_not_joined").value == 2

@@ -79,7 +79,7 @@ async def test_who_leaves_before_the_answer_follows_nothing(turns: int, topic_fi
         await settle()
         assert rig.broker.codes.count(RequestCode.SUBSCRIBE) == 1
         assert rig.tools.notifier.feeds == {}
-        assert rig.metrics.subscriptions.value == 0
+        assert rig.metrics.subscriptions.open.value == 0
 
 
 async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
@@ -211,7 +211,7 @@ async def test_history_begins_the_subscription_where_the_broker_says() -> None:
         assert [one.history for one in rig.broker.wished] == [HistoryStart(last=2)]
         sender.send(publish("t", b"5"))
         await settle()
-        assert rig.services.metrics.refused_subscriptions.child("history").value == 1
+        assert rig.services.metrics.subscriptions.refused.child("history").value == 1
         client.send(packets.Unsubscribe(3, ["$history/last=2/t"]))
         await settle()
         assert rig.broker.sessions["s"].subscriptions == {}

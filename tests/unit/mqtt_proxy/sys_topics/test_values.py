@@ -29,10 +29,14 @@ class Parts:
 def test_counters_of_the_proxy() -> None:
     """Messages of any kind, publishes, bytes, subscriptions."""
     parts = Parts()
-    parts.metrics.published.value, parts.metrics.delivered.value, parts.metrics.acknowledged.value = 5, 7, 3
-    parts.metrics.connected.value, parts.metrics.retained_delivered.value = 2, 1
-    parts.metrics.refused_publishes.child("not_authorized").value = 4
-    parts.metrics.subscriptions.value = 9
+    (
+        parts.metrics.publishes.confirmed.value,
+        parts.metrics.deliveries.sent.value,
+        parts.metrics.deliveries.acknowledged.value,
+    ) = 5, 7, 3
+    parts.metrics.sessions.opened.value, parts.metrics.deliveries.retained.value = 2, 1
+    parts.metrics.publishes.refused.child("not_authorized").value = 4
+    parts.metrics.subscriptions.open.value = 9
     parts.front.bytes_in.value, parts.front.bytes_out.value = 100, 200
     assert parts.read("messages/received") == "10"
     assert parts.read("messages/sent") == "15"
