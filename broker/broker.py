@@ -1,7 +1,7 @@
-"""The features of one running broker, built once around one open store; each is given what it needs.
+"""The features of one running broker, built once around one open store.
 
-It decides nothing. The order of construction is the order of need: the views of the log first, then what answers from
-them. No feature is given this object. Loop thread only.
+Construction follows the dependencies: first the views of the log, then the features that answer from them. Each feature
+gets what it needs and never this object. No decisions are made here. Loop thread only.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class BrokerParts:
         connect: Dial = dial,
         may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`authorizer`: who may do what; without one everybody may do everything. `connect` dials controllers.
+        """`authorizer`: access control; without one every request is allowed. `connect` dials controllers.
 
-        `may_answer`: whether what this broker knows is what there is; without that no long poll ends empty.
+        `may_answer`: whether this broker's state is current; while it is not, no long poll ends empty.
         """
         metrics = BrokerMetrics(registry)
         watch_store(registry, store)
@@ -85,7 +85,7 @@ class BrokerParts:
         self.status = BrokerStatus(self.tools, self.features)
 
     def _open_mqtt(self) -> None:
-        """Sessions with what they hold of other features, and publishing, which knows their packet ids."""
+        """Sessions with the parts of other features they use, and publishing, which checks their packet ids."""
         tools, subscriptions, limits = self.tools, self.subscriptions, self.tools.config.limits
         config, store, now_ms = tools.config, tools.store, tools.identity.started_ms
         groups = SharedGroups(store, now_ms=now_ms)
@@ -116,7 +116,7 @@ class BrokerParts:
         )
 
     def _gathered(self) -> list[Feature]:
-        """Every feature, in the order of its start and upkeep: what ends sessions comes before what they held."""
+        """Every feature, in the order of start and upkeep: sessions expire before their wills and subscriptions."""
         tools, topics = self.tools, self.topics
         return [
             RocketmqFeature(
@@ -142,17 +142,17 @@ class BrokerParts:
         ]
 
     def start(self) -> None:
-        """Let every feature begin to work."""
+        """Start every feature."""
         for feature in self.features:
             feature.start()
 
     def stop(self) -> None:
-        """End the timers of every feature."""
+        """Stop every feature, which ends its timers."""
         for feature in self.features:
             feature.stop()
 
     def maintain(self, now_ms: int) -> None:
-        """Expire what is not used any more and look at the rates; called every `maintain_interval_ms`."""
+        """Expire what is no longer used and sample the rates; called every `maintain_interval_ms`."""
         tools = self.tools
         tools.metrics.read_store(tools.store)
         for feature in self.features:
@@ -163,7 +163,7 @@ class BrokerParts:
 
 
 class BrokerStatus(Feature):
-    """What the command line and the administration page show of the whole broker."""
+    """The status of the whole broker, for the command line and the administration page."""
 
     def __init__(self, tools: RequestTools, features: Sequence[Feature]) -> None:
         self._config = tools.config
@@ -177,7 +177,7 @@ class BrokerStatus(Feature):
         return {RequestCode.CLUSTER_STATUS: self.cluster_status}
 
     def cluster_status(self, peer: Peer, command: Command) -> Command:
-        """This broker in numbers."""
+        """Answer CLUSTER_STATUS with `picture` as JSON."""
         self._authorizer.authorize(peer, command, ADMIN, "status")
         return command.reply(body=msgspec.json.encode(self.picture()))
 

@@ -1,16 +1,16 @@
-"""The waiting messages of one span of time: what of its queue was delivered, and in which order the rest follows.
+"""The waiting messages of one span of time: which are delivered, and in which order the rest follows.
 
 A bucket is a hidden queue; its records are in order of arrival, each with the time it is due. Delivery is in order of
-(due, offset), so one pair tells what was delivered: everything up to `mark`. That needs no list only as long as nothing
-that comes later sorts before the mark. Who adds a record lets it be due no earlier than the time of adding, and
-delivery goes no further than the time of the last `mark_seen` before which everything added has been seen (`_horizon`).
+(due, offset), so one pair, `mark`, describes everything delivered. That is sufficient only while no later record sorts
+before the mark: a record is never due before the time it is added, and delivery goes no further than the time of the
+last `mark_seen` before which everything added has been seen (`_horizon`).
 
-    floor ........ records below were said again at the end of the queue, before retention took them, or are gone
-    cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing looked at yet
+    floor ........ records below were appended again at the end of the queue, before retention took them, or are lost
+    cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing read yet
     value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
 
-Memory: at most `KEPT_MAX` keys; of what does not fit the bucket remembers the smallest key and looks again when it gets
-there. Invariant: keys leave `take` in rising order, each above the mark. Pure; one owner.
+Memory: at most `KEPT_MAX` keys; of those that do not fit, the bucket keeps the smallest and reads the queue again when
+that is next. Invariant: keys leave `take` in rising order, each above the mark. Pure; one owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import struct
 from collections import deque
 
 KEPT_MAX = 65_536
-"""Keys one bucket keeps in memory, some 8 MB; the later half is given up above it and read again from the queue."""
+"""Keys one bucket keeps in memory, about 8 MB; above it the later half is dropped and read again from the queue."""
 
 Key = tuple[int, int]
 """(due in ms, offset in the queue)."""
@@ -30,9 +30,9 @@ _VALUE = struct.Struct("<qqqq")
 
 
 class DelayBucket:
-    """The messages that are due within `BUCKET_MS` from `start_ms` on, and how far they are delivered."""
+    """The messages due within `BUCKET_MS` from `start_ms` on, and how far they are delivered."""
 
-    __slots__ = ("_beyond", "_heap", "_looks", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
+    __slots__ = ("_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
 
     def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None) -> None:
         due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
@@ -44,10 +44,10 @@ class DelayBucket:
         self.cursor: int | None = None
         self._heap: list[Key] = []
         self._beyond: Key | None = None
-        self._looks: deque[tuple[int, int]] = deque()
+        self._horizons: deque[tuple[int, int]] = deque()
 
     def value(self, mark: Key, floor: int, delivered: int) -> bytes:
-        """What is to be kept with these in place of the present ones."""
+        """The encoded state with these values instead of the present ones."""
         return _VALUE.pack(*mark, floor, delivered)
 
     def waits(self, key: Key) -> bool:
@@ -57,15 +57,15 @@ class DelayBucket:
     # -- seeing --------------------------------------------------------------------------------------------------------
 
     def open(self) -> int:
-        """Begin to look at the queue, or go on; the offset to read from."""
+        """Begin or continue reading the queue; returns the offset to read from."""
         if self.cursor is None or (self._beyond is not None and not self._in_reach()):
             self.cursor = self.floor
             self._heap, self._beyond = [], None
-            self._looks.clear()
+            self._horizons.clear()
         return self.cursor
 
     def seen(self, offset: int, due_ms: int) -> None:
-        """The record at the cursor."""
+        """Take in the record at the cursor."""
         assert offset == self.cursor, (offset, self.cursor)
         self.cursor = offset + 1
         key = (due_ms, offset)
@@ -80,22 +80,22 @@ class DelayBucket:
             del self._heap[KEPT_MAX // 2 :]
 
     def skip(self, next_offset: int) -> None:
-        """Records up to there cannot be read any more."""
+        """Move the cursor past records that can no longer be read."""
         assert self.cursor is not None, "not open"
         self.cursor = max(self.cursor, next_offset)
 
     def mark_seen(self, next_offset: int, now_ms: int) -> None:
-        """Whatever is at or above `next_offset` will have been added at this time or later."""
-        looks = self._looks
-        if looks and looks[-1][0] == next_offset:
-            looks[-1] = (next_offset, now_ms)
+        """Note that records at or above `next_offset` are added at this time or later."""
+        horizons = self._horizons
+        if horizons and horizons[-1][0] == next_offset:
+            horizons[-1] = (next_offset, now_ms)
         else:
-            looks.append((next_offset, now_ms))
+            horizons.append((next_offset, now_ms))
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> list[Key]:
-        """Take out up to `count` keys that are due and before which nothing can come any more, in order."""
+        """Remove and return, in order, up to `count` keys that are due and that no later record can precede."""
         horizon_ms = self._horizon()
         keys: list[Key] = []
         while len(keys) < count and self._in_reach() and self._heap[0][0] <= horizon_ms:
@@ -105,25 +105,25 @@ class DelayBucket:
         return keys
 
     def put_back(self, keys: list[Key]) -> None:
-        """They were not delivered."""
+        """Put keys back that were not delivered."""
         for key in keys:
             heapq.heappush(self._heap, key)
 
     def delivered_up_to(self, mark: Key, count: int) -> None:
-        """So many more were delivered, the last of them this one."""
+        """Note that `count` more were delivered, the last of them `mark`."""
         assert mark > self.mark, (mark, self.mark)
         self.mark = mark
         self.delivered += count
 
     def moved(self, floor: int, delivered: int) -> None:
-        """What was waiting below `floor` has been said again; `delivered` count at or above it."""
+        """Note that what waited below `floor` was appended again; `delivered` records are at or above it."""
         self.floor, self.delivered = floor, delivered
         if self.cursor is not None:
             self.cursor = max(self.cursor, floor)
 
     @property
     def next_due_ms(self) -> int | None:
-        """When its next message is due as far as is known; None when nothing is known to wait."""
+        """When its next known message is due; None when none is known to wait."""
         return self._heap[0][0] if self._heap else None
 
     def is_empty(self, next_offset: int) -> bool:
@@ -140,8 +140,8 @@ class DelayBucket:
         return bool(self._heap) and (self._beyond is None or self._heap[0] < self._beyond)
 
     def _horizon(self) -> int:
-        """Time of the last look all of whose records have been seen; messages due up to then may go."""
-        looks, cursor = self._looks, self.cursor or 0
-        while len(looks) > 1 and looks[1][0] <= cursor:
-            looks.popleft()
-        return looks[0][1] if looks and looks[0][0] <= cursor else -1
+        """Time of the last `mark_seen` whose records have all been seen; messages due up to then may be delivered."""
+        horizons, cursor = self._horizons, self.cursor or 0
+        while len(horizons) > 1 and horizons[1][0] <= cursor:
+            horizons.popleft()
+        return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1

@@ -1,11 +1,11 @@
-"""Messages that wait for their time: accepted, acknowledged and kept as any other, delivered when they are due.
+"""Messages that wait for their time: accepted, acknowledged and stored like any other, delivered when they are due.
 
-A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time; what it is due at (ms after the
-start of the bucket) and what the placement needs then stands in its producer_seq (`remoting.protocol.records.staged`).
+A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time. Its producer_seq has the due
+time (ms after the start of the bucket) and what the placement needs (`remoting.protocol.records.staged`).
 
-When it is due it is placed as if it had just come, and appended as one group with the mark that says so
-(`bucket`; DELAYED state): after kill -9 either both are there or none, so it is delivered exactly once. Only
-buckets that are near have keys in memory. Retention takes no waiting message: `keep_from` says it again first.
+When it is due it is placed as a new message and appended in one group with the mark of its bucket (`bucket`; DELAYED
+state): after kill -9 either both are there or neither, so it is delivered exactly once. Only buckets that are due soon
+have keys in memory. Retention removes no waiting message: `keep_from` appends it again first.
 
 Invariant: a message that was accepted is delivered once, not before it is due, or counted as `undeliverable` or
 `unreadable` with a log event. Loop thread only.
@@ -37,13 +37,13 @@ DELAY_PREFIX = b"\x01delay\x00"
 BUCKET_MS = 300_000
 """Span of one bucket: a queue and at most one state entry for each that has messages."""
 NEAR_MS = 5_000
-"""How long before its start a bucket's keys are read."""
+"""A bucket's keys are read this long before its start."""
 OPEN_MAX = 4
-"""Buckets with keys in memory; later ones wait until an earlier one is over."""
+"""Buckets with keys in memory; later ones are opened when an earlier one is removed."""
 GRACE_MS = 60_000
 """How long after its end an empty bucket is kept."""
 SCAN_MAX = 2_000
-"""Records looked at in one step."""
+"""Records read in one step."""
 COUNT_INTERVAL_MS = 1_000
 GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 """Messages and bytes delivered as one group; a single larger message goes alone."""
@@ -78,7 +78,7 @@ class DelayBuckets:
         return [self._by_start[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
 
     def start_behind(self, count: int) -> int | None:
-        """Start of the bucket behind the first so many."""
+        """Start of the bucket after the first `count`; None when there is none."""
         return self._starts[count] if count < len(self._starts) else None
 
     def remove(self, bucket: DelayBucket) -> None:
@@ -114,7 +114,7 @@ class Delayed:
         now_ms: int,
         log: Any,
     ) -> None:
-        """`hidden`: queues no reader gets an answer for; those of the waiting messages are added."""
+        """`hidden`: queues that readers never see; those of the waiting messages are added."""
         self._store = store
         self._placement = placement
         self._delay_ms_max = delay_ms_max
@@ -127,12 +127,12 @@ class Delayed:
         self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self.buckets)])
         self._counted_ms = now_ms
         self.waiting = self._count()
-        """Messages that wait; made exact once a second, because an append that fails takes back what was counted."""
+        """Messages that wait; recounted once a second, because an append that fails leaves it too high."""
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
     def put(self, image: RecordView, due_ms: int, now_ms: int) -> tuple[bytes, tuple[int, ...]] | None:
-        """Turn an image into a waiting one, to be appended at once to that queue; None when it is due already.
+        """Turn an image into a waiting one, to be appended at once to the queue returned; None when it is due now.
 
         Raises:
             Refused: it is due later than `delay_ms_max` allows, or too many wait.
@@ -144,7 +144,7 @@ class Delayed:
         return hide(image, due_ms - bucket.start_ms), (bucket.queue_id,)
 
     def admit(self, due_ms: int, now_ms: int) -> bool:
-        """Whether a message that is due then has to wait; raises Refused as `put` when it has and may not."""
+        """Whether a message due at that time has to wait. Raises Refused as `put` when it may not."""
         now_ms = self._time(now_ms)
         if due_ms <= now_ms:
             return False
@@ -158,10 +158,10 @@ class Delayed:
     # -- out -----------------------------------------------------------------------------------------------------------
 
     def due(self, now_ms: int) -> bool:
-        """Deliver a portion of what is due; True when there is more to do at once. All that was put is appended by now.
+        """Deliver some of what is due; True when there is more to do at once. Everything put before must be appended.
 
         Raises:
-            StoreError: nothing of the portion was delivered; try again.
+            StoreError: none of it was delivered; try again.
         """
         now_ms = self._time(now_ms)
         more = False
@@ -180,7 +180,7 @@ class Delayed:
         return more
 
     def next_due_ms(self) -> int | None:
-        """When `due` has something to do, as far as is known; None when nothing waits."""
+        """When `due` next has something to do, as far as is known; None when nothing waits."""
         times = [bucket.next_due_ms or bucket.start_ms + BUCKET_MS + GRACE_MS for bucket in self._opened]
         later_ms = self.buckets.start_behind(len(self._opened))
         if later_ms is not None and len(self._opened) < OPEN_MAX:
@@ -190,7 +190,7 @@ class Delayed:
     # -- retention -----------------------------------------------------------------------------------------------------
 
     def keep_from(self, target: int, append: Append) -> bool:
-        """Say some of what waits below the log position `target` again; True when nothing waits there any more."""
+        """Append some of what waits below the log position `target` again; True when nothing waits there any more."""
         return not any(self._carry(bucket, target, append) for bucket in self.buckets)
 
     # -- inner parts ---------------------------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ class Delayed:
         return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self.buckets)
 
     def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
-        """See some of what has come and was confirmed; True when there is more."""
+        """Take in some of the records added and confirmed since; True when there is more."""
         cursor = bucket.open()
         bucket.mark_seen(self._end(bucket), now_ms)
         records, after = self._read(bucket, cursor, SCAN_MAX)
@@ -216,7 +216,7 @@ class Delayed:
         return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_rescan
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
-        """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""
+        """(confirmed records from `offset` on, offset to continue at); unreadable ones are counted and skipped."""
         try:
             result = self._store.reading.read(bucket.queue_id, offset, count, GROUP_BYTES_MAX)
         except UnreadableOffsets as error:
@@ -231,7 +231,7 @@ class Delayed:
         return [RecordView(record) for record in result.records], offset + len(result.records)
 
     def _deliver(self, bucket: DelayBucket, keys: list[Key]) -> None:
-        """Append the messages of these keys, as far as a group reaches, with the mark."""
+        """Append the messages of these keys with the mark, as many as fit in one group."""
         messages: list[Placed] = []
         size = taken = 0
         try:
@@ -252,7 +252,7 @@ class Delayed:
         bucket.put_back(keys[taken:])
 
     def _append(self, bucket: DelayBucket, mark: Key, taken: int, messages: list[Placed]) -> bool:
-        """Append messages and mark as one; False when the store will never take one of the messages."""
+        """Append messages and mark as one group; False when the store refuses one of the messages for good."""
         change = self._change(bucket, mark, bucket.floor, bucket.delivered + taken)
         try:
             self._store.append(*messages, atomic=True, changes=[change])
@@ -267,7 +267,7 @@ class Delayed:
         return True
 
     def _give_up_or_append(self, bucket: DelayBucket, key: Key) -> None:
-        """One message by itself: whatever of a group cannot be stored must not hold up the others."""
+        """Append one message alone, so that one that cannot be stored does not block the others of its group."""
         message = self._due_message(bucket, key)
         if message is not None and not self._append(bucket, key, 1, [message]):
             self._give_up(1, "the store cannot take it")
@@ -276,7 +276,7 @@ class Delayed:
             self._append(bucket, key, 1, [])
 
     def _due_message(self, bucket: DelayBucket, key: Key) -> Placed | None:
-        """The message as it goes to its topic now; None when it cannot."""
+        """The message as it goes to its topic now; None when it cannot be delivered."""
         records, _after = self._read(bucket, key[1], 1)
         if not records:
             return None
@@ -296,7 +296,7 @@ class Delayed:
         return StateChange(state_kinds.DELAYED, key, bucket.value(mark, floor, delivered))
 
     def _carry(self, bucket: DelayBucket, target: int, append: Append) -> bool:
-        """Say the oldest of what waits below `target` again; False when there is nothing."""
+        """Append the oldest waiting messages below `target` again; False when there are none."""
         first = bucket.floor
         records, after = self._read(bucket, first, GROUP_MAX)
         doomed = [record for record in records if record.position < target]
@@ -305,7 +305,7 @@ class Delayed:
         floor = first + len(doomed) if records else after
         keys = [(_due_ms(record, bucket), offset) for offset, record in enumerate(doomed, first)]
         waiting = [(record, key) for record, key in zip(doomed, keys, strict=True) if bucket.waits(key)]
-        # What comes later may not be due before the time it comes: see `bucket`.
+        # A record may not be due before the time it is added: see `bucket`.
         images = [_again(record, bucket, max(due_ms, self._now_ms)) for record, (due_ms, _offset) in waiting]
         delivered = bucket.delivered - (len(doomed) - len(waiting))
         append(

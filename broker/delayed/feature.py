@@ -9,9 +9,8 @@ The first that is there counts, in this order; a level above 18 is 18, a level o
 
 The timer runs `Delayed.due` when something is due, or when what was put has been confirmed. What gathers for the next
 append is appended before a pass, because `Delayed` must know of all that was put. A pass that fails is logged and tried
-again.
-Invariants: a value that is not a number in decimal digits is refused, never taken for "now"; one pass at a time, of
-bounded work, and between two passes the loop goes on with everything else. Loop thread only.
+again. Invariants: a value that is not a number in decimal digits is refused, never taken for "now"; one pass at a time,
+of bounded work, and between two passes the loop goes on with everything else. Loop thread only.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ DIGITS_MAX = 15
 
 
 def due_ms(image: RecordView, now_ms: int) -> int | None:
-    """When an image is due; None when it says nothing. Refused(MESSAGE_ILLEGAL) for what is no number."""
+    """When an image is due; None when it names no time. Refused(MESSAGE_ILLEGAL) for a value that is no number."""
     if kind_of(image) == KIND_MQTT:
-        wish = property_value(image, MQTT_DELAY)
-        return now_ms + _number(MQTT_DELAY, wish) if wish else None
+        value = property_value(image, MQTT_DELAY)
+        return now_ms + _number(MQTT_DELAY, value) if value else None
     for key, unit_ms in ((DELAY_S, 1_000), (DELAY_MS, 1)):
-        if wish := property_value(image, key):
-            return now_ms + _number(key, wish) * unit_ms
-    if wish := property_value(image, DELIVER_MS):
-        return _number(DELIVER_MS, wish)
+        if value := property_value(image, key):
+            return now_ms + _number(key, value) * unit_ms
+    if value := property_value(image, DELIVER_MS):
+        return _number(DELIVER_MS, value)
     level = _number(LEVEL, property_value(image, LEVEL) or b"0")
     return now_ms + LEVELS_S[min(level, len(LEVELS_S)) - 1] * 1_000 if level else None
 
@@ -63,20 +62,20 @@ def _number(key: bytes, text: bytes) -> int:
 
 
 class Diversion:
-    """Sends images that name a later time to where they wait."""
+    """Diverts images that name a later time to the waiting messages."""
 
     def __init__(self, delayed: Delayed, clock: Clock) -> None:
         self._delayed = delayed
         self._clock = clock
 
     def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]] | None:
-        """The waiting image made of one and its queue; None for what is due now. Raises Refused if it may not wait."""
+        """The waiting image and its queue; None for a message that is due now. Raises Refused if it may not wait."""
         now_ms = self._clock.now_ms()
         at_ms = due_ms(image, now_ms)
         return None if at_ms is None else self._delayed.put(image, at_ms, now_ms)
 
     def check(self, image: RecordView) -> None:
-        """Refused when the message names a later time and may not wait for it."""
+        """Raise Refused when the message names a later time and may not wait for it."""
         now_ms = self._clock.now_ms()
         at_ms = due_ms(image, now_ms)
         if at_ms is not None:
@@ -84,14 +83,14 @@ class Diversion:
 
 
 PAUSE_S_MAX = 1.0
-"""Longest sleep: the wall clock may be set meanwhile."""
+"""Longest sleep, because the wall clock may be set meanwhile."""
 PAUSE_S_MIN = 0.005
-"""Shortest sleep while something is due that others still hold up."""
+"""Shortest sleep while something is due that cannot be delivered yet."""
 RETRY_S = 1.0
 
 
 class DelayTimer:
-    """The clockwork around the waiting messages of one broker."""
+    """Runs `Delayed.due` at the right times."""
 
     def __init__(self, delayed: Delayed, appender: Appender, clock: Clock, metrics: BrokerMetrics, log: Any) -> None:
         self._delayed = delayed
@@ -104,12 +103,12 @@ class DelayTimer:
         self._stopped = True
 
     def start(self) -> None:
-        """Begin; what became due while the broker was away goes first."""
+        """Begin; what became due while the broker was down is delivered first."""
         self._stopped = False
         self._plan(0)
 
     def stop(self) -> None:
-        """Make no further pass; one that is under way has ended, because both run on the loop."""
+        """Make no further pass; none is under way, because passes run on the loop too."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()
@@ -141,7 +140,7 @@ class DelayTimer:
             self._plan(RETRY_S)
             return
         except BaseException:
-            self._plan(RETRY_S)  # a fault of ours is reported by the loop, and stops nobody's messages
+            self._plan(RETRY_S)  # the loop reports a defect; deliveries go on
             raise
         if more:
             self._plan(0)
@@ -152,12 +151,12 @@ class DelayTimer:
 
 
 class DelayedFeature(Feature):
-    """Messages that are delivered later, however they came."""
+    """Messages that are delivered later, from any protocol."""
 
     def __init__(
         self, tools: RequestTools, placement: Placement, appender: Appender, hidden: set[int], registry: Registry
     ) -> None:
-        """`hidden`: queues no reader gets an answer for; those of the waiting messages are added."""
+        """`hidden`: queues that readers never see; those of the waiting messages are added."""
         config, store = tools.config, tools.store
         self.messages = Delayed(
             store,
@@ -176,16 +175,16 @@ class DelayedFeature(Feature):
         declare_metrics(registry, self.messages)
 
     def start(self) -> None:
-        """Begin to deliver; what became due while the broker was away goes first."""
+        """Begin to deliver; what became due while the broker was down is delivered first."""
         self._timer.start()
 
     def stop(self) -> None:
-        """Deliver nothing more."""
+        """Stop delivering."""
         self._timer.stop()
 
 
 def declare_metrics(registry: Registry, messages: Delayed) -> None:
-    """Declare what the waiting messages count themselves."""
+    """Declare the metrics of the waiting messages."""
     counter, gauge = registry.counter, registry.gauge
     gauge("rocketmq_delayed_messages", "Messages that wait for their time", function=lambda: messages.waiting)
     counter(

@@ -38,7 +38,7 @@ class GroupClient:
 
 
 class Clients:
-    """Who is connected, by client id and by group."""
+    """The connected clients, by client id and by group."""
 
     def __init__(self, *, expiry_ms: int, on_group_changed: Callable[[str], None]) -> None:
         self._expiry_ms = expiry_ms
@@ -58,14 +58,14 @@ class Clients:
         return [self._clients[client_id] for client_id in self.members(group)]
 
     def broadcasts(self, group: str) -> bool:
-        """Whether a member reads all queues for itself; by name, or by number from the C++ client."""
+        """Whether a member reads all queues for itself; the C++ client sends the model as a number."""
         return any(
             client.consumer_groups[group].get("messageModel") in ("BROADCASTING", 0)
             for client in self.clients_of(group)
         )
 
     def peer_of(self, client_id: str) -> Any | None:
-        """The connection on which a client sends its heartbeats; None for one that is not here."""
+        """The connection on which a client sends its heartbeats; None for one that is not connected."""
         client = self._clients.get(client_id)
         return None if client is None else client.peer
 
@@ -102,7 +102,7 @@ class Clients:
         return bool(joined)
 
     def unregister(self, client_id: str, producer_group: str | None, consumer_group: str | None) -> None:
-        """A client says it leaves a group."""
+        """A client leaves a group."""
         client = self._clients.get(client_id)
         if client is None:
             return
@@ -119,7 +119,7 @@ class Clients:
             self._remove(client)
 
     def expire(self, now_ms: int) -> int:
-        """Remove the clients that fell silent; returns how many."""
+        """Remove the clients without a heartbeat for `expiry_ms`; returns how many."""
         silent = [client for client in self._clients.values() if now_ms - client.seen_ms > self._expiry_ms]
         for client in silent:
             self._remove(client)
@@ -147,7 +147,7 @@ MILLISECONDS = 1_000
 
 @dataclass(slots=True)
 class TrafficCount:
-    """What was given, in so many answers."""
+    """Messages and bytes given, in how many answers."""
 
     messages: int = 0
     size_bytes: int = 0
@@ -155,7 +155,7 @@ class TrafficCount:
 
 
 class _Window:
-    """One span, and what was given within it."""
+    """What was given within one span."""
 
     __slots__ = ("_bucket_ms", "_buckets", "_span_ms")
 
@@ -184,13 +184,13 @@ class _Window:
         return found
 
     def _drop(self, now_ms: int) -> None:
-        """Forget what is over, and what a clock that was set back has put into the future."""
+        """Drop buckets that have left the span, and those a clock set back has put into the future."""
         while self._buckets and not 0 <= now_ms - self._buckets[0][0] < self._span_ms:
             self._buckets.popleft()
 
 
 class GroupTraffic:
-    """Everything given to groups."""
+    """Messages given to groups, by group and topic."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str], tuple[_Window, ...]] = {}
@@ -205,7 +205,7 @@ class GroupTraffic:
             window.add(now_ms, messages, size_bytes)
 
     def totals(self, group: str, topic: str, now_ms: int) -> tuple[TrafficCount, ...] | None:
-        """What a group was given of a topic, for each of `SPANS_MS`; None for one that was given nothing for a day."""
+        """What a group was given of a topic, for each of `SPANS_MS`; None when it was given nothing for a day."""
         windows = self._windows.get((group, topic))
         return None if windows is None else tuple(window.total(now_ms) for window in windows)
 
@@ -215,7 +215,7 @@ class GroupTraffic:
         return windows[0].total(now_ms).messages * MILLISECONDS / MINUTE_MS if windows is not None else 0.0
 
     def expire(self, now_ms: int) -> None:
-        """Forget who was given nothing for a day; looks once a minute."""
+        """Drop groups that were given nothing for a day; checks once a minute."""
         if 0 <= now_ms - self._forgotten_ms < MINUTE_MS:
             return
         self._forgotten_ms = now_ms
@@ -227,27 +227,27 @@ class GroupTraffic:
 
 
 class QueueLocks:
-    """Who holds which queue for which group."""
+    """Locks of queues: (group, queue) -> client."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, QueueKey], tuple[str, int]] = {}
+        self._owners: dict[tuple[str, QueueKey], tuple[str, int]] = {}
 
     def lock(self, group: str, queue: QueueKey, client_id: str, now_ms: int) -> bool:
-        """Take or renew a queue for a client; False when another client of the group holds it."""
-        holder = self._held.get((group, queue))
-        if holder is not None and holder[0] != client_id and now_ms - holder[1] < LOCK_EXPIRY_MS:
+        """Take or renew a queue for a client; False when another client of the group has it."""
+        owner = self._owners.get((group, queue))
+        if owner is not None and owner[0] != client_id and now_ms - owner[1] < LOCK_EXPIRY_MS:
             return False
-        self._held[group, queue] = (client_id, now_ms)
+        self._owners[group, queue] = (client_id, now_ms)
         return True
 
     def unlock(self, group: str, queue: QueueKey, client_id: str) -> None:
-        """Give a queue back; nothing happens when the client does not hold it."""
-        holder = self._held.get((group, queue))
-        if holder is not None and holder[0] == client_id:
-            del self._held[group, queue]
+        """Release a queue; does nothing when the client does not have it."""
+        owner = self._owners.get((group, queue))
+        if owner is not None and owner[0] == client_id:
+            del self._owners[group, queue]
 
     def expire(self, now_ms: int) -> None:
-        """Forget the locks nobody renewed."""
-        stale = [key for key, (_client, since) in self._held.items() if now_ms - since >= LOCK_EXPIRY_MS]
+        """Drop locks that were not renewed."""
+        stale = [key for key, (_client, since) in self._owners.items() if now_ms - since >= LOCK_EXPIRY_MS]
         for key in stale:
-            del self._held[key]
+            del self._owners[key]

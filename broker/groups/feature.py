@@ -42,7 +42,7 @@ GROUPS_PER_HEARTBEAT_MAX = 1_000
 
 
 class ClientRequests:
-    """What members of groups send about themselves and their locks."""
+    """Heartbeats of members, and their queue locks."""
 
     def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients, locks: QueueLocks) -> None:
         self._tools = tools
@@ -86,7 +86,7 @@ class ClientRequests:
         )
 
     def check_client(self, _peer: Peer, command: Command) -> Command:
-        """46: whether a subscription is one that can be served; a client asks before it starts."""
+        """46: whether a subscription is valid; clients check it before they start."""
         given = json_body(command).get("subscriptionData")
         if isinstance(given, dict):
             selection(str(given.get("subString") or "*"), str(given.get("expressionType") or TAG))
@@ -108,7 +108,7 @@ class ClientRequests:
         return command.reply(body=msgspec.json.encode({"consumerIdList": members}))
 
     def lock_batch(self, peer: Peer, command: Command) -> Command:
-        """41: lock queues for an orderly consumer; answers those it holds now."""
+        """41: lock queues for an orderly consumer; answers those it has now."""
         group, client_id, queues = _lock_body(command)
         self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         now_ms = self._tools.clock.now_ms()
@@ -116,7 +116,7 @@ class ClientRequests:
         return command.reply(body=msgspec.json.encode({"lockOKMQSet": held}))
 
     def unlock_batch(self, peer: Peer, command: Command) -> Command:
-        """42: give queues back."""
+        """42: give up the locks of an orderly consumer."""
         group, client_id, queues = _lock_body(command)
         self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         for queue in queues:
@@ -142,7 +142,7 @@ NO_TIME = -1
 
 
 class OffsetRequests:
-    """What clients ask about the offsets of groups and queues."""
+    """Requests about the offsets of groups and queues."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class OffsetRequests:
     def search_offset(self, peer: Peer, command: Command) -> Command:
         """29: first offset stored at or after a time; `boundaryType` upper: the last one stored at or before it.
 
-        With nothing that late the end, with nothing that early the beginning: always an offset one can read from.
+        The end when nothing is that late, the beginning when nothing is that early: always an offset to read from.
         """
         queue_id = self._queue(peer, command)
         timestamp = number(command.fields, "timestamp")
@@ -262,7 +262,7 @@ def _offset(command: Command, offset: int) -> Command:
 
 
 class ConsumerGroups(Feature):
-    """Everything a broker knows of consumer groups."""
+    """The consumer groups of a broker."""
 
     def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
         self.groups = Groups(tools.store, topics.table)
@@ -283,7 +283,7 @@ class ConsumerGroups(Feature):
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Forget clients that are silent, locks and figures nobody renewed; how many clients ended, by reason."""
+        """Drop silent clients, and locks and figures that were not renewed; how many clients, by reason."""
         self._locks.expire(now_ms)
         self.traffic.expire(now_ms)
         return {"client_silent": self.clients.expire(now_ms)}

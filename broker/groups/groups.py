@@ -8,8 +8,8 @@ A group exists from its first heartbeat or by an administrator. Its retry topic 
 with it, because clients ask for that route at once.
 
 Offsets may move back (an administrator resets a group), so the last write wins. Clients commit often, queue by queue;
-what arrives in one turn of the loop is one record (`OffsetGather`), the last commit of a queue wins.
-Invariant: a query in the same turn sees the commits before it (they are written first). Loop thread only.
+what arrives in one turn of the loop is one record (`OffsetGather`), the last commit of a queue wins. Invariant: a query
+in the same turn sees the commits before it (they are written first). Loop thread only.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def dead_letter_topic(group: str) -> str:
 
 
 class Groups:
-    """Door to the group table."""
+    """The group table: configuration by name."""
 
     def __init__(self, store: LogStore, topics: Topics) -> None:
         self._store = store
@@ -95,7 +95,7 @@ class Groups:
         return self.put(GroupConfig(group_name=group))
 
     def ensure_if_room(self, group: str) -> GroupConfig:
-        """The same for who only reads: a full disk keeps nobody from it, the group is made when there is room.
+        """The same for a reader: on a full disk the group is not stored until there is room, and the reader goes on.
 
         Raises:
             Refused: as `ensure`.
@@ -106,7 +106,7 @@ class Groups:
             return GroupConfig(group_name=group)
 
     def delete(self, group: str) -> int:
-        """Forget a group; returns the position to wait for. Refused for an unknown one."""
+        """Remove a group; returns the position to wait for. Refused for an unknown one."""
         if self._configs.pop(group, None) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")
         return self._store.append_state([StateChange(state_kinds.GROUP, group.encode(), None)])
@@ -137,7 +137,7 @@ class GroupOffsets:
         self._store = store
 
     def get(self, group: str, topic: str, index: int) -> tuple[int, int] | None:
-        """(offset, log position a reply that shows it waits for), or None when the group never committed there."""
+        """(offset, log position that a reply showing it waits for), or None when the group never committed there."""
         found = self._store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
         if found is None:
             return None
@@ -190,7 +190,7 @@ class OffsetGather:
         self._waiting: list[Done] = []
 
     def add(self, group: str, topic: str, index: int, offset: int, done: Done | None = None) -> None:
-        """Commit an offset; `done` is called when it is confirmed, or with what went wrong."""
+        """Commit an offset; `done` is called with None when it is confirmed, else with the error."""
         if not self._items:
             asyncio.get_running_loop().call_soon(self.flush)
         self._items[group, topic, index] = offset
@@ -198,7 +198,7 @@ class OffsetGather:
             self._waiting.append(done)
 
     def flush(self) -> None:
-        """Write what has gathered."""
+        """Write the gathered commits as one record."""
         if not self._items:
             return
         items, self._items = self._items, {}

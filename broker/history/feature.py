@@ -1,8 +1,7 @@
-"""HISTORY (9055): what a wildcard filter matches and its queue does not hold, from the parent queues, step by step.
+"""HISTORY (9055): what a wildcard filter matches and its queue does not have, from the parent queues, step by step.
 
-A step's scan is kept for the next step of the same subscriber, a bounded number of them; one that was let go, or whose
-broker was restarted, is made anew from the position that the request carries. Where the filter's queue begins is where
-the history before it ends.
+A bounded number of scans is kept for the next step of the same subscriber; a scan that was dropped, or lost with a
+restart of the broker, is made again from the position in the request. The history ends where the filter's queue begins.
 Invariant: everything answered is confirmed. Loop thread only.
 """
 
@@ -26,10 +25,10 @@ if TYPE_CHECKING:
     from broker.topics.topics import Topics, VisibleQueues
 
 SCANS_MAX = 64
-"""Scans kept between two steps; the one not used for the longest is made anew when it is asked for."""
+"""Scans kept between two steps; the least recently used one is dropped above it."""
 STEP_RECORDS_MAX = 64
 STEP_BYTES_MAX = 64 * 1024
-"""Records and bytes of one step, but at least one record: what a slow subscriber holds in its proxy."""
+"""Records and bytes of one step, but at least one record: what a slow subscriber costs its proxy."""
 QUEUES_MAX = 65_536
 """Parent queues a filter's history is read from; a filter over more is refused."""
 
@@ -97,7 +96,7 @@ class HistoryFeature(Feature):
         return found
 
     def _begin_of(self, queue_id: int) -> int:
-        """Where the filter's own queue takes over: at its oldest record; without one nothing has matched since."""
+        """Where the filter's own queue begins: at its oldest record, or at the confirm position when it is empty."""
         store = self._tools.store
         low, high = store.reading.bounds(queue_id)
         found = store.reading.positions(queue_id, low, 1) if high > low else []

@@ -1,12 +1,12 @@
 """Messages that match a filter and are not in the filter's own queue, read from the parent queues in log order.
 
 A wildcard filter's queue begins when it is first subscribed; what was published before stands in the parent queues. A
-`HistoryScan` merges these by log position; a `LastScan` goes down from a position and finds where the last n begin.
-Both work in steps: a step opens a bounded number of queues or looks at a bounded number of records, so that the loop is
-never held up; and both can be made anew from the position a step ended at, which is all that has to be remembered.
+`HistoryScan` merges these by log position; a `LastScan` goes backward from a position and finds where the last n begin.
+Both work in steps: a step opens a bounded number of queues or examines a bounded number of records, so that it does not
+block the loop; and both can be made again from the position where a step ended, which is all that has to be kept.
 
-Invariant: a step returns the matching messages of [where it began, where it ended), each once, in rising position.
-Loop thread only.
+Invariant: a step returns the matching messages of [where it began, where it ended), each once, in rising position. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 OPEN_MAX = 64
-"""Queues one step begins to read."""
+"""Queues one step opens."""
 LOOK_MAX = 2_048
-"""Records one step looks at."""
+"""Records one step examines."""
 CHUNK_MAX = 64
 """Records read of one queue at a time; fewer when there are many queues."""
 CHUNKS_RECORDS_MAX = 8_192
-"""Records all queues together hold read ahead, but at least one each."""
+"""Records read ahead in all queues together, but at least one each."""
 CHUNK_BYTES_MAX = 128 * 1024
 KNOWN_TOPICS_MAX = 4_096
-"""Topics whose verdict one scan remembers."""
+"""Topics for which one scan caches whether they match."""
 
 
 def offset_at(store: LogStore, queue_id: int, position: int) -> int:
-    """Return the first offset of a queue whose record stands at `position` or behind it; its end when none does."""
+    """Return the first offset of a queue whose record is at `position` or behind it; its end when there is none."""
     low, high = store.reading.bounds(queue_id)
     while low < high:
         middle = (low + high) // 2
@@ -50,7 +50,7 @@ def offset_at(store: LogStore, queue_id: int, position: int) -> int:
 
 
 class _Matcher:
-    """Whether a record is one that is looked for."""
+    """Whether a record matches the filter and is not in the filter's own queue."""
 
     def __init__(self, topic_filter: str, own_queue: int) -> None:
         self._filter = topic_filter.encode()
@@ -70,7 +70,7 @@ class _Matcher:
 
 
 class HistoryScan:
-    """Forward, from a position or a time."""
+    """The matching messages forward from a position or a time."""
 
     def __init__(
         self, store: LogStore, topic_filter: str, own_queue: int, queues: Sequence[int], position: int, from_ms: int
@@ -86,7 +86,7 @@ class HistoryScan:
         self._next: dict[int, int] = {}
 
     def step(self, until: int, count_max: int, bytes_max: int) -> tuple[list[RecordView], bool]:
-        """The next matching records, and whether there are none below `until` any more."""
+        """The next matching records, and whether they are the last below `until`."""
         for _ in range(min(OPEN_MAX, len(self._unopened))):
             self._open(self._unopened.popleft())
         found: list[RecordView] = []
@@ -125,7 +125,7 @@ class HistoryScan:
             heapq.heappop(self._heads)
 
     def _fill(self, queue_id: int) -> bool:
-        """Read on in a queue; False at its end."""
+        """Read the next chunk of a queue; False at its end."""
         while True:
             offset = self._next[queue_id]
             try:
@@ -139,7 +139,7 @@ class HistoryScan:
 
 
 class LastScan:
-    """Backward, from a position: where the last so many begin."""
+    """Backward from a position: where the last n matching messages begin."""
 
     def __init__(
         self, store: LogStore, topic_filter: str, own_queue: int, queues: Sequence[int], position: int
@@ -154,7 +154,7 @@ class LastScan:
         self._end: dict[int, int] = {}
 
     def step(self, wanted: int) -> tuple[int, bool]:
-        """How many of `wanted` are still to be found, and whether it is over: `position` is where they begin."""
+        """How many of `wanted` are still to be found, and whether the scan is done: they begin at `position`."""
         for _ in range(min(OPEN_MAX, len(self._unopened))):
             self._open(self._unopened.popleft())
         if self._unopened:

@@ -1,4 +1,4 @@
-"""`python -m broker.readers`: one reader process, started by its broker and by nobody else."""
+"""`python -m broker.readers`: one reader process, started only by its broker."""
 
 from broker.readers.process import main
 

@@ -1,4 +1,4 @@
-"""What a broker and its reader processes tell each other: one JSON object per line over two pipes.
+"""Messages between a broker and its reader processes: one JSON object per line over two pipes.
 
     broker -> reader   ReaderSettings, once, then nothing; the end of this pipe is the end of the reader
     reader -> broker   ReaderReport: once when it listens, then whenever its counts moved (at most once a second)
@@ -12,7 +12,7 @@ import msgspec
 
 
 class ReaderSettings(msgspec.Struct, kw_only=True):
-    """Everything a reader process is told; it reads no file, no flag and no environment of its own."""
+    """All settings of a reader process; it reads no configuration file, flag or environment variable."""
 
     directory: str
     host: str
@@ -42,15 +42,15 @@ class ReaderReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     records: int = 0
     bytes: int = 0
     retries: int = 0
-    """Looks at the index that were taken again because the broker changed it meanwhile."""
+    """Reads of the index that were repeated because the broker changed it meanwhile."""
     refused: dict[str, int] = {}
-    """Reason -> requests that were sent to the broker instead."""
+    """Reason -> requests that were refused and go to the broker instead."""
     withheld: dict[str, int] = {}
     """Reason -> records that passed a filter and that the key may not read."""
 
 
 def to_line(message: ReaderSettings | ReaderReport) -> bytes:
-    """One line that holds the message."""
+    """The message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
 

@@ -1,8 +1,8 @@
-"""The broker's side of its reader processes: starts them, starts dead ones again, counts, ends them.
+"""The broker's side of its reader processes: starts and restarts them, adds up their counts, ends them.
 
-The port is bound here, without listening, for as long as the broker runs: it stays ours while readers come and go, and
-connections reach only those who listen on it. Readers are told of as soon as one listens. Invariant: no reader outlives
-the pool; a reader that dies again and again is started at most every `PAUSE_MAX_S`. Loop thread only.
+The port is bound here, without listening, for as long as the broker runs: it stays reserved while readers start and
+end, and connections reach only processes that listen on it. Readers are announced as soon as one listens. Invariant: no
+reader outlives the pool; a reader that dies again and again is started at most every `PAUSE_MAX_S`. Loop thread only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderReport, ReaderSettings, report_of, to_line
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
-"""Between two starts of a reader that dies: doubled each time, and the least again once one has reported."""
+"""Pause between two starts of a reader that dies: doubled each time, and the minimum again once one has reported."""
 STOP_DEADLINE_S = 5.0
 """How long a reader may take to end before it is killed."""
 COMMAND = (sys.executable, "-m", "broker.readers")
@@ -40,7 +40,7 @@ class ReaderPool:
         self.processes: dict[int, Process] = {}
         """Number -> the process that serves now."""
         self.changed = asyncio.Condition()
-        """Told whenever `processes` changes."""
+        """Notified whenever `processes` changes."""
         self.port = 0
         metrics.running.function = lambda: len(self.processes)
 
@@ -83,7 +83,7 @@ class ReaderPool:
             self._reserved = None
 
     async def _keep(self, number: int) -> None:
-        """Have a process of this number until the pool stops."""
+        """Keep a process of this number running until the pool stops."""
         pause_s = PAUSE_MIN_S
         while not self._stopping:
             try:
@@ -99,11 +99,11 @@ class ReaderPool:
                 pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _watch(self, number: int, process: Process) -> bool:
-        """Read a process's reports until it ends; whether it ever listened."""
+        """Read a process's reports until it ends; returns whether it ever listened."""
         served = False
         try:
             assert process.stdin is not None
-            with contextlib.suppress(ConnectionError, RuntimeError):  # killed at once; uvloop says it by RuntimeError
+            with contextlib.suppress(ConnectionError, RuntimeError):  # killed at once; uvloop raises RuntimeError
                 process.stdin.write(to_line(self._settings))
                 await process.stdin.drain()
             served = await self._count(number, process)
@@ -119,7 +119,7 @@ class ReaderPool:
         return served
 
     async def _count(self, number: int, process: Process) -> bool:
-        """Add up what the process reports; whether it reported at all."""
+        """Add up a process's reports; returns whether it sent any."""
         assert process.stdout is not None
         before, served = ReaderReport(), False
         async for line in process.stdout:
@@ -137,7 +137,7 @@ class ReaderPool:
         return served
 
     def _add(self, before: ReaderReport, now: ReaderReport) -> None:
-        """Take in what one process has done between two of its reports."""
+        """Add what one process has done between two of its reports."""
         metrics, records, size = self._metrics, now.records - before.records, now.bytes - before.bytes
         metrics.requests.value += now.requests - before.requests
         metrics.bytes.value += size

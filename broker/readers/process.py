@@ -54,7 +54,7 @@ from runtime.tls_config import ListenTlsConfig
 
 _FLAGS_AT = 48
 _COUNTS_AT = 56
-"""Where a record says how many queues and properties it has and how long its topic is, two bytes each."""
+"""Where a record has the numbers of its queues and properties and the length of its topic, two bytes each."""
 T = TypeVar("T")
 
 
@@ -69,29 +69,29 @@ class RangeService:
 
     @property
     def report(self) -> ReaderReport:
-        """What was done so far."""
+        """The counts so far."""
         self._report.retries = self._store.retries
         return self._report
 
     def range_pull(self, peer: Peer, command: Command) -> Command:
         """Records of one queue in [offset, end offset), with the start of each record in the blob."""
-        want = self._asked(decode_range_pull, command)
+        want = self._decoded(decode_range_pull, command)
         found = self._answer(peer, command, want, RANGE_COUNT_MAX)
         self._count(len(found.starts), len(found.blob))
         return command.reply(body=range_reply(found))
 
     def filtered_pull(self, peer: Peer, command: Command) -> Command:
         """The same without the records that do not pass the request's filter."""
-        want = self._asked(decode_filtered_pull, command)
-        judge = self._asked(lambda _: judge_for(want.row_filter), command)
+        want = self._decoded(decode_filtered_pull, command)
+        judge = self._decoded(lambda _: judge_for(want.row_filter), command)
         filters = decode_row_filter(want.row_filter).mqtt
         found = self._answer(peer, command, want, judge.look_max, filters)
         pulled = filtered(found, judge, self._readable(peer, command, filters), self._report.withheld)
         self._count(pulled.count, len(pulled.blob))
         return command.reply(body=encode_filtered_reply(pulled))
 
-    def _asked(self, read: Callable[[bytes], T], command: Command) -> T:
-        """What a request says; one that says nothing sound is counted and refused."""
+    def _decoded(self, read: Callable[[bytes], T], command: Command) -> T:
+        """Decode a request; a malformed one is counted and refused."""
         try:
             return read(command.body)
         except (Refused, RemoteViolation):
@@ -110,7 +110,7 @@ class RangeService:
         count_max: int,
         filters: Sequence[str] = (),
     ) -> RangeResult:
-        """The records; of `filters` what the peer may read is judged with each of them."""
+        """The records of a range; with `filters` each is judged later, without them the peer must be allowed all."""
         self._report.requests += 1
         try:
             found = self._read(want, count_max)
@@ -148,7 +148,7 @@ class RangeService:
             self._authorizer.authorize(peer, command, CONSUME, resource)
 
     def _whole_topic_allowed(self, peer: Peer, command: Command, found: RangeResult) -> bool:
-        """Whether all records are of one topic that may be read as a whole: then none is looked at by itself."""
+        """Whether all records are of one topic that may be read as a whole, so that none is checked by itself."""
         topic = one_topic(found)
         return topic is not None and self._authorizer.allows(peer, command, CONSUME, of_topic(topic))
 
@@ -179,14 +179,14 @@ def _reason(error: StoreError) -> str:
 
 INPUT, OUTPUT = 0, 1
 UPKEEP_INTERVAL_S = 1.0
-"""How often counts are reported and what the broker has deleted is let go."""
+"""How often counts are reported and files that the broker has deleted are closed."""
 STOP_DEADLINE_S = 1.0
 
 
 def main() -> int:
     """Serve until standard input ends; the exit status."""
     process.refuse_optimised()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker; the pipe tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, whose end closes the pipe
     try:
         settings = settings_of(sys.stdin.buffer.readline())
     except msgspec.MsgspecError as error:
@@ -245,7 +245,7 @@ async def serve(settings: ReaderSettings) -> None:
 
 
 def _tls(settings: ReaderSettings) -> ServerTls | None:
-    """The broker's own; None where it has none."""
+    """The broker's own TLS settings; None without TLS."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
     return ServerTls.of(
@@ -260,8 +260,8 @@ def _tls(settings: ReaderSettings) -> ServerTls | None:
 
 
 async def _report(service: RangeService, store: AttachedStore, policy: KeyPolicy | None, ended: asyncio.Event) -> None:
-    """Say that we listen, then keep the counts known until the end."""
-    said = _say(service.report)
+    """Report that the port is open, then report counts until the end."""
+    reported = _write(service.report)
     while not ended.is_set():
         try:
             await asyncio.wait_for(ended.wait(), UPKEEP_INTERVAL_S)
@@ -269,11 +269,11 @@ async def _report(service: RangeService, store: AttachedStore, policy: KeyPolicy
             store.let_go()
             if policy is not None:
                 await policy.refresh()
-        if said != to_line(service.report):
-            said = _say(service.report)
+        if reported != to_line(service.report):
+            reported = _write(service.report)
 
 
-def _say(report: ReaderReport) -> bytes:
+def _write(report: ReaderReport) -> bytes:
     line = to_line(report)
     os.write(OUTPUT, line)
     return line

@@ -1,9 +1,9 @@
 """QUEUE_BOUNDS (9007): first and end offsets of the queues of topics, or of everything an MQTT filter covers.
 
-The driver of a Spark query plans its batches from this answer. With `known` offsets and `wait_ms` the request is held
-until some queue has more than the caller knows, so an idle query costs one request per wait. A filter is answered with
-the parent queues of every topic it covers; an exact MQTT topic also with its own light queue. Only confirmed ends are
-told, and a topic is told only when its creation is confirmed.
+The driver of a Spark query plans its batches from this answer. With `known` offsets and `wait_ms` the answer waits
+until some queue has grown beyond them, so an idle query costs one request per wait. A filter is answered with the
+parent queues of every topic it covers; an exact MQTT topic also with its own light queue. Invariant: an answer has
+confirmed ends only, and only topics whose creation is confirmed.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class BoundsRequests:
         }
 
     def queue_bounds(self, peer: Peer, command: Command) -> None:
-        """Handler of QUEUE_BOUNDS; answers at once, or on news, or at the deadline."""
+        """Answer at once, when a queue has grown, or at the deadline."""
         request = decode_bounds_request(command.body)
         if request.filter is not None:
             wrong = mqtt_topics.validate_filter(request.filter)
             if wrong is not None:
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"filter {request.filter!r}: {wrong}")
-        # Where only some topics may be read it is told how far the queues reach; their records are judged when pulled.
+        # A peer that may read only some topics gets all bounds; records are judged when they are pulled.
         wanted = [*map(of_topic, request.topics), *([request.filter] if request.filter is not None else ())]
         self._tools.authorizer.readable(peer, command, wanted)
 
@@ -74,7 +74,7 @@ class BoundsRequests:
             self._long_polls.wait(peer, self._wakers(request), request.wait_ms, attempt)
 
     def _wakers(self, request: QueueBoundsRequest) -> list[int]:
-        """Queues whose news may answer the request; any queue while it may still cover topics that do not exist."""
+        """Queues whose growth may answer the request; any queue while it may cover topics that do not exist yet."""
         if request.filter is not None or any(self._topics.get(topic) is None for topic in request.topics):
             return [ANY_QUEUE]
         return [queue_id for topic in request.topics for queue_id in self._topics.queue_ids(topic)]
@@ -114,7 +114,7 @@ class BoundsRequests:
 
 
 def covered_topics(topics: Topics, topic_filter: str) -> list[str]:
-    """Parent topics that hold messages a filter can match, sorted."""
+    """Parent topics whose messages a filter can match, sorted."""
     first = topic_filter.encode().partition(b"/")[0]
     if first not in (b"+", b"#"):
         parent = names.parent_topic(first).decode()

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class ReadingFeature(Feature):
-    """What proxies and Spark read with."""
+    """The requests with which proxies and Spark read."""
 
     def __init__(self, tools: RequestTools, topics: TopicFeature, may_answer: Callable[[], bool]) -> None:
-        """`may_answer`: whether what this broker knows is what there is; without that no wait ends empty."""
+        """`may_answer`: whether this broker's state is current; while it is not, no wait ends empty."""
         limits = tools.config.limits
         self.unpacker = Unpacker()
         self.long_polls = LongPolls(

@@ -1,9 +1,8 @@
-"""Requests that wait for news of queues: woken by the confirm position, ended exactly at their deadline.
+"""Requests that wait until queues grow: woken by the confirm position, ended exactly at their deadline.
 
-A waiter names the queues it wants and a function that tries again; the function returns True when it has answered. It
-is called when one of the queues moved and, with `last=True`, at the deadline. Invariant: a waiter answers exactly
-once, or never when its peer is gone; at most `waiters_max` wait, one more is told at once that its time is over. Loop
-thread only.
+A waiter names its queues and a function that tries to answer and returns True when it has. The function is called when
+one of the queues has grown and, with `last=True`, at the deadline. Invariant: a waiter answers exactly once, or never
+when its connection has closed; at most `waiters_max` wait, the next one is ended at once. Loop thread only.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from dataclasses import dataclass, field
 from remoting.transport.contracts import Peer
 
 Attempt = Callable[[bool], bool]
-"""Called with last=False on news, last=True at the deadline; True means answered."""
+"""Called with last=False when a queue has grown, last=True at the deadline; True means answered."""
 ANY_QUEUE = -1
-"""Waiting for this "queue" means: try again on news of any queue (the queue wanted does not exist yet)."""
+"""Stands for every queue; for a request whose queue does not exist yet."""
 _WAITERS_ATTRIBUTE = "long polls"
 
 
@@ -33,20 +32,20 @@ class LongPolls:
     """All waiting requests of this broker."""
 
     def __init__(self, *, waiters_max: int, wait_ms_max: int, may_answer: Callable[[], bool] = lambda: True) -> None:
-        """`may_answer`: whether what this broker knows is what there is; without that no wait ends empty."""
+        """`may_answer`: whether this broker's state is current; while it is not, no wait ends empty."""
         self._may_answer = may_answer
         self._waiters_max = waiters_max
         self._wait_ms_max = wait_ms_max
         self._by_queue: dict[int, set[_Waiter]] = {}
         self.waiters: set[_Waiter] = set()
-        """Always the same set: who tells of news looks here first."""
+        """Always the same set; while it is empty `advanced` need not be called."""
         self.overflowed = 0
 
     def __len__(self) -> int:
         return len(self.waiters)
 
     def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt) -> None:
-        """Try again on news of the queues and for the last time after `wait_ms`."""
+        """Try again when one of the queues grows, and for the last time after `wait_ms`."""
         if wait_ms <= 0 or len(self.waiters) >= self._waiters_max:
             self.overflowed += wait_ms > 0
             attempt(True)
@@ -60,7 +59,7 @@ class LongPolls:
         waiter.timer = asyncio.get_running_loop().call_later(delay_s, self._deadline, waiter)
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
-        """Queues moved: let everybody who waits for one of them try again."""
+        """Queues have grown: every waiter for one of them tries again."""
         by_queue = self._by_queue
         woken: dict[_Waiter, None] = {}
         for queue_id in (*queue_ids, ANY_QUEUE):
@@ -69,7 +68,7 @@ class LongPolls:
         self._try(woken)
 
     def wake_all(self) -> None:
-        """Something else changed (a topic came): let everybody try again."""
+        """Something else changed (a topic was created): every waiter tries again."""
         self._try(dict.fromkeys(self.waiters))
 
     def _try(self, waiters: Iterable[_Waiter]) -> None:

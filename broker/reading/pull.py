@@ -92,7 +92,7 @@ class PullRequests:
         results = []
         for want in wants:
             self._authorize_queue(peer, command, want.queue_id)
-            # At least one record, so that a queue whose next record is larger than its wish still moves.
+            # At least one record, so that a queue whose next record is larger than `max_bytes` still moves.
             bytes_max = min(want.max_bytes, room) if room > 0 else 0
             result = self._read(want.queue_id, want.offset, want.max_count if bytes_max else 0, bytes_max)
             room -= sum(map(len, result.records))
@@ -139,7 +139,7 @@ class PullRequests:
             return self._damaged(want.queue_id, error)
 
     def records_at(self, peer: Peer, command: Command) -> Command:
-        """The records at log positions, in the order asked; what is gone, unconfirmed or staged is left out."""
+        """The records at log positions, in the order of the request, without those expired, unconfirmed or staged."""
         positions = decode_records_at(command.body)
         if len(positions) > POSITIONS_PER_REQUEST_MAX:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"more than {POSITIONS_PER_REQUEST_MAX} positions")
@@ -162,7 +162,7 @@ class PullRequests:
         return command.reply(body=b"".join(found))
 
     def _record_at(self, position: int) -> memoryview | None:
-        """Return the record; None for one that is gone, not confirmed, or damaged, which is told in the log."""
+        """The record; None for one that has expired, is not confirmed, or is damaged, which is logged."""
         if not 0 <= position < self._tools.store.confirm_position:
             return None
         try:
@@ -192,19 +192,20 @@ class PullRequests:
         )
 
     def _damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
-        """One queue's answer, so that damage holds up neither the other queues of the pull nor, once told, this one."""
+        """The answer for a damaged queue: the next readable offset, so that the other queues and later pulls go on."""
         self._tools.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
         low, high = self._tools.store.reading.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)
 
     def _authorize_queue(self, peer: Peer, command: Command, queue_id: int) -> None:
-        """Return when the peer may read a queue; raises Refused."""
+        """Raise Refused unless the peer may read a queue."""
         if not self._tools.authorizer.open:
             self._tools.authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
 
     def _readable(self, peer: Peer, command: Command, want: FilteredWant) -> TopicJudge | None:
-        """Who may read the topics of a filter may read what passes it, whatever else the queue holds; who may read some
-        of them, those: then what judges a topic is returned.
+        """Authorize a filtered pull; the judge of single topics where the peer may read only some of the filter's.
+
+        A peer that may read the topics of a filter may read what passes it, whatever else is in the queue.
         """
         if self._tools.authorizer.open:
             return None
@@ -221,7 +222,7 @@ class PullRequests:
 
 
 def range_reply(found: RangeResult) -> bytes:
-    """The body that answers a RANGE_PULL, here and in the reader processes."""
+    """The body of the answer to RANGE_PULL, here and in the reader processes."""
     pulled = PulledRange(
         found.status,
         found.first_offset,
@@ -236,7 +237,7 @@ def range_reply(found: RangeResult) -> bytes:
 
 
 def no_queue(queue_id: int) -> QueueRecords:
-    """The answer for a queue that does not exist, or that nobody may see."""
+    """The answer for a queue that does not exist or is hidden."""
     return QueueRecords(queue_id, STATUS_NO_SUCH_QUEUE, 0, 0, 0, 0)
 
 
@@ -266,7 +267,7 @@ def filtered(found: RangeResult, judge: Judge, readable: TopicJudge | None, with
         starts, bases, kept = ends - sizes, bases[wanted], blob
     else:
         kept = found.blob
-    # A batch may begin before the offset that was asked for; its rows say where each is.
+    # A batch may begin before the requested offset; the offset of each row is in it.
     above = np.maximum(bases - found.first_offset, 0).astype("<u4")
     return PulledRange(
         found.status,
@@ -288,7 +289,7 @@ def _only_readable(
     readable: TopicJudge,
     withheld: dict[str, int],
 ) -> npt.NDArray[np.bool_]:
-    """Those wanted records whose own topic may be read."""
+    """The wanted records whose topic may be read."""
     kept = np.zeros(len(starts), bool)
     blob = memoryview(found.blob)
     for index in np.flatnonzero(wanted).tolist():
@@ -300,14 +301,14 @@ def _only_readable(
 
 
 def _why_withheld(blob: memoryview, start: int, readable: TopicJudge) -> str:
-    """Why a record may not be handed out; empty when it may."""
+    """Why a record is withheld; empty when it may be read."""
     try:
         topic = RecordView(blob, start).mqtt_topic
     except CorruptRecord:
         return UNREADABLE
     verdict = readable(topic) if topic is not None else None
     if verdict is None:
-        return UNREADABLE  # a filter of topics lets none pass that has no topic
+        return UNREADABLE  # a filter of topics passes no record without a topic
     return "" if verdict.allowed else verdict.reason
 
 

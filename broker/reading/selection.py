@@ -1,6 +1,6 @@
-"""Which messages of a topic a RocketMQ consumer wants: tags (`a || b`) or an SQL92 expression over the properties.
+"""Filters of RocketMQ consumers: tags (`a || b`) or an SQL92 expression over the properties.
 
-Invariant: the same text means the same everywhere; what is not valid is Refused with 23 before anything is read. Pure.
+Invariant: an expression means the same everywhere; an invalid one is Refused with 23 before anything is read. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from remoting.protocol.records.record import RecordView
 TAG = "TAG"
 SQL92 = "SQL92"
 EXPRESSIONS_KEPT = 1_024
-"""Parsed expressions that are kept for the next request; others are parsed again."""
+"""Parsed expressions that are cached."""
 
 Selection = Callable[[RecordView], bool]
 
 
 @functools.lru_cache(EXPRESSIONS_KEPT)
 def selection(expression: str, kind: str) -> Selection | None:
-    """Whether a record is wanted; None for a subscription that wants all.
+    """A predicate over records; None for a subscription to all of them.
 
     Raises:
         Refused: an expression that cannot be parsed, or of a kind that is not known.

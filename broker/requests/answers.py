@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def refusal_of(metrics: BrokerMetrics, error: Exception) -> Refused:
-    """What a sender is told, and what is counted, when the store could not take or confirm its messages."""
+    """The refusal for an error of the store, counted by reason."""
     if isinstance(error, StoreFull):
         metrics.refused.child("disk_full").value += 1
         return Refused(
@@ -66,7 +66,7 @@ class ConfirmedAnswers:
         self.when_confirmed(position, peer, reply, partial(self._when_published, names, send))
 
     def when_confirmed(self, position: int, peer: Peer, reply: Command, then: Callable[[], None]) -> None:
-        """Call `then` at that moment; if the store fails first, answer the refusal in the reply's place."""
+        """Call `then` once everything below `position` is confirmed; if the store fails first, send its refusal."""
 
         def confirmed(error: Exception | None) -> None:
             if error is None:

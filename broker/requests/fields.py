@@ -1,7 +1,7 @@
 """Reading the header fields and JSON bodies of RocketMQ's requests as leniently as its real clients need.
 
-Values arrive as text whatever the client wrote (the header codec turns numbers and booleans into text); the C++ client
-writes booleans as "0" and "1". What is missing or not a number is Refused with the name of the field.
+Values arrive as text (the header codec turns numbers and booleans into text); the C++ client writes booleans as "0" and
+"1". A field that is missing or not a number is Refused with its name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What every feature's requests need, whatever the feature, and what the broker takes from a feature in turn.
+"""What every feature is given (`RequestTools`), and what it offers in turn (`Feature`).
 
-`BrokerIdentity` is who this broker is to its clients: where they reach it, and since when it runs.
-Invariant: a message id of a client that sent none is unique per start of the process. Loop thread only.
+`BrokerIdentity`: the address of this broker for its clients, and when it started. Invariant: message ids made here are
+unique per start of the process. Loop thread only.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class RequestTools:
-    """Given to each feature; what a feature needs of another one is given beside it."""
+    """Given to each feature; parts of other features that it needs are further arguments."""
 
     config: BrokerConfig
     store: LogStore
@@ -59,20 +59,20 @@ class RequestTools:
 
 
 class Feature:
-    """What the broker takes from a feature; each overrides what it has. Loop thread only."""
+    """One feature of the broker; each overrides what it offers. Loop thread only."""
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler; no code is in two features."""
         return {}
 
     def start(self) -> None:
-        """Begin to work, before clients can reach the broker: what a stop interrupted goes on, timers run."""
+        """Begin to work, before clients can reach the broker: continue interrupted work, start timers."""
 
     def stop(self) -> None:
-        """End timers; nothing is written any more. Without `start` before it this does nothing."""
+        """End timers; nothing is written afterwards. Does nothing without a `start` before it."""
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Expire what is not used any more, every `maintain_interval_ms`; how much was dropped, by reason.
+        """Expire what is no longer used, every `maintain_interval_ms`; returns how much was dropped, by reason.
 
         Raises:
             StoreError: the log cannot be written; the next call tries again.
