@@ -66,7 +66,7 @@ class Retained:
 
 
 class RetainedQuota:
-    """Admits retained messages."""
+    """Limits the number and size of retained messages."""
 
     def __init__(self, store: LogStore, retained: Retained, *, messages_max: int, bytes_max: int) -> None:
         self._retained = retained
@@ -74,7 +74,7 @@ class RetainedQuota:
         self._bytes_max = bytes_max
         self._sizes: dict[bytes, int] = {}
         self.size_bytes = 0
-        """Payload bytes of the retained messages that are known; 0 without a quota of bytes."""
+        """Payload bytes of the retained messages whose size is known; 0 without a quota of bytes."""
         self.active = bool(messages_max or bytes_max)
         if bytes_max:
             store.state.subscribe(state_kinds.RETAINED, self._changed)
@@ -99,7 +99,7 @@ class RetainedQuota:
                 self._set(topic, size)
 
     def seen(self, topic: bytes, payload_bytes: int) -> None:
-        """The message that is retained is so large; known ones are known better."""
+        """Note the size of a retained message; a size that is known already stays."""
         if self._bytes_max and topic not in self._sizes:
             self._set(topic, payload_bytes)
 
@@ -112,19 +112,19 @@ class RetainedQuota:
             self.size_bytes -= self._sizes.pop(topic, 0)
 
 
-LOOKS_PER_STEP = 256
-"""Retained messages looked at in one step, of those that are due and of those not looked at since the start each."""
+READS_PER_STEP = 256
+"""Retained messages read in one step, of those that are due and of those not read since the start each."""
 AGAIN_MS = 1_000
-"""When a message is looked at again whose record is not confirmed yet."""
+"""Pause before a message whose record is not confirmed yet is read again."""
 STALE_MAX = 1_024
-"""Stale entries of the heap that are tolerated above the number of live ones."""
+"""Stale entries of the heap allowed above the number of live ones."""
 
 
 class RetainedExpiry:
-    """Knows when which retained message is to be looked at."""
+    """Removes retained messages that have expired."""
 
     def __init__(self, store: LogStore, log: Any, seen: Callable[[bytes, int], None]) -> None:
-        """`seen` hears topic and payload bytes of every message that is looked at and stays."""
+        """`seen(topic, payload bytes)` is called for every message that is read and stays."""
         self._store = store
         self._seen = seen
         self._log = log
@@ -137,43 +137,43 @@ class RetainedExpiry:
         return len(self._due)
 
     def note(self, topic: bytes, expiry_s: int, now_ms: int) -> None:
-        """A message of this topic is about to be retained for so long."""
+        """A message of this topic is about to be retained for `expiry_s`."""
         self._schedule(topic, now_ms + expiry_s * 1_000)
 
     def step(self, now_ms: int) -> int:
-        """Remove some of what has expired; how many were removed.
+        """Remove some of what has expired; returns how many.
 
         Raises:
             StoreError: the log cannot be written; nothing was removed.
         """
         topics = self._next_unseen()
-        while self._heap and self._heap[0][0] <= now_ms and len(topics) < 2 * LOOKS_PER_STEP:
+        while self._heap and self._heap[0][0] <= now_ms and len(topics) < 2 * READS_PER_STEP:
             due_ms, topic = heapq.heappop(self._heap)
             if self._due.get(topic) == due_ms:
                 del self._due[topic]
                 topics.append(topic)
-        gone = [topic for topic in dict.fromkeys(topics) if self._has_expired(topic, now_ms)]
-        if gone:
+        expired = [topic for topic in dict.fromkeys(topics) if self._has_expired(topic, now_ms)]
+        if expired:
             try:
-                self._store.append_state([StateChange(state_kinds.RETAINED, topic, None) for topic in gone])
+                self._store.append_state([StateChange(state_kinds.RETAINED, topic, None) for topic in expired])
             except BaseException:
-                for topic in gone:
+                for topic in expired:
                     self._schedule(topic, now_ms + AGAIN_MS)
                 raise
-        self.expired += len(gone)
-        return len(gone)
+        self.expired += len(expired)
+        return len(expired)
 
     def _next_unseen(self) -> list[bytes]:
-        """Some of the topics that were retained at the start and have not been looked at."""
+        """Some of the topics that were retained at the start and have not been read yet."""
         if self._unseen is None:
             return []
-        found = list(islice(self._unseen, LOOKS_PER_STEP))
+        found = list(islice(self._unseen, READS_PER_STEP))
         if not found:
             self._unseen = None
         return found
 
     def _has_expired(self, topic: bytes, now_ms: int) -> bool:
-        """Whether what is retained now has expired; if it will, it is looked at then."""
+        """Whether the message retained now has expired; one that expires later is scheduled."""
         entry = self._store.state.get(state_kinds.RETAINED, topic)
         if entry is None:
             return False
@@ -197,7 +197,7 @@ class RetainedExpiry:
     def _schedule(self, topic: bytes, at_ms: int) -> None:
         known = self._due.get(topic)
         if known is not None and known <= at_ms:
-            return  # looked at before that anyway
+            return  # read before that anyway
         self._due[topic] = at_ms
         heapq.heappush(self._heap, (at_ms, topic))
         if len(self._heap) > 2 * len(self._due) + STALE_MAX:

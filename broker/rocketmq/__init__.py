@@ -1,1 +1,1 @@
-"""What only RocketMQ's clients and tools ask, in RocketMQ's own layouts."""
+"""Requests of RocketMQ's clients and tools, in RocketMQ's own layouts."""

@@ -1,8 +1,8 @@
 """Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202).
 
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
-gets exactly that, everybody else standard JSON with the queue as text. Configuration is read-only at run time: 25 is
-refused and says so.
+gets exactly that, all others standard JSON with the queue as text. Configuration is read-only at run time: 25 is
+refused with that reason.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class AdminRequests:
         }
 
     def update_topic(self, peer: Peer, command: Command) -> None:
-        """17: create or change a topic; attributes that are not named stay; answered when it has its route."""
+        """17: create or change a topic, keeping attributes that are not named; answered when it has its route."""
         fields = command.fields
         name = text(fields, "topic")
         self._tools.authorizer.authorize(peer, command, ADMIN, name)
@@ -95,7 +95,7 @@ class AdminRequests:
         self._tools.answers.reply_when_found(self._tools.store.end_position, (name,), peer, command.reply())
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
-        """215: remove a topic and its queues. Those of a group may be gone already."""
+        """215: remove a topic and its queues. A retry or dead-letter topic need not exist any more."""
         name = text(command.fields, "topic")
         self._tools.authorizer.authorize(peer, command, ADMIN, name)
         if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self._topics.get(name) is None:
@@ -110,7 +110,7 @@ class AdminRequests:
         return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
 
     def topic_config(self, peer: Peer, command: Command) -> Command | None:
-        """351: one topic. Asked with `forWrite`, as our producers do, it is created by use as by a send, if allowed."""
+        """351: one topic. With `forWrite`, as our producers send, it is created by use as by a send, if allowed."""
         name = text(command.fields, "topic")
         self._tools.authorizer.authorize(peer, command, LOCATE, name)
         if not flag(command.fields, "forWrite") or self._topics.get(name) is not None:
@@ -138,7 +138,7 @@ class AdminRequests:
         return command.reply(body="\n".join(lines).encode(), fields=fields)
 
     def runtime_info(self, _peer: Peer, command: Command) -> Command:
-        """28: the table that `clusterList` and `brokerStatus` print; counts are since the start of this broker."""
+        """28: the table that `clusterList` and `brokerStatus` print; counters begin with the start of this broker."""
         store, identity, metrics = self._tools.store, self._tools.identity, self._tools.metrics
         taken, given = metrics.messages_in.value, metrics.messages_out.value
         usage = shutil.disk_usage(self._tools.config.data_directory)
@@ -164,7 +164,7 @@ class AdminRequests:
         return command.reply(body=_encode({"table": table}))
 
     def topic_stats(self, _peer: Peer, command: Command) -> Command:
-        """202: offsets of every queue of a topic, when it got its newest message, and how many of late."""
+        """202: offsets of every queue of a topic, the time of its newest message, and its rate."""
         store, topic = self._tools.store, self._topics.require(text(command.fields, "topic")).name
         queue_ids = self._topics.queue_ids(topic)
         table = []

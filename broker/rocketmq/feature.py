@@ -1,4 +1,4 @@
-"""RocketMQ's own requests as one feature: what its clients send and pull, and what its tools ask."""
+"""RocketMQ's own requests as one feature: sends and pulls of its clients, and the requests of its tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RocketmqFeature(Feature):
-    """What only RocketMQ's clients and tools ask."""
+    """The requests of RocketMQ's clients and tools."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class RocketmqFeature(Feature):
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Take a sample of the rates that RocketMQ's tools show."""
+        """Sample the rates that RocketMQ's tools show."""
         self._rates_in.sample(now_ms, self._metrics.messages_in.value)
         self._rates_out.sample(now_ms, self._metrics.messages_out.value)
         return {}

@@ -1,4 +1,4 @@
-"""What RocketMQ's consumers and tools ask about groups.
+"""Requests of RocketMQ's consumers and tools about groups.
 
 QUERY_ASSIGNMENT (400): which queues of a topic a consumer reads, for those that leave the allocation to the server. The
 server allocates as RocketMQ's does: all queues of the topic's route in order, all members of the group in order, `AVG`
@@ -49,14 +49,14 @@ Strategy = Callable[[Sequence[Queue], int, int], Sequence[Queue]]
 
 
 def averagely(queues: Sequence[Queue], place: int, members: int) -> Sequence[Queue]:
-    """A run of neighbours for each; the first ones get one more where it does not come out even."""
+    """Consecutive queues for each member; the first members get one more where the division leaves a remainder."""
     share, rest = divmod(len(queues), members)
     start = place * share + min(place, rest)
     return queues[start : start + share + (place < rest)]
 
 
 def by_circle(queues: Sequence[Queue], place: int, members: int) -> Sequence[Queue]:
-    """One after the other in turn."""
+    """One queue after the other to each member in turn."""
     return queues[place::members]
 
 
@@ -64,7 +64,7 @@ STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
 
 
 class AssignmentRequest(msgspec.Struct, rename="camel"):
-    """Body of 400; whatever else is in it does not matter here."""
+    """Body of 400; other fields are ignored."""
 
     topic: str
     consumer_group: str
@@ -77,7 +77,7 @@ class RouteFinder(Protocol):
     """Where the queues of topics are in all broker groups."""
 
     async def find_route(self, topic: str) -> TopicRoute | None:
-        """The route; None where no controller is configured. Raises LightMQError when no controller says."""
+        """The route; None where no controller is configured. Raises LightMQError when no controller answers."""
         ...
 
 
@@ -137,8 +137,8 @@ class AssignmentRequests:
         """Every queue of the topic that can be read, in every broker group; those of this broker where it is alone.
 
         Raises:
-            Refused: TOPIC_NOT_EXIST, or SYSTEM_BUSY while nobody knows: a client that got half of the queues would give
-                up the others, so it had better keep what it has and ask again.
+            Refused: TOPIC_NOT_EXIST, or SYSTEM_BUSY while no controller answers: a client that got half of the queues
+                would give up the others; refused, it keeps its queues and repeats the request.
         """
         try:
             route = await self._routes.find_route(topic)
@@ -167,7 +167,7 @@ _encode = msgspec.json.encode
 
 
 class GroupAdminRequests:
-    """What RocketMQ's tools ask about groups."""
+    """Requests of RocketMQ's tools about groups."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups) -> None:
         self._tools = tools
@@ -190,7 +190,7 @@ class GroupAdminRequests:
         }
 
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
-        """203: who consumes in a group, and what."""
+        """203: the consumers of a group and their subscriptions."""
         group = text(command.fields, "consumerGroup")
         self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         clients = self._clients.clients_of(group)
@@ -212,7 +212,7 @@ class GroupAdminRequests:
         return command.reply(body=_encode(body))
 
     def producer_connections(self, peer: Peer, command: Command) -> Command:
-        """204: who produces for a group."""
+        """204: the producers of a group."""
         group = text(command.fields, "producerGroup")
         self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
         clients = self._clients.producers_of(group)
@@ -242,7 +242,7 @@ class GroupAdminRequests:
         return command.reply(body=_encode({"topicList": topics, "brokerAddr": self._tools.identity.address}))
 
     def delete_group(self, peer: Peer, command: Command) -> None:
-        """207: remove a group, which its next heartbeat would make anew; with `cleanOffset` its offsets too.
+        """207: remove a group, which its next heartbeat would create again; with `cleanOffset` its offsets too.
 
         Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected.
         """
@@ -273,12 +273,17 @@ class GroupAdminRequests:
         commits = [(group, topic, int(queue["queueId"]), offset) for queue, offset in moved]
         position = self._offsets.commit(commits) if commits else self._tools.store.confirm_position
 
-        told = {"topic": topic, "group": group, "timestamp": fields.get("timestamp", "0"), "isForce": "true"}
+        fields_for_clients = {
+            "topic": topic,
+            "group": group,
+            "timestamp": fields.get("timestamp", "0"),
+            "isForce": "true",
+        }
 
         def done() -> None:
             for client in self._clients.clients_of(group):
                 body, code = _moved_body(client.language, moved), Code.RESET_CONSUMER_CLIENT_OFFSET
-                client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(told), body=body))
+                client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(fields_for_clients), body=body))
             peer.send(command.reply(body=_moved_body(command.language, moved)))
 
         self._tools.answers.when_confirmed(position, peer, command.reply(), done)
@@ -304,7 +309,7 @@ class GroupAdminRequests:
 
 
 def _moved_body(language: str, moved: Moved) -> bytes:
-    """Java reads queues as keys of an object, the others a list."""
+    """The moved offsets as JSON: queues as keys of an object for Java, as a list for other clients."""
     if language == "JAVA":
         return b'{"offsetTable":' + fastjson.object_keys(moved) + b"}"
     return _encode({"offsetTable": [{**queue, "offset": offset} for queue, offset in moved]})

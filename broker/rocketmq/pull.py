@@ -1,10 +1,9 @@
 """PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361): messages for RocketMQ clients, with a long poll that ends on time.
 
-Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the wait the client asked for | offset outside the
-queue, or at messages that are damaged, 21 with the corrected one. A tag filter compares the tag itself (the hash is
-what clients send, the text is at hand), an SQL92 filter looks at the properties. Light queues are pulled by their name
-as topic, queue 0. Records become RocketMQ's layout only here; a batch becomes its messages, of which an answer may hold
-the first or the last few.
+Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the client's wait | offset outside the queue, or at
+damaged messages, 21 with the corrected one. A tag filter compares the tag itself, not its hash; an SQL92 filter is
+evaluated over the properties. Light queues are pulled by their name as topic, queue 0. Records become RocketMQ's layout
+only here; a batch becomes its messages, of which an answer may have only the first or the last few.
 """
 
 from __future__ import annotations
@@ -43,9 +42,9 @@ SUSPEND = 2
 SUBSCRIPTION = 4
 CLASS_FILTER = 8
 MESSAGES_MAX = 1_024
-"""Messages of one answer, whatever the client asks for."""
+"""Most messages in one answer."""
 BYTES_DEFAULT = 262_144
-"""Bytes of one answer when the client names none (RocketMQ's own default)."""
+"""Bytes of one answer when the client sets no limit (RocketMQ's own default)."""
 
 
 @dataclass(slots=True)
@@ -92,7 +91,7 @@ class RocketmqPullRequests:
         }
 
     def pull_message(self, peer: Peer, command: Command) -> None:
-        """Answer a pull now, on news, or at its deadline."""
+        """Answer a pull now, when the queue grows, or at its deadline."""
         self._authorize(peer, command)
         request = self._parse(command)
         self._queues.require_readable(request.topic)
@@ -116,13 +115,13 @@ class RocketmqPullRequests:
             self._long_polls.wait(peer, waits_for, request.wait_ms, attempt)
 
     def _authorize(self, peer: Peer, command: Command) -> None:
-        """Reading needs the topic; an offset that is committed along with it also the group."""
+        """Reading requires the right to the topic, committing an offset with it also that to the group."""
         self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
         if _commits(command):
             self._tools.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
 
     def _check_group(self, config: GroupConfig) -> None:
-        """Refused for a group that may not consume, or not as its members want to."""
+        """Raise Refused for a group that may not consume, or whose members may not read as they are set to."""
         group = config.group_name
         if not config.consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
@@ -148,7 +147,7 @@ class RocketmqPullRequests:
         )
 
     def _wanted(self, command: Command, system_flag: int, group: str, topic: str) -> Selection | None:
-        """What the request says or, without it, the group's heartbeats."""
+        """The filter in the request or, without one, in the group's heartbeats."""
         if system_flag & SUBSCRIPTION or command.code == Code.LITE_PULL_MESSAGE:
             expression = command.fields.get("subscription", "*")
             kind = command.fields.get("expressionType") or TAG
@@ -196,7 +195,7 @@ class RocketmqPullRequests:
         return reply
 
     def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[list[bytes], int]:
-        """The messages that match, as RocketMQ's clients read them, and the offset behind the last one looked at."""
+        """The messages that match, in RocketMQ's layout, and the offset behind the last one examined."""
         views = list(map(RecordView, found.records))
         if any(map(is_batch, views)):
             return self._convert_batches(request, queue_id, found, views)
@@ -214,7 +213,7 @@ class RocketmqPullRequests:
     def _convert_batches(
         self, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
     ) -> tuple[list[bytes], int]:
-        """The same where a batch is among the records; the limits hold for its messages, at least one is looked at."""
+        """The same with a batch among the records; the limits apply to its messages, at least one is examined."""
         store_host, room = ipv4_host(self._tools.identity.host, self._tools.identity.port), request.bytes_max
         begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
         messages: list[bytes] = []
@@ -232,7 +231,7 @@ class RocketmqPullRequests:
                 at = offset + 1
         except (CorruptRecord, ArrowMissing) as error:
             if at == begin:
-                # What is sound before it was answered; here a reader has to decide: wait for a repair, or go behind it.
+                # Messages before it were answered; now the consumer must decide: wait for a repair, or skip it.
                 remark = (
                     f"the batch at offset {at} of queue {request.topic}/{request.index} cannot be unpacked: {error}"
                 )

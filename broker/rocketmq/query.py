@@ -1,9 +1,9 @@
-"""Messages looked up: 12 by key, 33 by position, and 321 what a queue's index says.
+"""Look-up of messages: 12 by key, 33 by position; 321 entries of a queue's index.
 
-A look-up by key asks the store's key index: topic and one of the message's keys or, with the extra field
-`_UNIQUE_KEY_QUERY`, the unique key; between two store times, the newest first, as many as asked for and at most
-`MESSAGES_MAX` (RocketMQ's limit too) or `limits.pull_bytes_max`. Invariant: what is shown is confirmed, in a queue that
-exists and has not given it up, and not staged.
+A look-up by key uses the store's key index: topic and one of the message's keys or, with the extra field
+`_UNIQUE_KEY_QUERY`, the unique key; between two store times, the newest first, at most the requested number,
+`MESSAGES_MAX` (RocketMQ's limit too) and `limits.pull_bytes_max`. Invariant: every message in an answer is confirmed,
+not staged, and still in a queue that exists.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 UNIQUE_FIELD = "_UNIQUE_KEY_QUERY"
 MESSAGES_DEFAULT = 32
 MESSAGES_MAX = 64
-"""Messages of one answer to 12, whatever the client asks for."""
+"""Most messages in one answer to 12."""
 ENTRIES_MAX = 1_024
 """Entries of one answer to 321."""
 FOREVER_MS = 2**62
@@ -41,7 +41,7 @@ _SIGN = 1 << 31
 
 
 class QueryRequests:
-    """Looks messages up."""
+    """Answers look-ups of messages."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class QueryRequests:
             ResponseCode.SUCCESS if shown else ResponseCode.QUERY_NOT_FOUND,
             "; ".join(remarks) or None,
             {
-                # Keys are indexed with the append itself: what is confirmed can be found.
+                # Keys are indexed with the append itself: every confirmed message can be found.
                 "indexLastUpdateTimestamp": str(self._tools.clock.now_ms()),
                 "indexLastUpdatePhyoffset": str(self._tools.store.confirm_position),
             },
@@ -118,7 +118,7 @@ class QueryRequests:
         )
 
     def query_consume_queue(self, peer: Peer, command: Command) -> Command:
-        """321: position, size and tag hash of a queue's entries, for tools that look into it."""
+        """321: position, size and tag hash of a queue's entries."""
         fields = command.fields
         topic, first = text(fields, "topic"), number(fields, "index", 0)
         self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
@@ -140,7 +140,7 @@ class QueryRequests:
         return command.reply(body=msgspec.json.encode(body))
 
     def _shown(self, view: RecordView) -> bytes | None:
-        """The message as a client reads it, from its first queue; None for what nobody may see, or what has expired."""
+        """The message in RocketMQ's layout, from its first queue; None for one that is hidden or has expired."""
         dispatch = view.dispatch()
         if not dispatch:
             return None

@@ -88,14 +88,14 @@ NOT_OFFERED_FLAGS = {
     0x40: "messages wrapped for another broker (sysFlag 0x40) are not offered by this broker",
     0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
 }
-"""Bits of sysFlag that ask for what would be stored and then not done."""
+"""Bits of sysFlag that request what this broker does not do."""
 NOT_OFFERED_PROPERTIES = {
     b"TRAN_MSG": NOT_OFFERED_FLAGS[0xC],
     b"TIMER_DEL_UNIQKEY": "recalling a delayed message is not offered by this broker",
     b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
     b"__LITE_TOPIC": "lite topics are not offered by this broker",
 }
-"""The same of properties, unless their value is `false`."""
+"""The same for properties, unless their value is `false`."""
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
@@ -118,7 +118,7 @@ class SendRequest:
 
 
 def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
-    """The request's fields; `short` says that they have one-letter names.
+    """The request's fields; `short`: they have one-letter names.
 
     Raises:
         Refused: a required field is missing or not a number.
@@ -146,20 +146,20 @@ def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
     except RemoteViolation as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.reason) from error
     if not messages:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body holds no whole message")
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body has no whole message")
     return [(message.flag, dict(message.properties), message.body) for message in messages]
 
 
 def check_flags(system_flag: int) -> None:
-    """Refused(MESSAGE_ILLEGAL) for a sysFlag that asks for what this broker does not do."""
+    """Refused(MESSAGE_ILLEGAL) for a sysFlag that requests what this broker does not do."""
     for bits, remark in NOT_OFFERED_FLAGS.items():
         if system_flag & bits:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def check_properties(properties: Mapping[bytes, bytes]) -> None:
-    """Refused(MESSAGE_ILLEGAL) for properties that ask for what this broker does not do, that are too long to be shown
-    again, or that use our hidden names."""
+    """Refused(MESSAGE_ILLEGAL) for properties that request what this broker does not do, are too long for an answer, or
+    use our hidden names."""
     if not NOT_OFFERED_PROPERTIES.keys().isdisjoint(properties):
         for key, remark in NOT_OFFERED_PROPERTIES.items():
             if properties.get(key, b"false") != b"false":
@@ -221,7 +221,7 @@ def reply_topic(cluster_name: str) -> str:
 
 
 class ReplyRequests:
-    """Hands answers to the producers that wait for them."""
+    """Passes answers to the producers that wait for them."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients) -> None:
         self._tools = tools
@@ -236,13 +236,13 @@ class ReplyRequests:
         }
 
     def expect_reply(self, properties: Mapping[bytes, bytes]) -> tuple[str, ...]:
-        """The topic its answer needs if the message is a request; made when it is not there yet."""
+        """The topic that the answer needs if the message is a request; created when it does not exist."""
         if REPLY_TO_CLIENT not in properties or CORRELATION_ID not in properties:
             return ()
         return (self._topics.ensure(reply_topic(self._tools.config.cluster_name), 1).name,)
 
     def send_reply(self, peer: Peer, command: Command) -> Command:
-        """324, 325: hand an answer to who waits for it."""
+        """324, 325: pass an answer to the client that waits for it."""
         request = parse_send(command.fields, short=command.code == Code.SEND_REPLY_MESSAGE_V2)
         self._tools.authorizer.authorize(peer, command, PUBLISH, reply_topic(self._tools.config.cluster_name))
         client_id = request.properties.get(REPLY_TO_CLIENT, b"").decode("utf-8", "replace")
@@ -267,7 +267,7 @@ class ReplyRequests:
         }
         code = Code.PUSH_REPLY_MESSAGE_TO_CLIENT
         asker.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=command.body))
-        # The client wants the numbers of a stored message; there is none.
+        # The client expects the numbers of a stored message; there is none.
         return command.reply(fields={"msgId": "0", "queueId": str(max(0, request.queue_index)), "queueOffset": "0"})
 
 
@@ -280,11 +280,11 @@ def _named(command: Command) -> dict[str, str]:
 
 
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
-"""With this in the answer a producer records a trace, where it is configured to."""
+"""Fields of an answer that make a producer record a trace, where it is configured to."""
 
 
 class SendRequests:
-    """Takes messages of RocketMQ's producers."""
+    """Stores messages of RocketMQ's producers."""
 
     def __init__(
         self,
@@ -342,7 +342,7 @@ class SendRequests:
         self._appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
 
     def send_back(self, peer: Peer, command: Command) -> None:
-        """A consumer could not handle a message: store it again in its group's retry (or dead-letter) topic."""
+        """Store a message that a consumer could not handle again, in its group's retry (or dead-letter) topic."""
         fields = command.fields
         group = text(fields, "group")
         self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
@@ -374,7 +374,7 @@ class SendRequests:
         self._appender.add(placed, done)
 
     def _target(self, request: SendRequest) -> str:
-        """The topic a message really goes to: one tried too often goes to the dead-letter topic instead of retry."""
+        """The topic a message goes to: one retried too often goes to the dead-letter topic."""
         if not request.topic.startswith(names.RETRY_PREFIX):
             return request.topic
         group = request.topic.removeprefix(names.RETRY_PREFIX)
@@ -402,7 +402,7 @@ class SendRequests:
             if refused is not None:
                 peer.send(command.reply(refused.code, refused.remark, refused.fields))
                 return
-            assert appended is not None, "who is not refused was stored"
+            assert appended is not None, "a message that is not refused was stored"
             offset = appended.offsets[first]
             fields = {
                 "msgId": self._message_ids(placed.queues[0][0], offset, len(placed)),
@@ -416,14 +416,14 @@ class SendRequests:
         return done
 
     def _send_found(self, topics: Collection[str], peer: Peer, reply: Command) -> None:
-        """Answer who sent a message, once the topics it created have their routes."""
+        """Answer a send once the topics it created have their routes."""
         if self._publication.pending:
             self._publication.when_published(topics, partial(peer.send, reply))
         else:
             peer.send(reply)
 
     def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
-        """Ids made of log positions, which only the index knows when a segment ended in between; 0 for the expired."""
+        """Ids made of log positions, read from the index because a segment may end in between; 0 for expired ones."""
         positions = self._tools.store.reading.positions(queue_id, offset, count)
         host = ipv4_host(self._tools.identity.host, self._tools.identity.port)
         return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])

@@ -61,10 +61,10 @@ class Rates:
         self.yesterday_morning = 0
         """The counter when yesterday began (UTC), 0 before the start."""
         self.today_morning = 0
-        """The same of today."""
+        """The same for today."""
 
     def sample(self, now_ms: int, count: int) -> None:
-        """The counter as it is now."""
+        """Record the counter's present value."""
         day = now_ms // DAY_MS
         if self._samples and day != self._day:
             self.yesterday_morning = self.today_morning if day == self._day + 1 else count
@@ -88,14 +88,14 @@ class Rates:
 
 
 QUEUES_MAX = 10_000
-"""Most queues in one answer of 317, groups in order of their names; `truncated` says that there are more. Each costs
+"""Most queues in one answer of 317, groups in order of their names; `truncated` marks an answer with more. Each costs
 two reads of the log on the loop."""
 
 Row = tuple[dict[str, Any], dict[str, int]]
 
 
 class ConsumeStatsRequests:
-    """How far groups are behind."""
+    """Answers how far groups are behind."""
 
     def __init__(self, tools: RequestTools, *, queues: ClientQueues, groups: ConsumerGroups) -> None:
         self._tools = tools
@@ -141,14 +141,14 @@ class ConsumeStatsRequests:
         return command.reply(body=body)
 
     def _table(self, command: Command, group: str, rows: list[Row]) -> bytes:
-        """The rows of a group, and how fast it pulls their topics."""
+        """The rows of a group with the rate at which it pulls their topics, as JSON."""
         now_ms = self._tools.clock.now_ms()
         topics = {key["topic"] for key, _ in rows}
         rate = sum((self._group_traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
         return offset_table(command, rows, "consumeTps", rate)
 
     def _rows(self, peer: Peer, command: Command, offsets: Iterable[tuple[tuple[str, int], int]]) -> list[Row]:
-        """Queue and numbers of everything the peer may see, by topic and queue."""
+        """Queue and numbers of each queue that the peer may read, by topic and queue."""
         rows, allowed = [], dict[str, bool]()
         for (topic, index), offset in sorted(offsets):
             if topic not in allowed:
@@ -184,7 +184,7 @@ class ConsumeStatsRequests:
 
 
 def messages_behind(numbers: dict[str, int]) -> int:
-    """Messages of a queue that can still be read and were not."""
+    """Messages of a queue that can still be read and have not been."""
     return max(0, numbers["brokerOffset"] - max(numbers["consumerOffset"], numbers["minOffset"]))
 
 
@@ -222,7 +222,7 @@ MEMBERS = ("statsMinute", "statsHour", "statsDay")
 
 
 class TrafficStatsRequests:
-    """Figures of topics and groups over the last minute, hour and day."""
+    """Answers figures of topics and groups over the last minute, hour and day."""
 
     def __init__(self, tools: RequestTools, *, topics: Topics, group_traffic: GroupTraffic) -> None:
         self._tools = tools
@@ -249,7 +249,7 @@ class TrafficStatsRequests:
         return command.reply(body=msgspec.json.encode(body))
 
     def _figures(self, name: str, key: str) -> list[tuple[int, int]] | None:
-        """(sum, how many it is the sum of) for each span; None where there is no such figure."""
+        """(sum, number of values summed) for each span; None where there is no such figure."""
         now_ms = self._tools.clock.now_ms()
         if name == TOPIC_PUT_NUMS and self._topics.get(key) is not None:
             queue_ids = self._topics.queue_ids(key)
@@ -265,7 +265,7 @@ class TrafficStatsRequests:
 
 
 def put_per_second(store: LogStore, queue_ids: Sequence[int], now_ms: int) -> float:
-    """Messages per second that a topic of these queues got over the last minute."""
+    """Messages per second put into a topic of these queues over the last minute."""
     return _put_since(store, queue_ids, now_ms - MINUTE_MS) * MILLISECONDS / MINUTE_MS
 
 

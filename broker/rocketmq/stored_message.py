@@ -1,17 +1,17 @@
-"""From our record to RocketMQ's stored message, for clients that pull, and what a sent message keeps for it.
+"""From our record to RocketMQ's stored message, and the properties that a sent message keeps for it.
 
 The layout itself is `remoting.protocol.records.stored_message`. Our record has no room for three fields of RocketMQ's:
 the client's `flag`, the number of reconsumptions and the born host. A record from a RocketMQ client carries those that
-are not zero as properties with the prefix `__rmq.`; they are taken out again here, so no client ever sees them.
+are not zero as properties with the prefix `__rmq.`; they are removed again here, so no client ever sees them.
 
-Invariant: every record can be shown, whoever wrote it, because one that cannot would stop a consumer for good: bytes
-that RocketMQ's text form of properties reserves (01, 02) are shown as `?`, a property that would pass its size is left
-out, hidden properties that are malformed count as absent. Pure functions, but for `message_at`: one message by its
-position in the log, a record or one row of a batch, whose position says the row. It finds nothing at or above the
-confirm position, and no state of the broker's own.
+Invariant: every record can be converted, whatever its source, because one that cannot would stop a consumer for good:
+bytes reserved in RocketMQ's text form of properties (01, 02) become `?`, a property that would exceed the size limit is
+left out, malformed hidden properties count as absent. Pure functions, except `message_at`: one message by its position
+in the log, a record or one row of a batch, whose position includes the row. It finds nothing at or above the confirm
+position, and no records of the broker's own state.
 
-What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is said here and takes no
-room in the log.
+What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is added here and takes no
+space in the log.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ INNER_MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
 NO_HOST: Host = ("127.0.0.1", 0)
 
 Origin = tuple[tuple[bytes, bytes], ...]
-"""Properties every message of a broker shows; consumers need them to trace, and to answer a request."""
+"""Properties added to every message; consumers need them to trace, and to answer a request."""
 REGION = "DefaultRegion"
 MSG_REGION, TRACE_ON, CLUSTER = b"MSG_REGION", b"TRACE_ON", b"CLUSTER"
 ORIGIN_KEYS = frozenset((MSG_REGION, TRACE_ON, CLUSTER))
-"""What another broker said of a message that was sent on counts no more."""
+"""Values that another broker set on a forwarded message are replaced."""
 
 _SHOWN = bytes.maketrans(b"\x01\x02", b"??")
 _INT_MAX = 2**31
@@ -60,7 +60,7 @@ def ipv4_host(host: str, port: int) -> Host:
 
 
 def origin_of(cluster_name: str) -> Origin:
-    """What the messages of a broker of this cluster show."""
+    """The properties added to the messages of a broker of this cluster."""
     return (MSG_REGION, REGION.encode()), (TRACE_ON, b"true"), (CLUSTER, cluster_name.encode())
 
 
@@ -98,7 +98,7 @@ def stored_message(
 def _that_fit(pairs: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     text = b"".join(chain.from_iterable(pairs))
     if len(text) + 2 * len(pairs) <= PROPERTIES_SIZE_BYTES_MAX and b"\x01" not in text and b"\x02" not in text:
-        return pairs  # as nearly always
+        return pairs  # the usual case
     found: list[tuple[bytes, bytes]] = []
     left = PROPERTIES_SIZE_BYTES_MAX
     for key, value in pairs:
@@ -126,7 +126,7 @@ def _host(value: bytes) -> Host:
 
 
 def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView | None:
-    """The message, None when there is none; Refused when it stands in a batch that cannot be unpacked."""
+    """The message at a position, None when there is none; Refused when its batch cannot be unpacked."""
     if position < 0:
         return None
     start, row = split_position(position)

@@ -1,1 +1,1 @@
-"""Shared subscriptions: who gets which message, and how far each has come."""
+"""Shared subscriptions: which member gets which message, and how far each group has come."""

@@ -1,10 +1,9 @@
 """SHARED_TAKE, SHARED_SETTLE (9050, 9051) and the push SHARED_GIVEN (9052): each message to one member of its group.
 
-A proxy says for each of its members how many messages it can take, what its client has acknowledged and what it gives
-back; the group (`broker.shared.group`) says whose turn it is, and the records go out with the news, one push per
-proxy and turn. A member ends with its session's connection: what it had goes to others at once. A proxy whose output is
-full is handed nothing until there is room.
-Invariant: what is given is confirmed, and with one member at most. Loop thread only.
+A proxy reports for each of its members how many messages it can take, what its client has acknowledged and what it
+gives back; the group (`broker.shared.group`) decides whose turn it is, and the records are pushed, once per proxy and
+turn. A member ends with its session's connection: its messages go to others at once. A proxy whose output is full gets
+nothing until there is room. Invariant: what is given is confirmed, and with one member at most. Loop thread only.
 """
 
 from __future__ import annotations
@@ -47,23 +46,23 @@ PUSH_BYTES_MAX = 2 * 1024 * 1024
 SESSION_ENDED = "shared_session_ended"
 """Reason of drops: QoS 2 messages that end with the session they were being sent to."""
 RETRY_SECONDS = 0.02
-"""How soon a proxy whose output was full is tried again."""
+"""Pause before a proxy whose output was full is tried again."""
 
 
 class MemberSession(Protocol):
-    """What is asked of a member's session."""
+    """What a member needs of its session."""
 
     @property
     def epoch(self) -> int:
-        """Which taking of the session this is."""
+        """Epoch of the session's ownership."""
 
     @property
     def owner(self) -> object | None:
-        """The proxy that has it."""
+        """The proxy that owns it."""
 
     @property
     def subscriptions(self) -> Mapping[str, object]:
-        """Its subscriptions by whole filter; only whether one is there is asked."""
+        """Its subscriptions by whole filter; only their presence is checked."""
 
 
 class MemberSessions(Protocol):
@@ -73,7 +72,7 @@ class MemberSessions(Protocol):
         """The session of a client id."""
 
     def owned(self, client_id: str, owner: object, /) -> MemberSession | None:
-        """The same if it belongs to that proxy."""
+        """The same if that proxy owns it."""
 
 
 class _Seat:
@@ -91,7 +90,7 @@ class _Seat:
 
 
 class _ProxyLine:
-    """One proxy's connection: its members by handle, and what is about to be sent to it."""
+    """One proxy's connection: its members by handle, and the records for its next push."""
 
     __slots__ = ("blocked", "given", "seats", "size_bytes")
 
@@ -127,33 +126,33 @@ class SharedFeature(Feature):
         return {RequestCode.SHARED_TAKE: self.take, RequestCode.SHARED_SETTLE: self.settle}
 
     def take(self, peer: Peer, command: Command) -> Command:
-        """SHARED_TAKE: members begin, or go on after their proxy or the broker was away."""
+        """SHARED_TAKE: members begin, or continue after a restart of their proxy or of the broker."""
         joined = [self._join(peer, wanted) for wanted in decode(SharedTake, command.body).members]
         return command.reply(body=encode(SharedTaken(joined)))
 
     def settle(self, peer: Peer, command: Command) -> None:
-        """SHARED_SETTLE: what members have, give back, and can take."""
+        """SHARED_SETTLE: what members have acknowledged, give back, and can take."""
         line = self._lines.get(peer)
         unknown = 0
-        for said in decode(SharedSettle, command.body).members:
-            seat = line.seats.get(said.handle) if line is not None else None
+        for report in decode(SharedSettle, command.body).members:
+            seat = line.seats.get(report.handle) if line is not None else None
             if seat is None:
-                unknown += len(said.done)
+                unknown += len(report.done)
                 continue
             member, group = seat.member, seat.group
-            group.settle(member, said.done, said.back, said.sent, said.refused)
-            self._count_returned("not_authorized", len(said.refused))
-            self._count_returned("not_delivered", len(said.back))
-            if said.credit:
-                group.grant(member, said.credit)
+            group.settle(member, report.done, report.back, report.sent, report.refused)
+            self._count_returned("not_authorized", len(report.refused))
+            self._count_returned("not_delivered", len(report.back))
+            if report.credit:
+                group.grant(member, report.credit)
             if member.leaving and not member.held:
                 self._unseat(seat)
             self._later(group)
-        # Whoever was taken over or timed out may still acknowledge: those messages are with somebody else by now.
+        # A member that was taken over or timed out may still acknowledge; other members have those messages by now.
         self._tools.metrics.dropped.child("shared_settle_late").value += unknown
 
     def noted(self, peer: Peer, flow: SessionFlow) -> None:
-        """SESSION_FLOW: what a durable session has noted of its groups' messages is its own from now on."""
+        """SESSION_FLOW: messages that a durable session has noted are its own and are settled in their groups."""
         session = self._sessions.owned(flow.client_id, peer)
         if session is None or session.epoch != flow.epoch:
             return
@@ -193,7 +192,7 @@ class SharedFeature(Feature):
     # ---- members that go
 
     def away(self, client_id: str) -> None:
-        """The connection of this client has ended: what its members had goes to others."""
+        """The connection of this client has ended: its members' messages go to others."""
         for seat in list(self._by_client.get(client_id, ())):
             self._leave(seat, "member_left")
 
@@ -236,16 +235,16 @@ class SharedFeature(Feature):
     # ---- handing out
 
     def advanced(self, queue_ids: Sequence[int]) -> None:
-        """The confirmed ends of these queues moved."""
+        """The confirmed ends of these queues have moved."""
         of_queue = self.groups.of_queue
         for queue_id in queue_ids:
             for group in of_queue(queue_id):
                 self._later(group)
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Call off waits that are over, end groups without a subscription."""
+        """End waits for claims that are over, and groups without a subscription."""
         groups = self.groups
-        self._save()  # what moved without being handed out
+        self._save()  # progress without a distribution
         awaiting = [group for _, group in groups.items() if group.offsets.awaiting]
         waiting = {group: self._waiting_since_ms.get(group, now_ms) for group in awaiting}
         self._waiting_since_ms = waiting
@@ -285,7 +284,7 @@ class SharedFeature(Feature):
             self.groups.save()
 
     def _distribute(self, group: SharedGroup) -> bool:
-        """Hand out what can be; True when there may be more."""
+        """Hand out offsets as far as members can take them; True when there may be more."""
         if self._visible.hidden(group.queue_id):
             return False
         low, end = self._tools.store.reading.bounds(group.queue_id)
@@ -302,16 +301,16 @@ class SharedFeature(Feature):
         return True
 
     def _hand_out(self, group: SharedGroup, offsets: list[int]) -> int:
-        """Hand out some of these consecutive offsets; how many are dealt with."""
+        """Hand out some of these consecutive offsets; returns how many were handed out or skipped."""
         first, count = offsets[0], len(offsets)
         try:
             found = self._tools.store.reading.read(group.queue_id, first, count, READ_BYTES_MAX)
         except UnreadableOffsets as error:
             return self._skip(group, [offset for offset in offsets if offset < error.next_offset], "shared_unreadable")
-        gone = [offset for offset in offsets if offset < found.first_offset]
-        if gone:
-            return self._skip(group, gone, "shared_retention")
-        if found.bases is not None:  # batches are for RocketMQ's clients; nothing in them has an MQTT topic
+        expired = [offset for offset in offsets if offset < found.first_offset]
+        if expired:
+            return self._skip(group, expired, "shared_retention")
+        if found.bases is not None:  # batches have no MQTT topics
             return self._skip(group, _not_mqtt(found, offsets), "shared_not_mqtt")
         for index, record in enumerate(found.records):
             if group.all_refused(first + index):
@@ -342,7 +341,7 @@ class SharedFeature(Feature):
             self._block(peer, line, blocked=True)
 
     def _block(self, peer: Peer, line: _ProxyLine, *, blocked: bool) -> None:
-        """Hand the members of a proxy nothing while its output is full."""
+        """Suspend or resume the members of a proxy whose output is full."""
         line.blocked = blocked
         for seat in line.seats.values():
             seat.group.suspend(seat.member, blocked)
@@ -369,7 +368,7 @@ class SharedFeature(Feature):
 
 
 def _run_of(offsets: list[int]) -> list[int]:
-    """Return the first offsets that follow each other."""
+    """The leading offsets that are consecutive."""
     for index, offset in enumerate(offsets):
         if offset != offsets[0] + index:
             return offsets[:index]
@@ -377,5 +376,5 @@ def _run_of(offsets: list[int]) -> list[int]:
 
 
 def _not_mqtt(found: ReadResult, offsets: list[int]) -> list[int]:
-    """Return the offsets that the records read cover; at least one, so that a group always gets on."""
+    """The offsets covered by the records read; at least one, so that the group always makes progress."""
     return [offset for offset in offsets if offset < found.next_offset] or offsets[:1]

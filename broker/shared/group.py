@@ -1,16 +1,15 @@
-"""One shared subscription's place in its queue: what was handed out, to whom, and what came back.
+"""One shared subscription: which offsets of its queue are handed out, to which member, and which are acknowledged.
 
     low ............... everything below is acknowledged
     low <= o < next     acknowledged (`_done`), held by a member, given back (`_returned`) or awaited (`_awaited`)
-    next .............. never handed out yet
+    next .............. not handed out yet
 
-Members say how much they can take (`grant`); offsets go round the members that can take one, those given back first and
-in order, then new ones. Every offset is with one member at most; it is handed out again only when that member gave it
-back or left. After a restart the offsets that were out are awaited: members that come back claim theirs, and the group
-hands nothing out before all are claimed or the wait is called off, so that order holds and little is repeated.
+Members grant how many offsets they can take (`grant`); offsets go round the members that can take one, those given back
+first and in order, then new ones. An offset is with one member at most; it is handed out again only when that member
+gave it back or left. After a restart the offsets that were out are awaited: members that return claim theirs, and the
+group hands nothing out before all are claimed or the wait is called off, which keeps the order and repeats little.
 
-Invariant: [low, next) is the disjoint union of these four kinds. Pure: offsets only, no records, no clock; one
-owner.
+Invariant: [low, next) is the disjoint union of these four kinds. Pure: offsets only, no records, no clock; one owner.
 
 What is acknowledged out of order is kept as ranges of offsets, merged where they touch.
 """
@@ -22,8 +21,8 @@ from collections import deque
 from collections.abc import Container, Iterable
 
 HELD_BYTES_MAX = 256 * 1024
-"""Bytes of records out with one member above which it is handed no further one until some are acknowledged: what a slow
-member holds in its proxy."""
+"""Bytes of records out with one member above which it gets no more until some are acknowledged: what a slow member may
+cost its proxy."""
 
 
 class OffsetRanges:
@@ -177,26 +176,26 @@ class SharedOffsets:
 
 
 class ShareMember:
-    """One subscriber of the group, as long as its connection lives."""
+    """One subscriber of the group, as long as it is connected."""
 
     __slots__ = ("credit", "held", "held_bytes", "leaving", "owner", "ready", "sent", "suspended")
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
-        """Whoever it belongs to; the group does not look at it."""
+        """An object of the caller; the group does not use it."""
         self.credit = 0
-        """How many more it said it can take."""
+        """How many more it can take."""
         self.held: dict[int, int] = {}
         """Offset -> bytes of its record, in the order handed out."""
         self.held_bytes = 0
         self.sent: set[int] = set()
-        """Of those held, the ones nobody else may get: sent with QoS 2 to a session that ends with its connection."""
+        """Of those held, the ones no other member may get: sent with QoS 2 to a session that ends with its client."""
         self.leaving = False
-        """It unsubscribed: nothing new, but what it has may still be acknowledged."""
+        """It unsubscribed: it gets nothing new, but may still acknowledge what it has."""
         self.suspended = False
-        """Nothing new for now, although it has said that it can take it."""
+        """It gets nothing new for now, whatever its credit."""
         self.ready = False
-        """Whether it stands in the group's ring."""
+        """Whether it is in the group's ring."""
 
     @property
     def can_take(self) -> bool:

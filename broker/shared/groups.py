@@ -1,14 +1,14 @@
-"""All shared subscriptions: which groups there are, which sessions hold them, and how far each has come, durably.
+"""All shared subscriptions: the groups, the sessions subscribed to each, and how far each has come, durably.
 
 A group is named by its whole filter, `$share/<group>/<filter>`, and lives as long as a session is subscribed to it: a
 group of durable sessions keeps its place while all of them are away, one of clean sessions ends with the last. What is
-acknowledged is written when the owner of this view asks for it (`save`), so that after a crash little is repeated.
+acknowledged is written by `save`, so that little is repeated after a crash.
 
 ```
 SHARED  key = whole filter (UTF-8)   value = msgpack [queue id, low, next, [[start, end], ...]]
 ```
-After a restart clean sessions are unknown until their proxies come back, so a group that nobody holds is kept for a
-grace. Invariant: a group with a holder exists and has a record. Loop thread only.
+After a restart clean sessions are unknown until their proxies reconnect, so a group without a session is kept for a
+grace period. Invariant: a group with a session exists and has a record. Loop thread only.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RANGES_MAX = 16_384
 """Ranges of acknowledged offsets in one record; what lies above them is handed out again after a restart."""
 
 Listener = Callable[[str, str], None]
-"""Told the whole filter and the client id of a session that has given a shared subscription up."""
+"""Called with the whole filter and the client id when a session gives a shared subscription up."""
 
 
 class SharedRecord(msgspec.Struct, array_like=True):
@@ -49,7 +49,7 @@ _decode = msgspec.msgpack.Decoder(SharedRecord).decode
 
 
 class SharedGroups:
-    """Whole filter -> group, with who holds it."""
+    """Whole filter -> group, with the sessions subscribed to it."""
 
     def __init__(self, store: LogStore, *, grace_ms: int = 30_000, now_ms: int = 0) -> None:
         self._store = store
@@ -82,17 +82,17 @@ class SharedGroups:
         return self.queues.get(queue_id, {}).values()
 
     def holders(self, name: str) -> int:
-        """How many sessions hold the group."""
+        """How many sessions are subscribed to the group."""
         return len(self._holders.get(name, ()))
 
     def on_release(self, listener: Listener) -> None:
-        """Tell `listener` of every shared subscription given up, while its group is still there."""
+        """Call `listener` for every shared subscription given up, before its group may end."""
         self._listeners.append(listener)
 
     def join(self, name: str, client_id: str, queue_id: int) -> SharedGroup:
         """A session subscribes; a group that is new begins with the queue's next message."""
         group = self._groups.get(name)
-        if group is not None and group.queue_id != queue_id:  # its queue expired while nobody held either
+        if group is not None and group.queue_id != queue_id:  # its queue expired while no session was subscribed
             self._end(name)
             group = None
         if group is None:
@@ -115,8 +115,8 @@ class SharedGroups:
     def pass_noted(self, places: Iterable[tuple[int, int]], own: Container[str]) -> None:
         """After a start: what a session has noted, as (queue id, offset), is not handed out again.
 
-        Of several groups on one queue it is the one among the session's `own` subscriptions; if several are, nobody
-        knows, and the message goes to another member as one of QoS 1 would.
+        Of several groups on one queue it is the one among the session's `own` subscriptions; if several are, it is
+        unknown which, and the message goes to another member as one of QoS 1 would.
         """
         for queue_id, offset in places:
             named = self.queues.get(queue_id, {})
@@ -140,7 +140,7 @@ class SharedGroups:
         return True
 
     def expire(self, now_ms: int) -> int:
-        """End the groups that nobody came back for after a restart; returns how many."""
+        """End the groups that no session returned to after a restart; returns how many."""
         due = [name for name, since in self._idle_since_ms.items() if now_ms - since >= self._grace_ms]
         for name in due:
             self._end(name)
@@ -166,7 +166,7 @@ class SharedGroups:
         del same[name]
         if not same:
             del self.queues[group.queue_id]
-        with suppress(StoreFull):  # deletions are taken on a full disk, but not on one that is beyond even that
+        with suppress(StoreFull):  # even deletions are refused when a full disk has no reserve left
             self._store.append_state([StateChange(state_kinds.SHARED, name.encode(), None)])
 
     @staticmethod

@@ -1,14 +1,17 @@
 """STAGE, COMMIT_BATCH, ABORT_BATCH, LEDGER, CHECK_PUBLISH (9020-9024): the broker's half of an exactly-once sink.
 
-Spark tasks stage rows that nobody sees; the driver commits exactly the attempts that won. A staged row is placed once
-when it arrives, so that a topic that cannot be written to, or a delay that is too long, fails the task and not the
-commit. A repeated STAGE frame may carry the field `first` (rows of this attempt staged before the frame): what is
-there already is then not staged twice. COMMIT_BATCH with `prepare` shows nothing and keeps what it names; with a plan
-it decides the batch for other broker groups too, and every later answer about that batch says the plan that counts.
-Invariant: STAGE and COMMIT_BATCH are answered when what they did is confirmed; a commit also when every topic created
+Spark tasks stage rows that are not visible; the driver commits exactly the attempts that won. A staged row is placed
+once when it arrives, so that a topic that cannot be written to, or a delay that is too long, fails the task and not the
+commit. A repeated STAGE frame may have the field `first` (rows of this attempt staged before the frame): rows that are
+staged already are then not staged twice. COMMIT_BATCH with `prepare` makes nothing visible and keeps the attempts it
+names; with a plan it decides the batch for other broker groups too, and every later answer about that batch has the
+plan that was decided.
+
+CHECK_PUBLISH, with the fields `topic` (as in images) and `sink`, each optional, answers before there are any rows
+whether they would be refused, by the same authorize() with the same resources as STAGE and APPEND_MANY.
+
+Invariant: STAGE and COMMIT_BATCH are answered when their records are confirmed; a commit also when every topic created
 before it has its route. Loop thread only.
-CHECK_PUBLISH, with the fields `topic` (as in images) and `sink`, each optional, says before there is anything whether
-its rows would be refused, by the same authorize() with the same resources as STAGE and APPEND_MANY.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class SinkRequests:
-    """The broker half of an exactly-once sink, request by request."""
+    """The requests of an exactly-once sink."""
 
     def __init__(
         self,
@@ -86,7 +89,7 @@ class SinkRequests:
         }
 
     def stage(self, peer: Peer, command: Command) -> None:
-        """Keep rows of one attempt where no reader sees them; answers how many the attempt has in all."""
+        """Stage rows of one attempt, hidden from readers; answers how many rows the attempt has in all."""
         key = _attempt_key(command)
         authorize_body(self._tools.authorizer, peer, command)
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
@@ -94,7 +97,7 @@ class SinkRequests:
             admit_retained(self._quota, self._tools.metrics, image_views(command.body))
         last, position = self._ledger.last_batch(key.sink)
         if key.batch <= last:
-            # The batch is visible already: nothing may be added, and nothing needs to be.
+            # The batch is visible already: no rows may be added.
             count = sum(image.count for image in image_views(command.body))
             self._tools.answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
             return
@@ -114,7 +117,7 @@ class SinkRequests:
         self._tools.answers.reply_at(end, peer, reply)
 
     def commit_batch(self, peer: Peer, command: Command) -> None:
-        """Make the listed attempts visible, all or nothing; a batch that is committed already is left alone."""
+        """Make the listed attempts visible, all or none; does nothing for a batch that is committed already."""
         request = decode(CommitBatch, command.body)
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         handles = _numbers(request.handles)
@@ -149,7 +152,7 @@ class SinkRequests:
         self._tools.answers.reply_at(end, peer, command.reply())
 
     def ledger(self, peer: Peer, command: Command) -> None:
-        """The last committed batch of a sink, and what of it is at other groups."""
+        """The last committed batch of a sink, and the part of it at other groups."""
         request = decode(Ledger, command.body)
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         last, position = self._ledger.last_batch(request.sink)
@@ -157,7 +160,7 @@ class SinkRequests:
         self._tools.answers.reply_at(position, peer, command.reply(body=encode(state)))
 
     def check_publish(self, peer: Peer, command: Command) -> Command:
-        """Success when all of it is allowed, else NO_PERMISSION with the first thing that is not."""
+        """Success when everything named is allowed, else NO_PERMISSION with the first that is not."""
         if topic := command.fields.get("topic"):
             self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
         if sink := command.fields.get("sink"):
@@ -165,7 +168,7 @@ class SinkRequests:
         return command.reply()
 
     def _run_commit(self, peer: Peer, command: Command, run: CommitRun) -> None:
-        """Append group after group, one per loop turn, and answer when the last one is confirmed."""
+        """Append one group per loop turn, and answer when the last one is confirmed."""
         try:
             if not run.finished:
                 self._commits[run.sink] = run
@@ -193,7 +196,7 @@ class SinkRequests:
 
 
 def _behind(images: list[RecordView], rows: int) -> int:
-    """Where the images begin behind so many rows, which are staged already; they end where an image ends."""
+    """Where the images begin behind the first `rows`, which are staged already; Refused inside an image."""
     at = end = 0
     while rows > 0 and at < len(images):
         rows -= images[at].count
@@ -256,7 +259,7 @@ class SinkFeature(Feature):
         return self._requests.handlers()
 
     def start(self) -> None:
-        """Carry on the commits that a stop interrupted: part of them is visible already."""
+        """Finish the commits that a stop interrupted: part of them is visible already."""
         for run in self.ledger.unfinished():
             try:
                 while not run.finished:

@@ -1,13 +1,13 @@
-"""The ledger of exactly-once sinks: which batch of a sink was committed last, and commits that are half done.
+"""The ledger of exactly-once sinks: the last committed batch of each sink, and commits in progress.
 
 A commit makes exactly the listed attempts visible: their rows are appended again, now to the queues of their topics, as
-one atomic group together with the LEDGER record that says so. A commit larger than `group_bytes_max` becomes several
-groups; each group's LEDGER record says how many rows are done and with which attempts, so that after kill -9 the commit
-goes on where it stopped, with the attempts it began with, whatever a repeated request lists.
+one atomic group together with its LEDGER record. A commit larger than `group_bytes_max` becomes several groups; each
+group's LEDGER record has the number of rows done and the attempts, so that after kill -9 the commit continues where it
+stopped, with the attempts it began with, whatever a repeated request lists.
 
-A batch that is staged at several broker groups is decided by its commit at one of them, the sink's home. The plan,
-what is to be committed at the others, is part of the home's LEDGER record, so that whoever comes after a dead driver
-finishes the very same batch; the others have `prepared` it before, which keeps their attempts from expiry and abort.
+A batch that is staged at several broker groups is decided by its commit at one of them, the sink's home. The plan, what
+is to be committed at the others, is part of the home's LEDGER record, so that the successor of a dead driver finishes
+the same batch; the others have `prepared` it before, which keeps their attempts from expiry and abort.
 
 ```
 LEDGER   key = sink   value = msgpack array [last batch, null | open, plan, [[batch, handles]... prepared]]
@@ -42,21 +42,21 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
 NO_BATCH, MAX_BATCH = -1, 2**63 - 1
-"""Last batch of a sink that never committed, and one that none is above."""
+"""Last batch of a sink that never committed, and the highest possible batch."""
 
 Handle = tuple[int, int, int]
 """(partition, attempt, number of rows)."""
 
 
 Plan = list[tuple[str, list[Handle]]]
-"""What of a batch is at other broker groups: (group, handles)."""
+"""The part of a batch at other broker groups: (group, handles)."""
 
 PREPARED_MAX = 64
-"""Prepared lists of attempts one sink may have here; drivers that die between two steps leave one each."""
+"""Prepared lists of attempts one sink may have; each driver that dies between two steps leaves one."""
 
 
 class OpenCommit(msgspec.Struct, array_like=True):
-    """A commit of which some groups are in the log and some are not."""
+    """A commit with some of its groups in the log."""
 
     batch: int
     handles: list[Handle]
@@ -75,7 +75,7 @@ class LedgerRecord(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True)
 class CommitRun:
-    """A commit at work; `position` is what its answer must wait for."""
+    """A commit in progress; its answer waits for `position`."""
 
     sink: str
     batch: int
@@ -104,16 +104,16 @@ class SinkLedger:
                 self._keep(bytes(key).decode(), batch, handles)
 
     def last_batch(self, sink: str) -> tuple[int, int]:
-        """(last committed batch or -1, log position an answer that shows it waits for)."""
+        """(last committed batch or -1, log position that an answer showing it waits for)."""
         record, position = self._record(sink)
         return record.last_batch, position
 
     def plan(self, sink: str) -> Plan:
-        """What of the last committed batch is at other broker groups."""
+        """The part of the last committed batch at other broker groups."""
         return self._record(sink)[0].plan
 
     def prepare(self, sink: str, batch: int, handles: Sequence[Handle]) -> int:
-        """Check attempts and keep them for a commit that may be long in coming; returns where that is in the log.
+        """Check attempts and keep them for a commit that may come late; returns the log position of that record.
 
         Raises:
             Refused: an attempt is not staged or incomplete, or too much is prepared for this sink.
@@ -144,7 +144,7 @@ class SinkLedger:
     def begin(self, sink: str, batch: int, handles: Sequence[Handle], plan: Plan | None = None) -> CommitRun | None:
         """Check a commit and begin it; None when the batch is committed already.
 
-        `plan`: what of the batch is at other broker groups, which this commit decides too.
+        `plan`: the part of the batch at other broker groups, which this commit decides too.
 
         Raises:
             Refused: an attempt is not staged or incomplete, another batch of the sink is half committed, or other
@@ -162,11 +162,11 @@ class SinkLedger:
             return self._resumed(sink, record.open)
         prepared = [one for its, one in record.prepared if its == batch]
         if prepared and list(handles) not in prepared:
-            # Another group may have decided this batch: what it decided is among these, and nothing else may follow.
+            # Another group may have decided this batch: its decision is among these, and only that may be committed.
             raise Refused(
                 ResponseCode.ILLEGAL_OPERATION,
-                f"batch {batch} of sink {sink!r} was prepared here for a commit at another broker group, which has to "
-                "be there to say whether it was decided",
+                f"batch {batch} of sink {sink!r} was prepared here for a commit at another broker group; that group "
+                "must be reachable to answer whether it was decided",
             )
         for handle in handles:
             self._check(sink, batch, handle)
@@ -203,7 +203,7 @@ class SinkLedger:
         return self._stages.abort(sink, batch)
 
     def forget(self, sink: str) -> int:
-        """End a sink that will not commit again: its ledger and what is staged for it go; returns where that ends.
+        """Remove a sink that will not commit again, with its ledger and staged rows; returns the position to wait for.
 
         Raises:
             Refused: a commit of it has begun and is not finished.
@@ -217,7 +217,7 @@ class SinkLedger:
         return self._store.append_state([StateChange(state_kinds.LEDGER, sink.encode(), None)])
 
     def expire(self, now_ms: int) -> int:
-        """Drop the attempts that nobody committed in time; returns how many."""
+        """Drop the attempts that were not committed in time; returns how many."""
         return self._stages.expire(now_ms)
 
     def _record(self, sink: str) -> tuple[LedgerRecord, int]:
@@ -249,10 +249,10 @@ class SinkLedger:
         if oldest > 0:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} is beyond the log's retention: rows were deleted")
         if confirmed != count:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle says {count}")
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{what} has {confirmed} rows, its handle has {count}")
 
     def _next_group(self, run: CommitRun) -> Placed:
-        """The messages of the next group: rows from where the commit stands, up to `group_bytes_max`."""
+        """The messages of the next group: the rows that follow those done, up to `group_bytes_max`."""
         parts: list[Placed] = []
         room = self._group_bytes_max
         taken = first = 0
@@ -272,11 +272,11 @@ class SinkLedger:
         return together(parts)
 
     def _shown(self, key: AttemptKey, start: int, count: int, room: int) -> tuple[Placed, int]:
-        """Rows of an attempt from `start` as messages with their queues, at least one, and the bytes they were."""
+        """Rows of an attempt from `start` as messages with their queues, at least one, and their size when staged."""
         found = self._stages.find(key)
         if found is None:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is gone although its commit has begun")
-        with suppress(UnreadableOffsets):  # the careful way says what is wrong
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is missing although its commit has begun")
+        with suppress(UnreadableOffsets):  # the slower way below names the error
             rows = self._store.reading.read_range(found.queue_id, start, count - start, room, count)
             images = hot.core.shown(rows.blob, rows.starts)
             if images and rows.first_offset == start:
@@ -286,8 +286,8 @@ class SinkLedger:
         return self._placement.placed(images), sum(map(len, records))
 
     def _read(self, key: AttemptKey, found: Attempt, start: int, count: int, room: int) -> list[memoryview]:
-        """Staged rows of an attempt from `start`, at least one, as far as `room` bytes reach."""
+        """Staged rows of an attempt from `start`, at least one, up to `room` bytes."""
         result = self._store.reading.read(found.queue_id, start, count - start, room, end_offset=count)
         if not result.records or result.first_offset != start:
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are gone")
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, f"rows of {key} are missing")
         return result.records

@@ -1,11 +1,10 @@
 """Staged attempts of sinks: rows that a Spark task has written but its batch has not committed.
 
 Each attempt is a hidden queue of the log, named `0x01 stage 0x00 sink 0x00 batch 0x00 partition 0x00 attempt`; its
-records carry the STAGED flag and are dispatched to that queue alone, so no reader of any topic can see them. What the
-record needs to be placed later is kept in its producer_seq field, see `remoting.protocol.records.staged`. A staged
-batch stays a batch, so the hidden queue counts messages as the queues of its topic will.
-Because attempts are ordinary queues they survive kill -9 without a table of their own.
-Invariant: a hidden queue id is never answered by a pull. Loop thread only.
+records carry the STAGED flag and are dispatched to that queue alone, so no reader of any topic can see them. The
+record's producer_seq has what is needed to place it later, see `remoting.protocol.records.staged`. A staged batch stays
+a batch, so the hidden queue counts messages as the queues of its topic will. Because attempts are ordinary queues they
+survive kill -9 without a table of their own. Invariant: no pull reads a hidden queue. Loop thread only.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
 STAGE_PREFIX = b"\x01stage\x00"
 SINK_NAME_BYTES_MAX = 255
 KEPT_EXPIRY_FACTOR = 7
-"""What is prepared for a commit is kept so many times as long as other staged rows: it may be decided already."""
+"""Rows prepared for a commit are kept this many times longer than others: it may be decided already."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptKey:
-    """What names one attempt."""
+    """The identity of one attempt."""
 
     sink: str
     batch: int
@@ -58,14 +57,14 @@ def parse_queue_name(name: bytes) -> AttemptKey:
 def check_sink(sink: str) -> None:
     """Refused when a sink's name cannot be part of a queue name."""
     if not sink or "\x00" in sink or len(sink.encode()) > SINK_NAME_BYTES_MAX:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"sink name {sink!r} is empty, too long, or holds a zero byte")
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"sink name {sink!r} is empty, too long, or has a zero byte")
 
 
 class Stages:
     """All staged attempts and their hidden queues."""
 
     def __init__(self, store: LogStore, hidden: set[int], *, expiry_ms: int, attempts_max: int, now_ms: int) -> None:
-        """`hidden`: queues no reader gets an answer for; those of the attempts are added while they are there."""
+        """`hidden`: queues that readers never see; those of the attempts are added while they exist."""
         self._store = store
         self._expiry_ms = expiry_ms
         self._attempts_max = attempts_max
@@ -82,7 +81,7 @@ class Stages:
         return len(self._attempts)
 
     def find(self, key: AttemptKey) -> Attempt | None:
-        """The attempt, or None when nothing was staged under that name (or it is gone)."""
+        """The attempt, or None when nothing is staged under that key."""
         return self._attempts.get(key)
 
     def staged(self, key: AttemptKey) -> int:
@@ -113,14 +112,14 @@ class Stages:
         return self._delete([key for key in found if not self._attempts[key].kept])
 
     def expire(self, now_ms: int) -> int:
-        """Delete the attempts nobody wrote to for `expiry_ms`, prepared ones far later; returns how many."""
+        """Delete the attempts not written to for `expiry_ms`, prepared ones later; returns how many."""
         stale = [key for key, item in self._attempts.items() if now_ms - item.seen_ms >= self._expiry_of(item)]
         count = self._delete(stale)
         self.expired += count
         return count
 
     def keep(self, key: AttemptKey) -> None:
-        """Keep an attempt for the commit it is prepared for."""
+        """Keep an attempt for a prepared commit."""
         attempt = self._attempts.get(key)
         if attempt is not None:
             attempt.kept = True

@@ -1,10 +1,10 @@
 """Which queues a message belongs to: (parent queue, exact-topic light queue, wildcard light queues...).
 
-The answer for an MQTT topic is cached; a hit is one dict look-up. The cache is invalidated precisely: when a wildcard
-filter comes or goes, exactly the cached topics that the filter matches are dropped (a topic tree over the cached names
+The queues of an MQTT topic are cached; a hit is one dict look-up. The cache is invalidated precisely: when a wildcard
+filter is added or removed, exactly the cached topics that it matches are dropped (a topic tree over the cached names
 finds them), and when a parent topic changes, the cached topics below it.
 
-Invariant: a cached answer always equals what an uncached computation would return now. Loop thread only.
+Invariant: a cached result always equals what an uncached computation would return now. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
 SERVER_TOPICS = b"$SYS/"
-"""What a proxy serves itself; a message there would pose as the server's word, but for the state of a bridge."""
+"""Topics that a proxy serves itself; messages of clients there are refused, except the state of a bridge."""
 SERVER_QUEUES = names.light_queue_name(SERVER_TOPICS)
 SLASH = names.escape(b"/")
 LIGHT_QUEUES_PER_MESSAGE_MAX = 1_024
-"""A RocketMQ sender may name at most so many light queues for one message; more are refused, never cut."""
+"""Light queues a RocketMQ sender may name for one message; more are refused."""
 
 
 class Dispatcher:
@@ -52,7 +52,7 @@ class Dispatcher:
         self._auto_create = auto_create
         self._cache: dict[bytes, tuple[int, ...]] = {}
         self.cached: Mapping[bytes, tuple[int, ...]] = self._cache
-        """The answers at hand, for hot loops; everything else asks `mqtt`."""
+        """The cached queues, for hot loops; other callers use `mqtt`."""
         self._tree: TopicTree[None] = TopicTree()
         self.misses = 0
         self.invalidations = 0

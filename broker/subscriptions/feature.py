@@ -1,4 +1,4 @@
-"""Subscriptions as one feature: wildcard filters with their queues, who wants a queue, and who is told that it grew."""
+"""Subscriptions as one feature: wildcard filters with their queues, subscribers by queue, and followers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SubscriptionFeature(Feature):
-    """Which queues a message is delivered through, and who follows them."""
+    """The queues a message is delivered through, and their followers."""
 
     def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
         config, limits, store = tools.config, tools.config.limits, tools.store

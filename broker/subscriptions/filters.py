@@ -36,7 +36,7 @@ _QUEUE_ID = struct.Struct("<I")
 
 
 class Filters:
-    """Wildcard filters, their queue ids and how many subscriptions hold them."""
+    """Wildcard filters, their queue ids and the number of subscriptions to each."""
 
     def __init__(self, store: LogStore, *, expiry_ms: int, filters_max: int, now_ms: int) -> None:
         self._store = store
@@ -59,7 +59,7 @@ class Filters:
         return len(self._queue_ids)
 
     def on_change(self, listener: Callable[[bytes], None]) -> None:
-        """Call `listener(filter)` after a filter has come or gone."""
+        """Call `listener(filter)` after a filter was added or removed."""
         self._listeners.append(listener)
 
     def match(self, topic: bytes) -> list[int]:
@@ -71,7 +71,7 @@ class Filters:
         return self._queue_ids.get(topic_filter)
 
     def holders(self, topic_filter: bytes) -> int:
-        """Number of subscriptions that hold the filter now."""
+        """Number of subscriptions to the filter now."""
         return self._holders.get(topic_filter, 0)
 
     def acquire(self, topic_filter: bytes) -> int:
@@ -98,7 +98,7 @@ class Filters:
         self._idle_since_ms[topic_filter] = now_ms
 
     def expire(self, now_ms: int) -> int:
-        """Delete the queues nobody has held for `expiry_ms`; returns how many went."""
+        """Delete the queues without a subscription for `expiry_ms`; returns how many."""
         due = [name for name, since in self._idle_since_ms.items() if now_ms - since >= self._expiry_ms]
         if not due:
             return 0
@@ -129,7 +129,7 @@ class Filters:
 
 
 NO_LOCAL = 1
-"""Bit of a subscription's options: not what its own client publishes."""
+"""Bit of a subscription's options: no messages published by its own client."""
 
 
 class Subscribers:
@@ -162,10 +162,10 @@ class Subscribers:
         self._forget(client_id, queue_id, options)
 
     def want(self, image: RecordView, queues: tuple[int, ...]) -> bool:
-        """Whether somebody has subscribed to the topic of a placed message.
+        """Whether there is a subscriber to the topic of a placed message.
 
-        Only of MQTT messages that go out at once is it known that nobody has. Who wants a delayed one is seen when it
-        is due; until then it is staged, without the flag.
+        Only for MQTT messages that go out at once can the answer be False. The subscribers of a delayed message are
+        determined when it is due; until then it is staged, without the flag.
         """
         if not image.flags & FLAG_MQTT:
             return True
@@ -175,7 +175,7 @@ class Subscribers:
         return any(self._wants(queue_id, image) for queue_id in found)
 
     def _wants(self, queue_id: int, image: RecordView) -> bool:
-        """A client has a queue once at most with No Local: shared subscriptions cannot have it."""
+        """Whether a queue has a subscriber other than a sender with No Local, which a client has there at most once."""
         not_own = self._not_own.get(queue_id)
         if not_own is None or self._counts[queue_id] > 1:
             return True

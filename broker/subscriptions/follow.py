@@ -1,13 +1,12 @@
-"""FOLLOW (9002) and NOTIFY (9003): tell each proxy which of the queues it follows have news.
+"""FOLLOW (9002) and NOTIFY (9003): notify each proxy of the growth of the queues it follows.
 
 A proxy registers the queues it has subscribers for; when the confirm position moves, every proxy concerned gets one
-one-way NOTIFY with (queue id, confirmed end) of all its queues that moved. A proxy that asked for it (field `records`)
-gets the small records just confirmed with it, straight from memory, and need not pull them; it takes from them
-what it can use, pulling stays the way to everything else. One that asked for `all` and may see all, on this machine,
-gets them as they were written, because there it costs less to send a record too many than to choose. A proxy whose
-output is full is not sent more; the ids of its queues are kept and sent when there is room, so a slow proxy costs a
-set, not a buffer.
-Invariant: a follower eventually hears the last end of each queue it follows. Loop thread only.
+one-way NOTIFY with (queue id, confirmed end) of all its queues that have grown. A proxy that requests it (field
+`records`) gets the small records just confirmed in the same frame, straight from memory, and need not pull them; all
+others are pulled. A proxy on this machine that requests `all` and may read everything gets them as they were written,
+because sending a record too many costs less there than choosing. A proxy whose output is full is sent nothing; the ids
+of its queues are kept and sent when there is room, so a slow proxy costs a set, not a buffer.
+Invariant: a follower is eventually notified of the last end of each queue it follows. Loop thread only.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ PUSHED_BYTES_MAX = 64 * 1024
 WHOLE_BYTES_MAX = 1024 * 1024
 """The same for a proxy that gets the records as they were written."""
 RECORDS_FIELD = "records"
-"""Field of FOLLOW: "1" asks for records in NOTIFY, "all" lets records of other queues be among them."""
+"""Field of FOLLOW: "1" requests records in NOTIFY, "all" allows records of other queues among them."""
 RETRY_SECONDS = 0.02
-"""How soon a follower whose output was full is tried again."""
+"""Pause before a follower whose output was full is tried again."""
 
 
 class _Follower:
@@ -47,7 +46,7 @@ class _Follower:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.alone: tuple[_Follower, ...] = (self,)
-        """The followers of a queue that nobody else follows: one object for all of them."""
+        """The followers of a queue that only this one follows: one object for all such queues."""
         self.pending: set[int] = set()
         self.wants_records = False
         """Whether records are chosen for it, one by one."""
@@ -72,7 +71,7 @@ class _Follower:
 
 
 class Followers:
-    """Who follows what; one NOTIFY per follower and move of the confirm position."""
+    """Followers by queue; one NOTIFY per follower and move of the confirm position."""
 
     def __init__(
         self, store: LogStore, authorizer: Authorizer, visible: VisibleQueues, hidden: Collection[int]

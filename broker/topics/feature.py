@@ -1,6 +1,6 @@
-"""Topics as one feature: their table, their queues and who may see them, how long each keeps its messages.
+"""Topics as one feature: their table, their queues and which readers see, how long each keeps its messages.
 
-TOPIC_LIST (9030) is what the command line shows of them, as JSON for people and programs:
+TOPIC_LIST (9030) answers as JSON, for the command line:
 `{"broker":..,"topics":[{"topic":..,"type":"SimpleCQ","queues":[..],"messages":9}]}`, a queue being
 `{"queue":0,"id":1,"min":0,"max":9}`. Loop thread only.
 """
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     from broker.topics.publication import Publication
 
 COUNTED_TOPICS_MAX = 1_000
-"""With more topics the messages in them are not counted for the status: that would hold up everything else."""
+"""With more topics the status does not count the messages in them: that would block the loop."""
 
 
 class TopicFeature(Feature):
-    """Everything a broker knows of its topics."""
+    """The topics of a broker."""
 
     def __init__(self, tools: RequestTools, publication: Publication) -> None:
-        """`publication`: which topics the controllers have still to learn; answers wait for it."""
+        """`publication`: topics that the controllers do not have yet; answers wait for it."""
         self.publication = publication
         self.table = Topics(tools.store, topics_max=tools.config.limits.topics_max)
         self.retention = TopicRetention(tools.store, self.table)
         self.queues = ClientQueues(tools.store, self.table)
         self.hidden: set[int] = set()
-        """Queues no reader gets an answer for; other features add theirs."""
+        """Queues that readers never see; other features add theirs."""
         self.visible = VisibleQueues(tools.store, self.table, self.hidden)
         self._store = tools.store
         self._authorizer, self._answers, self._config = tools.authorizer, tools.answers, tools.config
@@ -62,7 +62,7 @@ class TopicFeature(Feature):
         self._answers.reply_at(position, peer, command.reply(body=msgspec.json.encode(body)))
 
     def status(self) -> dict[str, int]:
-        """How many topics there are and, unless there are too many, how many messages they hold."""
+        """How many topics there are and, unless there are too many, how many messages are in them."""
         numbers = {"topics": len(self.table)}
         if len(self.table) <= COUNTED_TOPICS_MAX:
             bounds = self._store.reading.bounds

@@ -1,12 +1,12 @@
-"""Which topics the controllers do not know yet, and the answers that wait until they do.
+"""Topics that the controllers do not have yet, and the answers that wait until they do.
 
-An answer that makes a topic known to its sender (a send, 17, 34, 200) waits until every controller within reach has
-acknowledged the topic's registration, so that a route query that follows it succeeds. Controllers that cannot be
-reached are not waited for, and one that does not answer within `wait_ms` is left out until it answers again: messages
-are taken although every controller is dead. Topics that were acknowledged without that are counted, by reason.
+An answer that announces a topic to its sender (a send, 17, 34, 200) waits until every reachable controller has
+acknowledged the topic's registration, so that a route query that follows it succeeds. Unreachable controllers are not
+waited for, and one that does not answer within `wait_ms` is left out until it answers again: messages are stored even
+with every controller down. Topics announced without that acknowledgement are counted, by reason.
 
 Invariants: every callback is called once; a topic that no answer has to wait for is not in `pending`, so the usual
-question costs one look into an empty dict. Loop thread only.
+check costs one look-up in an empty dict. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Then = Callable[[], None]
 
 @dataclass(slots=True)
 class Unpublished:
-    """One changed topic that some controllers have still to acknowledge."""
+    """A changed topic that some controllers have not acknowledged yet."""
 
     version: int
     links: set[str]
@@ -36,23 +36,23 @@ class Publication:
     """Topics on their way to the controllers; `link` is a controller's address."""
 
     def __init__(self, *, wait_ms: int, missed: Callable[[str, int], None]) -> None:
-        """`missed(reason, topics)` is told of topics that are acknowledged before every controller has them."""
+        """`missed(reason, topics)` is called for topics that are announced before every controller has them."""
         self.pending: dict[str, Unpublished] = {}
         self._wait_s = wait_ms / 1_000
         self._missed = missed
         self._links: dict[str, bool] = {}
 
     def watch(self, link: str) -> None:
-        """There is such a controller, and it is waited for until it turns out to be out of reach."""
+        """Add a controller; it is waited for until it is unreachable."""
         if self._wait_s:
             self._links[link] = True
 
     def unreachable(self, link: str) -> None:
-        """Do not wait for this controller any more; it gets everything when it comes back."""
+        """Stop waiting for this controller; it gets everything when it is reachable again."""
         self._give_up([link], UNREACHABLE)
 
     def changed(self, name: str, version: int) -> None:
-        """A topic was created or changed; `version` is that of the topic table with it."""
+        """A topic was created or changed; `version` is that of the topic table afterwards."""
         if not self._links:
             return
         links = {link for link, awaited in self._links.items() if awaited}
@@ -77,11 +77,11 @@ class Publication:
         self._release(versions)
 
     def when_published(self, names: Iterable[str], then: Then) -> None:
-        """Call `then` when no controller within reach lacks any of the topics; at once when none does."""
+        """Call `then` when every reachable controller has the topics; at once when they have."""
         for name in names:
             entry = self.pending.get(name)
             if entry is not None:
-                # The rest is asked for then: names that are published by that time cost nothing.
+                # The other names are checked then; most are published by that time.
                 entry.waiting.append(partial(self.when_published, tuple(names), then))
                 if entry.timer is None:
                     loop = asyncio.get_running_loop()
@@ -90,7 +90,7 @@ class Publication:
         then()
 
     def stop(self) -> None:
-        """Release everybody: nothing is registered any more."""
+        """Release all waiting answers: nothing is registered any more."""
         self._links.clear()
         for entry in self.pending.values():
             entry.links.clear()
@@ -116,7 +116,7 @@ class Publication:
         self._release(touched)
 
     def _release(self, names: Iterable[str]) -> None:
-        """Let go of those that no controller lacks any more."""
+        """Call back for the topics that no controller lacks any more."""
         for name in list(names):
             entry = self.pending.get(name)
             if entry is None or entry.links:

@@ -1,9 +1,9 @@
-"""Which queues keep how much: a topic's attributes `retention.ms` and `retention.bytes` as a group of store queues.
+"""How much each topic keeps: its attributes `retention.ms` and `retention.bytes` as a group of store queues.
 
 A group is named by its topic. Its messages are counted in the parent queues; the light queues of MQTT topics whose
 first level is stored in this topic follow it, filters such as `plant/#` included. A filter that begins with a wildcard
 spans topics and keeps the log's retention. A topic that loses its attributes, or is deleted, expires with the log
-again; what it had hidden stays hidden.
+again; what had expired before stays hidden.
 
 Invariant: every queue of a topic with attributes is in its group before the first message goes there. Loop thread only.
 """
@@ -52,13 +52,13 @@ class TopicRetention:
             self._join(name)
 
     def _join(self, name: bytes) -> None:
-        """Let every queue of a topic that there is belong to its group."""
+        """Add every existing queue of a topic to its group."""
         groups = self._store.groups
         groups.join(name, self._topics.queue_ids(name.decode()))
         groups.join(name, light_queues(self._store, name))
 
     def _queue_added(self, queue_name: bytes, value: bytes | None, _position: int) -> None:
-        """Let a new light queue follow its topic."""
+        """Add a new light queue to the group of its topic."""
         rules = self._store.groups.rules
         if value is None or not rules or not queue_name.startswith(names.LMQ_PREFIX):
             return
@@ -68,7 +68,7 @@ class TopicRetention:
 
 
 def rule_of(config: TopicSettings, queues: tuple[int, ...]) -> GroupRule | None:
-    """What a topic's attributes say, None when they leave everything to the log."""
+    """The rule in a topic's attributes; None when they set neither time nor size."""
     age_ms, size_bytes = config.attributes.get(RETENTION_MS), config.attributes.get(RETENTION_BYTES)
     if age_ms is None and size_bytes is None:
         return None
@@ -90,7 +90,7 @@ def light_queues(store: LogStore, topic: bytes) -> list[int]:
     queues = store.state.queues
     if topic == b"%":
         return queues.ids_with_prefix(names.LMQ_PREFIX + _SLASH)
-    if bar and head:  # a shortened level: only the whole name tells
+    if bar and head:  # a shortened level: only the whole name is unique
         found = queues.ids_with_prefix(names.LMQ_PREFIX + head)
         return [queue for queue in found if topic_of(queues.name(queue) or b"") == topic]
     level = names.LMQ_PREFIX + (reserved if bar else topic)

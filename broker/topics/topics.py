@@ -1,4 +1,4 @@
-"""Topic table: name -> number of queues, permission, attributes; the ids of a topic's queues, and who may see them.
+"""Topic table: name -> number of queues, permission, attributes; the ids of a topic's queues, and which are visible.
 
 A parent topic has N ordinary queues. Each is a store queue named `topic \\x00 index`; a zero byte cannot occur in a
 topic name, so these names never collide with light queues. The configuration is one JSON document per topic (RocketMQ's
@@ -9,7 +9,7 @@ value`.
 
 `ClientQueues`: RocketMQ's clients name a queue by (topic, queue id): a parent queue, or a light queue by its name. A
 topic that begins with %LMQ% is a light queue's own name and has the single queue 0; such a queue need not exist yet.
-`VisibleQueues`: staged rows, waiting messages and queues that do not exist look alike: nothing is there.
+`VisibleQueues`: queues of staged rows, of waiting messages and queues that do not exist are answered alike: no queue.
 
 Invariants: the TOPIC record is written after the records that create its queues, so a topic that is durable has all its
 queues. Queues are only ever added; lowering a queue count hides the surplus from producers, never from readers. A kept
@@ -45,7 +45,7 @@ NUMBER_DIGITS_MAX = 18
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """One attribute: the rule its value must keep, the sentence for one that does not, whether it may change later."""
+    """One attribute: the rule for its value, the text for a value that breaks it, whether it is fixed at creation."""
 
     accepts: Callable[[str], bool]
     needed: str
@@ -66,7 +66,7 @@ ATTRIBUTES: dict[str, Attribute] = {
     RETENTION_BYTES: Attribute(_number, "a number of bytes, 0 without a limit"),
     "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "MIXED"),
 }
-"""Every attribute a topic of this broker can have; an unknown one is refused, because it would be a promise."""
+"""Every attribute a topic can have; an unknown one is refused, because it would have no effect."""
 
 
 def parse_changes(text: str) -> dict[str, str | None]:
@@ -153,7 +153,7 @@ def queue_name(topic: str, index: int) -> bytes:
 
 
 class Topics:
-    """Door to the topic table; creates topics and their queues."""
+    """The topic table; creates topics and their queues."""
 
     def __init__(self, store: LogStore, *, topics_max: int) -> None:
         self._store = store
@@ -185,7 +185,7 @@ class Topics:
         return config
 
     def position(self, name: str) -> int:
-        """Log position behind which the topic's creation is durable (what a reply that shows it waits for)."""
+        """Log position that a reply showing the topic waits for: below it its creation is durable."""
         return self._positions.get(name, 0)
 
     def queue_ids(self, name: str) -> tuple[int, ...]:
@@ -267,14 +267,14 @@ def is_light(topic: str) -> bool:
 
 
 class ClientQueues:
-    """Finds the queues that RocketMQ's clients name."""
+    """Queues as RocketMQ's clients name them."""
 
     def __init__(self, store: LogStore, topics: Topics) -> None:
         self._store = store
         self._topics = topics
 
     def find(self, topic: str, index: int) -> int | None:
-        """Store queue id; None for a light queue that no message has reached yet.
+        """Store queue id; None for a light queue without a message so far.
 
         Raises:
             Refused: TOPIC_NOT_EXIST, INVALID_PARAMETER for a queue number out of range.
@@ -295,7 +295,7 @@ class ClientQueues:
 
 
 class VisibleQueues:
-    """Every queue but those in `hidden`, which others keep."""
+    """Every queue except those in `hidden`, which other features keep."""
 
     def __init__(self, store: LogStore, topics: Topics, hidden: Collection[int]) -> None:
         self._store = store
@@ -303,7 +303,7 @@ class VisibleQueues:
         self._hidden = hidden
 
     def hidden(self, queue_id: int) -> bool:
-        """True for queue ids no reader gets an answer for: staged rows, and ids that do not exist."""
+        """True for queue ids that readers never see: staged rows, and ids that do not exist."""
         if queue_id in self._hidden:
             return True
         try:
@@ -317,7 +317,7 @@ class VisibleQueues:
         return 0 if self.hidden(queue_id) else self._store.reading.bounds(queue_id)[1]
 
     def title(self, queue_id: int) -> str:
-        """The resource a queue is, for authorisation; empty for one that nobody may see."""
+        """The resource of a queue, for authorisation; empty for a hidden one."""
         owner = self._topics.owner(queue_id)
         if owner is not None:
             return of_topic(owner[0])

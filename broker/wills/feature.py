@@ -2,10 +2,10 @@
 
     due -> WILL_DUE to one proxy -> WILL_VERDICT -> message and removal in one append -> the proxy's reply
 
-Proxies say with WILL_WATCH that they judge. The proxy whose client it was is asked first, because what that client
-published before is on its way through it; without an answer in `will_verdict_ms` the next one is. While no proxy is
-there, or the disk is full, a will stays due. A denied or impossible will is counted and logged; nobody is left to hear.
-Invariant: no will is published without a verdict, none twice. Loop thread only.
+A proxy registers with WILL_WATCH as a judge of wills. The proxy of the will's client is the first to get WILL_DUE,
+because it may still be sending what that client published before; without a verdict in `will_verdict_ms` the next proxy
+is tried. While there is no proxy, or the disk is full, a will stays due. A denied or impossible will is counted and
+logged. Invariant: no will is published without a verdict, none twice. Loop thread only.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
 
 ASKED_PER_RUN_MAX = 1_024
-"""Wills handed to proxies at once; the others follow a moment later, so that many at a time hold up nobody."""
+"""Wills sent to proxies in one run; the others follow after `RUN_PAUSE_MS`, so that many do not block the loop."""
 RUN_PAUSE_MS = 10
 
 
 class WillRoom:
-    """Asks proxies about wills that are due."""
+    """Sends wills that are due to proxies for a verdict."""
 
     def __init__(self, wills: Wills, clock: Clock, *, verdict_ms: int) -> None:
-        """`verdict_ms`: how long a proxy may take before another one is asked."""
+        """`verdict_ms`: how long a proxy may take before another one is tried."""
         self._wills = wills
         self._clock = clock
         self._verdict_ms = verdict_ms
@@ -52,14 +52,14 @@ class WillRoom:
         self._timer_ms = 0
 
     def watch(self, peer: Peer) -> None:
-        """A proxy judges from now on, until its connection ends."""
+        """Register a proxy as a judge until its connection ends."""
         if peer not in self._judges:
             self._judges[peer] = None
             peer.on_close(lambda _reason: self._judges.pop(peer, None))
             self.run()
 
     def run(self) -> None:
-        """Ask about what is due now, and come back when something else will be."""
+        """Request verdicts for the wills that are due now, and run again when the next one is."""
         wills = self._wills
         if wills.next_due_ms() is None or not self._judges:
             return
@@ -76,7 +76,7 @@ class WillRoom:
     def _ask(self, will: StoredWill) -> None:
         spec = will.record().spec
         judge = will.proxy if will.proxy in self._judges else next(iter(self._judges))
-        will.proxy = None  # who does not answer is not the first to be asked again
+        will.proxy = None  # a proxy that does not answer is not tried first again
         self._judges[judge] = self._judges.pop(judge)
         body = encode(WillDue(will.client_id, will.epoch, spec.topic, spec.qos, spec.retain, spec.author))
         judge.send(Command(Code.WILL_DUE, flag=FLAG_ONEWAY, body=body))
@@ -94,7 +94,7 @@ class WillRoom:
         self.run()
 
     def stop(self) -> None:
-        """Ask nobody any more."""
+        """Send nothing more."""
         self._judges.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -102,7 +102,7 @@ class WillRoom:
 
 
 class WillRequests:
-    """What proxies send about wills: that they judge them, and each verdict."""
+    """Requests of proxies: registration as a judge, and verdicts."""
 
     def __init__(
         self, tools: RequestTools, *, wills: Wills, will_room: WillRoom, appender: Appender, placement: Placement
@@ -121,13 +121,13 @@ class WillRequests:
         }
 
     def will_watch(self, peer: Peer, command: Command) -> Command:
-        """A proxy says that it judges wills."""
+        """WILL_WATCH: register a proxy as a judge of wills."""
         self._tools.authorizer.authorize(peer, command, SESSION, "wills")
         self._will_room.watch(peer)
         return command.reply()
 
     def will_verdict(self, peer: Peer, command: Command) -> None:
-        """Publish or drop a will; a verdict about one that is gone changes nothing."""
+        """WILL_VERDICT: publish or drop a will; a verdict about one that no longer exists changes nothing."""
         verdict = decode(WillVerdict, command.body)
         self._tools.authorizer.authorize(peer, command, SESSION, verdict.client_id)
         will = self._wills.get(verdict.client_id, verdict.epoch)
@@ -167,7 +167,7 @@ class WillRequests:
         self._tools.log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
 
     def _message(self, will: StoredWill) -> Placed:
-        """The will as a publish of its client, placed. Raises Refused or LocalMisuse when it can be none."""
+        """The will as a placed publish of its client. Raises Refused or LocalMisuse when that is not possible."""
         spec = will.record().spec
         image = encode_image(
             flags=spec.qos | FLAG_MQTT | (FLAG_RETAIN if spec.retain else 0),
@@ -192,11 +192,11 @@ class WillFeature(Feature):
         return self._requests.handlers()
 
     def stop(self) -> None:
-        """Ask no proxy any more."""
+        """Send wills to no proxy any more."""
         self.room.stop()
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Ask about wills that became due with the end of their sessions."""
+        """Request verdicts for wills that became due with the end of their sessions."""
         del now_ms
         self.room.run()
         return {}

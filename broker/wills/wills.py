@@ -1,18 +1,18 @@
-"""Wills: what each connection left to be published should it end without taking its leave.
+"""Wills: the message of each connection that is published if it ends without a normal DISCONNECT.
 
-    HELD --closed without leave, or its proxy is lost--> WAITING --delay over, or the session ends--> DUE --> gone
-      |                                                     |                                          (published with
-      +--took its leave: gone                               +--the session connected again: gone        its removal)
+    HELD --closed abnormally, or proxy lost--> WAITING --delay over, or the session ends--> DUE --> removed
+      |                                           |                                          (in one group
+      +--normal DISCONNECT: removed               +--the session connected again: removed     with its message)
 
 ```
 WILL   key = client id, 0x00, epoch of the connection u64 LE     value = msgpack array of WillRecord
 ```
 Rules (MQTT 5 §3.1.2.5, §3.1.3.2.2, §3.14.2.1): the delay counts from the loss of the connection and ends at the latest
-with the session; a session that continues within it cancels the will, one that begins anew does not. A proxy that is
-lost gets `grace_ms` to come back, and so does every connection when the broker starts: the proxy's next SESSION_OPEN
-names the epoch it continues, and the will is held again under the new one. A proxy that did not get the answer names
-the same epoch once more, so a will is found by the epoch it was continued from too. A will that is gone is not held
-again, so it is published at most once; it is gone with its message in one group, so it is published at least once.
+with the session; a session that continues within it cancels the will, one that starts clean does not. A lost proxy has
+`grace_ms` to reconnect, and so has every connection when the broker starts: the proxy's next SESSION_OPEN names the
+epoch it continues, and the will is stored again under the new one. A proxy that did not get the answer names the same
+epoch once more, so a will is also found by the epoch it was continued from. A removed will is never stored again, so it
+is published at most once; it is removed in one group with its message, so it is published at least once.
 
 Invariant: every will in memory is a WILL record, except those a full disk refused. Loop thread only.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _EPOCH = struct.Struct("<Q")
 _STALE_ENTRIES_MIN = 1_024
-"""Below so many entries of wills that are gone or wait longer nothing is swept."""
+"""Heap entries below which stale ones are not swept."""
 
 
 class WillRecord(msgspec.Struct, array_like=True):
@@ -51,7 +51,7 @@ class WillRecord(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True, eq=False)
 class StoredWill:
-    """One will; `value` is its record, `due_ms` 0 while its connection lives."""
+    """One will; `value` is its record, `due_ms` 0 while its connection is open."""
 
     client_id: str
     epoch: int
@@ -59,9 +59,9 @@ class StoredWill:
     due_ms: int = 0
     continues: int = 0
     is_asked: bool = False
-    """Whether it was due once: only its own connection's return or its verdict ends it then."""
+    """Whether it was due once: then only a verdict, or its own connection continued, ends it."""
     proxy: Any = None
-    """The proxy its connection was at, while that is known."""
+    """The proxy of its connection, while that is known."""
 
     @property
     def key(self) -> bytes:
@@ -100,7 +100,7 @@ class Wills:
         """The will of one connection."""
         return next((will for will in self.of(client_id) if will.epoch == epoch), None)
 
-    # ---- what happens to connections; each answers the records to write
+    # ---- connections; each call returns the records to write
 
     def opened(
         self,
@@ -113,7 +113,7 @@ class Wills:
         present: bool,
         proxy: object = None,
     ) -> list[StateChange]:
-        """A connection holds the session now; `present`: it is the same session as before."""
+        """A connection has opened the session; `present`: it is the same session as before."""
         changes = []
         earlier = self._continued(client_id, continues) if continues else None
         if earlier is not None:
@@ -129,7 +129,7 @@ class Wills:
         return changes
 
     def closed(self, client_id: str, epoch: int, now_ms: int, *, is_due: bool, expiry_s: int) -> list[StateChange]:
-        """The connection has ended; `is_due` unless it took its leave. The session lives on for `expiry_s`."""
+        """The connection has ended; `is_due` unless normally. The session is kept for another `expiry_s`."""
         will = self.get(client_id, epoch)
         if will is None or will.due_ms:
             return []
@@ -145,7 +145,7 @@ class Wills:
         return [StateChange(state_kinds.WILL, will.key, will.value)]
 
     def proxy_lost(self, client_id: str, epoch: int, now_ms: int) -> None:
-        """The connection's proxy is gone, and perhaps comes back."""
+        """The connection's proxy is lost, and may reconnect."""
         will = self.get(client_id, epoch)
         if will is not None and not will.due_ms:
             self._wait_with_grace(will, now_ms)
@@ -157,7 +157,7 @@ class Wills:
         return self._heap[0][0] if self._heap else None
 
     def due(self, now_ms: int) -> Iterator[StoredWill]:
-        """The wills whose time has come, each once; `later` brings one back."""
+        """The wills that are due now, each once; `later` schedules one again."""
         while self._heap and self._heap[0][0] <= now_ms:
             entry = heapq.heappop(self._heap)
             if self._is_live(entry):
@@ -165,12 +165,12 @@ class Wills:
                 yield entry[2]
 
     def later(self, will: StoredWill, at_ms: int) -> None:
-        """Say that it is due again at that time, unless it is gone by then."""
+        """Make a will due again at that time, unless it was removed."""
         if self.get(will.client_id, will.epoch) is will:
             self._wait(will, at_ms)
 
     def remove(self, will: StoredWill) -> StateChange:
-        """Forget a will that is there; the deletion to write, in one group with its message if it is published."""
+        """Remove a will; returns the deletion to write, in one group with its message if it is published."""
         left = [other for other in self.of(will.client_id) if other is not will]
         if left:
             self._by_client[will.client_id] = left
@@ -180,7 +180,7 @@ class Wills:
         return StateChange(state_kinds.WILL, will.key, None)
 
     def keep(self, will: StoredWill) -> None:
-        """Have a will from now on; also takes back a `remove` that could not be written."""
+        """Add a will; also undoes a `remove` that could not be written."""
         self._by_client.setdefault(will.client_id, []).append(will)
         self._count += 1
 
@@ -202,7 +202,7 @@ class Wills:
             self._wait_with_grace(will, now_ms)
 
     def _superseded(self, will: StoredWill, now_ms: int, *, present: bool) -> list[StateChange]:
-        """Another connection has come: what becomes of a will that is held or waits."""
+        """Another connection has opened the session: cancel or schedule a will that is held or waits."""
         if will.is_asked:
             return []
         if present and will.record().spec.delay_s:

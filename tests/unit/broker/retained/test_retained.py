@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.retained import retained as retained_expiry
+from broker.retained import retained as retained_module
 from broker.retained.retained import Retained, RetainedExpiry, RetainedQuota
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
@@ -179,7 +179,7 @@ def test_what_took_its_place_counts(world: ExpiryWorld) -> None:
 
 def test_a_restart_finds_them_bit_by_bit(world: ExpiryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has expired meanwhile goes with the look at it."""
-    monkeypatch.setattr(retained_expiry, "LOOKS_PER_STEP", 3)
+    monkeypatch.setattr(retained_module, "READS_PER_STEP", 3)
     for number in range(8):
         world.publish(b"t/%d" % number, 5 if number % 2 else 100)
     world.bench.reopen()
@@ -205,7 +205,7 @@ def test_topics_that_come_again_and_again_cost_one_entry_each(
     world: ExpiryWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also when each interval is shorter than the one before."""
-    monkeypatch.setattr(retained_expiry, "STALE_MAX", 4)
+    monkeypatch.setattr(retained_module, "STALE_MAX", 4)
     for seconds in range(60, 10, -1):
         world.expiry.note(b"a", seconds, 0)
         world.expiry.note(b"b", 100 - seconds, 0)

@@ -119,8 +119,8 @@ def test_what_is_not_staged_or_not_complete_is_refused_and_changes_nothing(bench
     sink = Sink(bench)
     sink.stage(rows(b"1", b"2"), 0)
     for handle, reason in (
-        ((0, 0, 3), "its handle says 3"),
-        ((0, 0, 1), "its handle says 1"),
+        ((0, 0, 3), "its handle has 3"),
+        ((0, 0, 1), "its handle has 1"),
         ((7, 0, 1), "not staged"),
     ):
         with pytest.raises(Refused, match=reason):
@@ -172,7 +172,7 @@ def test_only_complete_attempts_are_prepared_and_not_without_end(bench, rows) ->
     """What is refused then is refused before anything is decided."""
     sink = Sink(bench)
     partition, attempt, count = sink.stage(rows(b"1"), 0)
-    with pytest.raises(Refused, match="its handle says 2"):
+    with pytest.raises(Refused, match="its handle has 2"):
         sink.ledger.prepare("s", 0, [(partition, attempt, count + 1)])
     for number in range(PREPARED_MAX):
         sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0, attempt=100 + number)])
