@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from remoting.client.connection import connect
-from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
+from remoting.protocol.bodies.append_body import BatchMessage, encode_batch
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection

@@ -21,7 +21,7 @@ import pyarrow as pa
 from benchmarks.spark_read import check, lightmq_ports
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.batch_body import BatchMessage, encode_batch
+from remoting.protocol.bodies.append_body import BatchMessage, encode_batch
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -21,8 +21,8 @@ from broker.store.keys.key_store import KeyQuestion
 from broker.store.placed import Placed
 from remoting.native.contracts import KeyChunk
 from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.properties import key_hash
 from remoting.protocol.records.record import MESSAGE, encode_record
-from remoting.protocol.records.record_keys import key_hash
 
 TOPIC = b"orders"
 BATCH = 128

@@ -34,8 +34,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.metrics import Registry
-from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
 
 
 class BrokerApp:

@@ -26,8 +26,7 @@ from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, WatchedFile, make_directory
 from runtime.logs import get_logger
-from runtime.metrics import Registry
-from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
 """Addresses to listen on that nobody can connect to, and what reaches them on this machine."""

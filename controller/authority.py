@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from controller.name_server.state import TEMPLATE_TOPIC
-from remoting.access.resources import of_topic
-from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, with_rights
+from remoting.access.rights import ADMIN, CONSUME, INSPECT, LOCATE, PUBLISH, REGISTER, RIGHTS, of_topic, with_rights
 from remoting.protocol.bodies.controller_body import NO_BROKER, ElectMasterHeader, from_fields
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command

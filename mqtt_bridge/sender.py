@@ -28,18 +28,16 @@ from mqtt_bridge.message import EXPIRED, REASONS, OutgoingCopy, OutMapping, outg
 from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
 from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
-from remoting.protocol.bodies.bounds_body import (
-    QueueBounds,
-    QueueBoundsRequest,
-    decode_bounds_reply,
-    encode_bounds_request,
-)
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_SMALL,
     PulledRange,
+    QueueBounds,
+    QueueBoundsRequest,
+    decode_bounds_reply,
     decode_range_pull_reply,
+    encode_bounds_request,
     encode_range_pull,
 )
 from remoting.protocol.errors import RemoteViolation

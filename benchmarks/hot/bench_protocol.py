@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from remoting.native.checksum import crc32c
-from remoting.protocol.frames import frame, header
+from remoting.protocol.frames import frame
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image, names, record, topics
 
@@ -53,7 +53,7 @@ def rows() -> list[tuple[str, float]]:
         trie.add(f"plant/{number}/+/#", number)
     command = Command(9001, 7, fields={"broker": "a"}, body=body)
     framed = frame.encode_frame(command)
-    head = header.encode_header(command)
+    head = frame.encode_header(command)
     table = {TOPIC: 1}
     return [
         ("yardstick: dict look-up", cpu_us(lambda: table[TOPIC], 50_000)),
@@ -78,8 +78,8 @@ def rows() -> list[tuple[str, float]]:
         ("light_queue_name", cpu_us(lambda: names.light_queue_name(TOPIC), 20_000)),
         ("parent_topic", cpu_us(lambda: names.parent_topic(TOPIC), 20_000)),
         ("FilterTrie.match, 1,000 filters", cpu_us(lambda: trie.match(TOPIC), 20_000)),
-        ("encode_header", cpu_us(lambda: header.encode_header(command), 20_000)),
-        ("decode_header", cpu_us(lambda: header.decode_header(0, head), 20_000)),
+        ("encode_header", cpu_us(lambda: frame.encode_header(command), 20_000)),
+        ("decode_header", cpu_us(lambda: frame.decode_header(0, head), 20_000)),
         ("encode_frame, 16 KB body", cpu_us(lambda: frame.encode_frame(command), 10_000)),
         ("FrameDecoder.feed, 16 KB body", cpu_us(lambda: frame.FrameDecoder().feed(framed), 10_000)),
     ]

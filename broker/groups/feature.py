@@ -23,8 +23,7 @@ from broker.requests.answers import refusal_of
 from broker.requests.fields import flag, json_body, number, text
 from broker.requests.tools import Feature, RequestTools
 from broker.topics.topics import is_light
-from remoting.access.resources import of_group, of_topic
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

@@ -14,7 +14,7 @@ from broker.history.scan import HistoryScan, LastScan
 from broker.reading.bounds import covered_topics
 from broker.requests.tools import Feature, RequestTools
 from remoting.access.rights import CONSUME
-from remoting.protocol.bodies.history_body import HistoryReply, HistoryRequest, decode, encode
+from remoting.protocol.bodies.session_body import HistoryReply, HistoryRequest, decode, encode
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -29,15 +29,15 @@ from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
 from remoting.access.key_policy import KeyPolicy
-from remoting.access.resources import of_record, of_topic
-from remoting.access.rights import CONSUME, with_rights
-from remoting.protocol.bodies.filtered_body import (
+from remoting.access.rights import CONSUME, of_record, of_topic, with_rights
+from remoting.protocol.bodies.pull_body import (
     FilteredWant,
+    RangeWant,
     decode_filtered_pull,
+    decode_range_pull,
     decode_row_filter,
     encode_filtered_reply,
 )
-from remoting.protocol.bodies.pull_body import RangeWant, decode_range_pull
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

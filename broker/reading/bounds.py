@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.reading.long_poll import ANY_QUEUE
-from remoting.access.resources import of_topic
-from remoting.protocol.bodies.bounds_body import (
+from remoting.access.rights import of_topic
+from remoting.protocol.bodies.pull_body import (
     LightBounds,
     QueueBounds,
     QueueBoundsReply,

@@ -22,25 +22,22 @@ import numpy.typing as npt
 from broker.store import hot
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.read_result import RangeResult
-from remoting.access.resources import of_record
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
-from remoting.protocol.bodies.filtered_body import (
-    FilteredWant,
-    decode_filtered_pull,
-    decode_row_filter,
-    encode_filtered_reply,
-)
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OK,
+    FilteredWant,
     PulledRange,
     QueueRecords,
     RangeWant,
+    decode_filtered_pull,
     decode_multi_pull,
     decode_range_pull,
     decode_records_at,
+    decode_row_filter,
+    encode_filtered_reply,
     encode_multi_pull_reply,
     encode_pulled_range,
     encode_range_pull_reply,

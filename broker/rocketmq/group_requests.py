@@ -21,8 +21,7 @@ from broker.groups.clients import GroupClient
 from broker.requests.fields import flag, json_body, number, text
 from broker.rocketmq.statistics import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
-from remoting.access.resources import of_group, of_topic
-from remoting.access.rights import ADMIN, CONSUME
+from remoting.access.rights import ADMIN, CONSUME, of_group, of_topic
 from remoting.protocol.bodies.route_body import PERM_READ, QueueData, TopicRoute
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames import fastjson

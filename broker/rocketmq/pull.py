@@ -18,8 +18,7 @@ from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
 from broker.topics.topics import is_light
-from remoting.access.resources import of_group, of_topic
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
 from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import RequestCode as Code

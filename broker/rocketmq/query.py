@@ -16,8 +16,7 @@ from broker.requests.fields import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
 from broker.store.keys.key_store import KeyQuestion
 from broker.topics.topics import is_light
-from remoting.access.resources import of_record, of_topic
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_record, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode

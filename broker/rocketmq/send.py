@@ -37,16 +37,14 @@ from broker.rocketmq.stored_message import (
     message_at,
 )
 from broker.store.placed import Appended, Placed
-from remoting.access.resources import of_group
-from remoting.access.rights import CONSUME, PUBLISH
-from remoting.protocol.bodies.batch_body import decode_batch
+from remoting.access.rights import CONSUME, PUBLISH, of_group
+from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_image
-from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
 from remoting.protocol.records.properties import (
     KEYS,
     PROPERTIES_SIZE_BYTES_MAX,
@@ -56,6 +54,7 @@ from remoting.protocol.records.properties import (
     encode_properties,
 )
 from remoting.protocol.records.record import FLAG_SYS_SHIFT
+from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:

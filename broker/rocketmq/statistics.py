@@ -31,8 +31,7 @@ import msgspec
 from broker.groups.clients import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
 from broker.requests.fields import text
 from broker.store.errors import StoreError
-from remoting.access.resources import of_topic
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code

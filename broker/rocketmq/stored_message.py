@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 from remoting.batches.unpack import ArrowMissing, is_batch, split_position
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.message_id import HOSTS_KEPT_MAX, Host, unpack_host
 from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, MESSAGE, RecordView
-from remoting.protocol.records.stored_message import encode_stored, from_record
+from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, encode_stored, from_record, unpack_host
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
-from runtime.port_metrics import declare_port_metrics
+from runtime.metrics import declare_port_metrics
 
 
 class GroupMember:

@@ -25,7 +25,6 @@ from typing import TYPE_CHECKING, cast
 from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, SESSION
-from remoting.protocol.bodies.offsets_body import decode_offsets
 from remoting.protocol.bodies.session_body import (
     FAILURE,
     FilterRequest,
@@ -38,6 +37,7 @@ from remoting.protocol.bodies.session_body import (
     Unsubscribed,
     UnsubscribeRequest,
     decode,
+    decode_offsets,
     encode,
 )
 from remoting.protocol.errors import Refused
@@ -45,7 +45,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names, topics
-from remoting.protocol.records.share_names import inner_filter, share_of
+from remoting.protocol.records.topics import inner_filter, share_of
 from remoting.transport.answering import failure_reply
 from remoting.transport.contracts import Handler, Peer
 

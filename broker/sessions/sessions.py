@@ -30,8 +30,8 @@ from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
 from broker.wills.wills import WillRecord
-from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.session_body import (
+    HISTORY_BIT,
     WILL_DUE,
     FlowBatch,
     InflightEntry,

@@ -22,11 +22,17 @@ from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.record import offset_key, pack_offset
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from remoting.protocol.bodies.history_body import HISTORY_BIT, pack_before
-from remoting.protocol.bodies.session_body import FAILURE, FilterRequest, HistoryStart, SubscribeResult
+from remoting.protocol.bodies.session_body import (
+    FAILURE,
+    HISTORY_BIT,
+    FilterRequest,
+    HistoryStart,
+    SubscribeResult,
+    pack_before,
+)
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names, topics
-from remoting.protocol.records.share_names import inner_filter, share_of, validate_subscription
+from remoting.protocol.records.topics import inner_filter, share_of, validate_subscription
 
 if TYPE_CHECKING:
     from broker.shared.groups import SharedGroups

@@ -27,8 +27,7 @@ from broker.sink.ledger import CommitRun, Handle, Plan, SinkLedger
 from broker.sink.stages import AttemptKey, Stages
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
-from remoting.access.resources import of_sink
-from remoting.access.rights import PUBLISH
+from remoting.access.rights import PUBLISH, of_sink
 from remoting.protocol.bodies.sink_body import (
     NO_BATCH,
     AbortBatch,

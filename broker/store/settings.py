@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records.record_keys import KEYS_PER_RECORD_MAX
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX
 
 MIB = 1024 * 1024
 SEGMENT_SIZE_BYTES_MIN = 4096

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records import connection_state, names
+from remoting.protocol.records import names, topics
 from remoting.protocol.records.topics import TopicTree, validate_topic_name
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Dispatcher:
         wrong = validate_topic_name(topic)
         if wrong is not None:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, wrong)
-        if (topic + b"/").startswith(SERVER_TOPICS) and connection_state.owner_of(topic) is None:
+        if (topic + b"/").startswith(SERVER_TOPICS) and topics.owner_of(topic) is None:
             raise Refused(ResponseCode.NO_PERMISSION, "topics below $SYS are the server's own")
         parent = names.parent_topic(topic).decode()
         config = self._topics.get(parent)

@@ -14,8 +14,7 @@ import msgspec
 from broker.requests.tools import Feature, RequestTools
 from broker.topics.retention import TopicRetention
 from broker.topics.topics import BATCH_QUEUE, SIMPLE_QUEUE, ClientQueues, Topics, VisibleQueues
-from remoting.access.resources import of_topic
-from remoting.access.rights import CONSUME
+from remoting.access.rights import CONSUME, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

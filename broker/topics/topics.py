@@ -27,7 +27,7 @@ import msgspec
 
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from remoting.access.resources import of_topic
+from remoting.access.rights import of_topic
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names

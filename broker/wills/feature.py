@@ -19,7 +19,7 @@ from broker.store.placed import Placed
 from broker.wills.wills import StoredWill, Wills
 from remoting.access.rights import SESSION
 from remoting.protocol.bodies.packed import decode, encode
-from remoting.protocol.bodies.will_body import WillDue, WillVerdict
+from remoting.protocol.bodies.session_body import WillDue, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

@@ -29,7 +29,7 @@ import msgspec
 
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
-from remoting.protocol.bodies.will_body import WillSpec
+from remoting.protocol.bodies.session_body import WillSpec
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore

@@ -40,8 +40,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
-from runtime.metrics import Registry
-from runtime.port_metrics import UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
 from runtime.service import ServiceGroup
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"

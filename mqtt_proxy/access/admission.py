@@ -16,7 +16,7 @@ from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Will
 from mqtt_proxy.quotas.quotas import Quotas
 from remoting.access.identity import Action, Identity, Shown, Unproven
-from remoting.protocol.records.connection_state import says_something_else
+from remoting.protocol.records.topics import says_something_else
 
 
 class Caller(Protocol):

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from mqtt_proxy.access.counters import AccessCounters
 from remoting.access.identity import ANONYMOUS, Action, Identity
 from remoting.access.rules import ALLOWED, RETAINED_MASK, WRITE_ALL_MASK, Grants, RuleSet, Verdict
-from remoting.protocol.records import connection_state
+from remoting.protocol.records import topics
 from runtime.clock import Clock
 from runtime.logs import get_logger
 
@@ -115,7 +115,7 @@ class Authority:
         Without an access list everybody may for its own client id. With one a rule has to name the topic, as any other;
         a bridge that has proved its name needs none for its own client id.
         """
-        owner = connection_state.owner_of(topic)
+        owner = topics.owner_of(topic)
         if owner is None or not retain:
             return DOLLAR_TOPIC
         own = owner == identity.client_id.encode("utf-8", "surrogatepass")

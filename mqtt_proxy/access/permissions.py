@@ -32,8 +32,7 @@ from mqtt_proxy.shared.member import SharedSource
 from remoting.access.identity import Action, Identity
 from remoting.access.rules import READ_RETAINED, WRITE_ALL_MASK
 from remoting.protocol.bodies.session_body import PHASE_PUBREL
-from remoting.protocol.records.connection_state import says_something_else
-from remoting.protocol.records.share_names import share_of
+from remoting.protocol.records.topics import says_something_else, share_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from mqtt_proxy.link.link import Link
-from remoting.protocol.bodies.history_body import FINISHED
-from remoting.protocol.bodies.offsets_body import encode_offsets
+from remoting.protocol.bodies.session_body import FINISHED, encode_offsets
 from remoting.protocol.frames.codes import RequestCode
 from runtime.logs import get_logger
 

@@ -15,8 +15,7 @@ from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.history.replay import HistoryRun
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.shared.member import SharedSource
-from remoting.protocol.bodies.history_body import HISTORY_BIT
-from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL
+from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL
 from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
 from runtime.logs import get_logger
 

@@ -21,13 +21,12 @@ from mqtt_proxy.link.link import Link
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
-from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
-from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
+from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
 from remoting.protocol.bodies.shared_body import SHARED_BIT
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView, iter_records
-from remoting.protocol.records.share_names import share_of
+from remoting.protocol.records.topics import share_of
 
 PENDING_RETAINED_MAX = 16_384
 """Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from mqtt_proxy.link.link import Link
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
-from remoting.protocol.bodies.history_body import (
+from remoting.protocol.bodies.session_body import (
     FINISHED,
     HISTORY_BIT,
     HistoryReply,
@@ -64,7 +64,7 @@ class HistoryRun(DeliveryOrigin):
         wake: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before` is the place to begin at, see `history_body`; `refused` hears that the broker will not go on."""
+        """`before` is the place to begin at, see `session_body`; `refused` hears that the broker will not go on."""
         super().__init__(own_queue | HISTORY_BIT)
         self._link = link
         self._filter = topic_filter

@@ -34,9 +34,10 @@ from mqtt_proxy.retained.replay import RetainedRun
 from mqtt_proxy.shared.member import SharedSource
 from mqtt_proxy.sys_topics.tree import PREFIX as SYS_PREFIX
 from mqtt_proxy.sys_topics.tree import SysFollower, SysTree
-from remoting.protocol.bodies.history_body import FINISHED, HISTORY_BIT
 from remoting.protocol.bodies.session_body import (
     FAILURE,
+    FINISHED,
+    HISTORY_BIT,
     FilterRequest,
     HistoryStart,
     SessionSubscription,
@@ -49,7 +50,7 @@ from remoting.protocol.bodies.session_body import (
 )
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
-from remoting.protocol.records.share_names import inner_filter, share_of, validate_subscription
+from remoting.protocol.records.topics import inner_filter, share_of, validate_subscription
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.subscriptions")

@@ -21,8 +21,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Will
 from remoting.access.identity import Action, Identity
 from remoting.access.rules import Rule
-from remoting.protocol.bodies.session_body import decode, encode
-from remoting.protocol.bodies.will_body import WillDue, WillSpec, WillVerdict
+from remoting.protocol.bodies.session_body import WillDue, WillSpec, WillVerdict, decode, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.mqtt_properties import to_pairs

@@ -30,8 +30,19 @@ from typing import Any, Protocol
 
 from remoting.access import acl_file
 from remoting.access.identity import Identity
-from remoting.access.resources import of_group, of_topic
-from remoting.access.rights import ADMIN, APPOINT, CONSUME, INSPECT, LOCATE, MONITOR, PUBLISH, REGISTER, SESSION
+from remoting.access.rights import (
+    ADMIN,
+    APPOINT,
+    CONSUME,
+    INSPECT,
+    LOCATE,
+    MONITOR,
+    PUBLISH,
+    REGISTER,
+    SESSION,
+    of_group,
+    of_topic,
+)
 from remoting.access.rules import Grants, RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 

@@ -7,24 +7,35 @@
     inspect   read what the name server and the controllers know of brokers
     monitor   read the metrics of a part, and why it is not ready
     register  speak for a broker name: routes, heartbeats, replication, its share in controller mode
-    appoint   tell a broker its role
+    appoint   assign a role to a broker
     admin     change or see topics, groups, sessions, settings and members of the whole installation
 
-`subject` and `verb` class the right for people (docs/request-rights.md); `action` is what `authorize` is asked. A
-handler that finds its topics in the request's body asks for each of them; the action here is what it asks then.
-Pages of the administration ports have rows of their own kind below. Invariant: tests/arch holds both tables against
-every table of handlers and pages. Constants only.
+`subject` and `verb` class the right for people (docs/request-rights.md); `action` is what `authorize` checks. A
+handler that finds its topics in the request's body checks each of them with the action given here. Pages of the
+administration ports have rows of their own kind below. The resource of a check is text: a filter over topics, a
+consumer group, or a sink.
+
+    RocketMQ topic `orders`          `orders/#`          reading its queues is reading every topic below that name
+    light queue `%LMQ%plant%2F7`     `plant/7`           the topic or filter it belongs to
+    consumer group `billing`         `$group/billing`    its offsets and members
+    sink `etl`                       `$sink/etl`         its staged rows and its ledger
+
+Invariant: tests/arch compares both tables with every table of handlers and pages; no name of a topic, group or sink is
+the resource of another kind, and a wildcard or slash in a name widens nothing. Pure.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.errors import LightMQError, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import request_name
+from remoting.protocol.records import names
+from remoting.protocol.records.record import RecordView
 
 T = TypeVar("T")
 
@@ -157,3 +168,47 @@ def with_rights(handlers: Mapping[int, T]) -> dict[int, T]:
     if missing:
         raise LightMQError(f"no right is declared for {', '.join(map(request_name, missing))}: remoting.access.rights")
     return dict(handlers)
+
+
+GROUP = "$group/"
+SINK = "$sink/"
+_NO_LEVEL = re.compile(r"[+#/\x00]|^$")
+_LIGHT = names.LMQ_PREFIX.decode()
+
+
+def of_topic(topic: str) -> str:
+    """Return the resource of a RocketMQ topic or a light queue, by its name."""
+    if topic.startswith(_LIGHT):
+        return names.light_queue_topic(topic.encode()).decode("utf-8", "replace")
+    return f"{_first_level(topic)}/#"
+
+
+def of_record(record: RecordView) -> str:
+    """Return the resource of one message: its MQTT topic, else its RocketMQ topic."""
+    if record.mqtt_topic is not None:
+        return bytes(record.mqtt_topic).decode("utf-8", "replace")
+    return of_topic(bytes(record.topic).decode("utf-8", "replace"))
+
+
+def of_group(group: str) -> str:
+    """Return the resource of a consumer group."""
+    return GROUP + _one_level(group)
+
+
+def of_sink(sink: str) -> str:
+    """Return the resource of a sink."""
+    return SINK + _one_level(sink)
+
+
+def _first_level(topic: str) -> str:
+    """The first level of the MQTT topics a topic holds; its own name where that is none."""
+    try:
+        level = names.unescape(topic.encode()).decode()
+    except (RemoteViolation, UnicodeError):
+        return topic
+    return topic if _NO_LEVEL.search(level) else level
+
+
+def _one_level(name: str) -> str:
+    """Escape what would make a name more than one level or a wildcard."""
+    return names.escape(name.encode("utf-8", "surrogatepass")).decode()

@@ -1,10 +1,10 @@
-"""What one identity may do: rules of the access list, compiled for it.
+"""What one identity may do: rules of the access list, compiled for it, and the sets of topics that filters describe.
 
 A rule allows or denies reading (subscribing, deliveries, retained messages, history) or writing (publishing, wills)
 under one filter. A deny wins over every allow, wherever it stands; what no rule allows is denied. A topic name must
-be covered by an allowing rule. A filter that lies inside one as a whole and shares no topic with a deny needs no
-further look; of any other that touches an allowing rule each message is judged by its own topic (`partly`), or it is
-refused.
+be covered by an allowing rule. A filter that lies inside one as a whole and shares no topic with a deny is allowed
+outright; of any other that touches an allowing rule each message is judged by its own topic (`partly`), or the filter
+is refused.
 
     pattern readwrite devices/%c/#      client id "press-7"  -> devices/press-7/#
                                         client id "#", "a/b" -> the rule allows nothing
@@ -13,7 +13,11 @@ Placeholders are filled with literal text, once: a value that is empty, holds `+
 the topic with `$`, fits no allowing rule; a deny is then read as broadly as it could be meant. So no name can widen a
 rule.
 
-Invariant: for any identity the verdict depends on its name, groups and client id only as literal text. Pure.
+A filter stands for the set of topic names it matches: `+` any one level, `#` any number of further levels and none,
+a wildcard in the first level nothing that begins with `$`. `contains` and `intersects` are exact for single filters:
+they agree with matching every topic one by one (tests/property/test_access_filters.py).
+Invariant: for any identity the verdict depends on its name, groups and client id only as literal text. Pure; filters
+are valid and split into levels by `split`.
 """
 
 from __future__ import annotations
@@ -22,8 +26,64 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from remoting.access.filters import HASH, Levels, contains, covers, intersects, split
 from remoting.access.identity import Identity
+
+Levels = tuple[bytes, ...]
+"""A filter or topic name, split at its slashes."""
+
+PLUS = b"+"
+HASH = b"#"
+WILDCARDS = (PLUS, HASH)
+
+
+def split(text: str | bytes) -> Levels:
+    """The levels of a filter or topic name."""
+    raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    levels = tuple(raw.split(b"/"))
+    # `#` alone and `+/#` match the same topics: a topic has a first level. One spelling for both.
+    return (PLUS, HASH) if levels == (HASH,) else levels
+
+
+def covers(wanted: Levels, topic: Levels) -> bool:
+    """Whether the filter matches the topic name."""
+    if wanted[0] == PLUS and topic[0].startswith(b"$"):
+        return False
+    for index, level in enumerate(wanted):
+        if level == HASH:
+            return True
+        if index >= len(topic) or (level not in (PLUS, topic[index])):
+            return False
+    return len(wanted) == len(topic)
+
+
+def contains(outer: Levels, inner: Levels) -> bool:
+    """Whether every topic the inner filter matches is matched by the outer one too."""
+    if outer[0] == PLUS and inner[0].startswith(b"$"):
+        return False
+    for index, level in enumerate(outer):
+        if level == HASH:
+            return True  # the rest of the inner one, or its end: `a/#` matches `a`
+        if index >= len(inner):
+            return False
+        other = inner[index]
+        # A `#` here also stands for the end, which a level of the outer one does not; and `+` for any word.
+        if other == HASH or (level != other and (level != PLUS)):
+            return False
+    return len(outer) == len(inner)
+
+
+def intersects(one: Levels, other: Levels) -> bool:
+    """Whether some topic is matched by both filters."""
+    if (one[0] == PLUS and other[0].startswith(b"$")) or (other[0] == PLUS and one[0].startswith(b"$")):
+        return False
+    for left, right in zip(one, other, strict=False):
+        if HASH in (left, right):
+            return True
+        if left != right and PLUS not in (left, right):
+            return False
+    longer, length = (one, len(other)) if len(one) > len(other) else (other, len(one))
+    return len(longer) == length or longer[length] == HASH
+
 
 PLACEHOLDER = re.compile(rb"%c|%u|\$\{clientid\}|\$\{username\}")
 UNFIT = re.compile(rb"[+#/\x00]")

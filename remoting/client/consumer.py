@@ -11,14 +11,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from remoting.batches.unpack import Unpacker
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.bodies.pull_body import STATUS_OK, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import (
+    STATUS_OK,
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    decode_range_pull_reply,
+    encode_bounds_request,
+    encode_range_pull,
+)
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.message_id import Host
 from remoting.protocol.records.record import check_record, iter_records
-from remoting.protocol.records.stored_message import StoredMessage, from_record, iter_stored
+from remoting.protocol.records.stored_message import Host, StoredMessage, from_record, iter_stored
 from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 

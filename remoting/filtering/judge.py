@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from remoting.filtering import sql92
 from remoting.native.choice import Choice, choose
-from remoting.protocol.bodies.filtered_body import RowFilter, decode_row_filter
-from remoting.protocol.bodies.pull_body import Buffer
+from remoting.protocol.bodies.pull_body import Buffer, RowFilter, decode_row_filter
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records import record, topics
 from remoting.protocol.records.record import RecordView

@@ -1,5 +1,11 @@
 """The listening side: accepts sockets, limits their number, gives every peer the same handler, closes them all at stop.
 
+Connections whose peers must prove a key and have not are closed when they stay silent, so that they occupy no slot:
+
+    no request yet         a whole request within UNPROVEN_FIRST_S of the connection, TLS included
+    requests so far        the next one within `unproven_idle_ms`; `intake` limits the time of a frame that has begun
+    proved, or trusted     no longer watched: idle for as long as it likes
+
 Invariant: a peer is in `peers` from its connection to its loss, and there are never more than `connections_max`.
 Loop rule: all on the loop's thread.
 """
@@ -8,21 +14,77 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
 from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
-from remoting.server.peer import SocketPeer
-from remoting.server.peer_frames import PeerFrames
-from remoting.server.strangers import SILENT, Strangers
+from remoting.server.peer import PeerFrames, SocketPeer
 from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
 from remoting.transport.link import FrameLink
 from remoting.transport.output import OUTPUT_BYTES_MAX, LinkCounters, LinkSettings
+
+UNPROVEN_FIRST_S = 10.0
+"""Longest time from a connection without a proved key to its first whole request."""
+SILENT = "silent"
+"""Why such a connection is closed, as the metrics name it."""
+
+
+class Stranger(Protocol):
+    """A connection as it is looked at here."""
+
+    @property
+    def proved(self) -> bool:
+        """Whether its requests carry a proof, or need none."""
+        ...
+
+    @property
+    def begun(self) -> bool:
+        """Whether a frame of it has begun and not ended, so that another time runs."""
+        ...
+
+    @property
+    def frames_in(self) -> int:
+        """Whole requests so far."""
+        ...
+
+
+class Strangers:
+    """Those of one server."""
+
+    def __init__(self, idle_ms: int) -> None:
+        self.closed = 0
+        self._idle_s = idle_ms / 1_000
+        self._heard: dict[Stranger, tuple[float, int]] = {}
+        """When something was heard of it last, and how many requests it had made then."""
+
+    def __len__(self) -> int:
+        return len(self._heard)
+
+    def came(self, stranger: Stranger, now_s: float) -> None:
+        """A connection was made; it counts unless it needs no proof."""
+        if not stranger.proved:
+            self._heard[stranger] = now_s, 0
+
+    def forget(self, stranger: Stranger) -> None:
+        """Its connection has ended; it is not watched any more."""
+        self._heard.pop(stranger, None)
+
+    def overdue(self, now_s: float) -> Iterator[Stranger]:
+        """Yield and count who has said nothing for too long; call it now and then."""
+        for stranger, (heard_s, frames) in list(self._heard.items()):
+            if stranger.proved:
+                del self._heard[stranger]
+            elif stranger.begun or stranger.frames_in != frames:
+                self._heard[stranger] = now_s, stranger.frames_in
+            elif now_s - heard_s > (self._idle_s if frames else UNPROVEN_FIRST_S):
+                self.closed += 1
+                yield stranger
+
 
 LOG = logging.getLogger("remoting")
 

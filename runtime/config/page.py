@@ -13,8 +13,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, fields_of, is_table
-from runtime.config.values import list_table, rule_text, type_name
+from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, fields_of, is_table, list_table, rule_text, type_name
 
 
 def attribute_docs(table: type) -> dict[str, str]:

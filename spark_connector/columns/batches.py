@@ -27,8 +27,7 @@ import pyarrow.compute as pc
 
 from remoting.batches import body
 from remoting.filtering import sql92
-from remoting.protocol.bodies.filtered_body import RowFilter
-from remoting.protocol.bodies.pull_body import PulledRange
+from remoting.protocol.bodies.pull_body import PulledRange, RowFilter
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records import record
 from remoting.protocol.records.record import RecordView

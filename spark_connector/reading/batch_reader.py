@@ -34,7 +34,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from remoting.protocol.bodies.filtered_body import NAMES_MAX, RowFilter
+from remoting.protocol.bodies.pull_body import NAMES_MAX, RowFilter
 from remoting.protocol.records import topics
 from remoting.protocol.records.names import LMQ_PREFIX
 from spark_connector.options.parsers import EARLIEST, LATEST

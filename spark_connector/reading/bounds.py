@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 
-from remoting.protocol.bodies.bounds_body import (
+from remoting.protocol.bodies.pull_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,

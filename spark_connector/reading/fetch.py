@@ -24,21 +24,19 @@ from contextlib import ExitStack
 import msgspec
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.filtered_body import (
-    RowFilter,
-    decode_filtered_reply,
-    encode_filtered_pull,
-    encode_row_filter,
-)
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_OFFSET_TOO_SMALL,
     STATUS_OK,
     PulledRange,
+    RowFilter,
+    decode_filtered_reply,
     decode_multi_pull_reply,
     decode_range_pull_reply,
+    encode_filtered_pull,
     encode_multi_pull,
     encode_range_pull,
+    encode_row_filter,
 )
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remoting.protocol.bodies.bounds_body import QueueBoundsReply, QueueBoundsRequest
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import QueueBoundsReply, QueueBoundsRequest, RowFilter
 from remoting.protocol.records import names, topics
 from spark_connector.errors import OptionError
 from spark_connector.options.parsers import EVERY_QUEUE, QueueName, check_topic

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.brokers.connections import Address
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import check_projection

@@ -15,8 +15,13 @@ import pytest
 
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies.append_body import decode_append_reply
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import (
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    decode_range_pull_reply,
+    encode_bounds_request,
+    encode_range_pull,
+)
 from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,

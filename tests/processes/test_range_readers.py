@@ -14,13 +14,15 @@ import pytest
 
 from broker.store.attached.tail_view import in_order
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.bounds_body import (
+from remoting.protocol.bodies.pull_body import (
+    PulledRange,
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
+    decode_range_pull_reply,
     encode_bounds_request,
+    encode_range_pull,
 )
-from remoting.protocol.bodies.pull_body import PulledRange, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image

@@ -14,8 +14,13 @@ import pytest
 
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import (
+    QueueBoundsRequest,
+    decode_bounds_reply,
+    decode_range_pull_reply,
+    encode_bounds_request,
+    encode_range_pull,
+)
 from remoting.protocol.bodies.sink_body import Ledger, LedgerState, decode, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.access.filters import contains, covers, intersects, split
+from remoting.access.rules import contains, covers, intersects, split
 from remoting.protocol.records.topics import matches, validate_filter
 
 WORDS = ["a", "b", "", "$s"]

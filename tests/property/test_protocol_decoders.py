@@ -18,13 +18,8 @@ from hypothesis import strategies as st
 import remoting.protocol
 from remoting.protocol.bodies import (
     append_body,
-    batch_body,
-    bounds_body,
     controller_body,
-    filtered_body,
     follow_body,
-    history_body,
-    offsets_body,
     packed,
     pull_body,
     route_body,
@@ -33,9 +28,9 @@ from remoting.protocol.bodies import (
     sink_body,
 )
 from remoting.protocol.errors import RemoteViolation
-from remoting.protocol.frames import fastjson, frame, header
+from remoting.protocol.frames import fastjson, frame
 from remoting.protocol.frames.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
-from remoting.protocol.records import image, message_id, names, properties, record, stored_message
+from remoting.protocol.records import image, names, properties, record, stored_message
 from tests.support.records import make_record
 
 RECORD = make_record(
@@ -46,7 +41,7 @@ RECORD = make_record(
     dispatch=[(1, 2), (3, 4)],
 )
 ENTRY = image.encode_mqtt_image(b"a/b", b"payload", 1, 2, b"client")
-ROW_FILTER = filtered_body.encode_row_filter(filtered_body.RowFilter(mqtt=("a/#",), sql="a = 1", born_from_ms=1))
+ROW_FILTER = pull_body.encode_row_filter(pull_body.RowFilter(mqtt=("a/#",), sql="a = 1", born_from_ms=1))
 RESULT = pull_body.QueueRecords(1, 0, 0, 2, 0, 2, [RECORD, RECORD])
 BINARY = Command(10, remark="r", fields={"k": "v"}, body=b"b", serialize_type=SERIALIZE_ROCKETMQ)
 PLAIN = Command(10, remark="r", fields={"k": "v"}, body=b"b")
@@ -72,8 +67,8 @@ CASES: list[Case] = [
         frame.encode_frame(PLAIN) + frame.encode_frame(BINARY),
         lambda raw: frame.FrameDecoder().feed(raw),
     ),
-    ("header.decode_header", header.encode_header(PLAIN), lambda raw: header.decode_header(SERIALIZE_JSON, raw)),
-    ("header.decode_header", header.encode_header(BINARY), lambda raw: header.decode_header(SERIALIZE_ROCKETMQ, raw)),
+    ("header.decode_header", frame.encode_header(PLAIN), lambda raw: frame.decode_header(SERIALIZE_JSON, raw)),
+    ("header.decode_header", frame.encode_header(BINARY), lambda raw: frame.decode_header(SERIALIZE_ROCKETMQ, raw)),
     ("record.check_record", RECORD, lambda raw: record.check_record(raw, 0, 0)),
     ("record.iter_records", RECORD * 2, lambda raw: [read_everything(view) for view in record.iter_records(raw)]),
     ("record.publish_fields", RECORD, lambda raw: record.publish_fields(raw, 0)),
@@ -85,17 +80,17 @@ CASES: list[Case] = [
     ),
     ("append_body.decode_append_reply", append_body.encode_append_reply(9, [(1, 2)]), append_body.decode_append_reply),
     (
-        "filtered_body.decode_filtered_pull",
-        filtered_body.encode_filtered_pull(1, 2, 3, 4, ROW_FILTER),
-        filtered_body.decode_filtered_pull,
+        "pull_body.decode_filtered_pull",
+        pull_body.encode_filtered_pull(1, 2, 3, 4, ROW_FILTER),
+        pull_body.decode_filtered_pull,
     ),
-    ("filtered_body.decode_row_filter", ROW_FILTER, filtered_body.decode_row_filter),
+    ("pull_body.decode_row_filter", ROW_FILTER, pull_body.decode_row_filter),
     (
-        "filtered_body.decode_filtered_reply",
-        filtered_body.encode_filtered_reply(
+        "pull_body.decode_filtered_reply",
+        pull_body.encode_filtered_reply(
             pull_body.PulledRange(0, 0, 2, 0, 2, 1, memoryview(bytes(4)), memoryview(RECORD), memoryview(bytes(4)))
         ),
-        filtered_body.decode_filtered_reply,
+        pull_body.decode_filtered_reply,
     ),
     ("pull_body.decode_multi_pull", pull_body.encode_multi_pull([(1, 2, 3, 4)]), pull_body.decode_multi_pull),
     (
@@ -109,7 +104,7 @@ CASES: list[Case] = [
     ("follow_body.decode_follow", follow_body.encode_follow([1], [2]), follow_body.decode_follow),
     ("follow_body.decode_follow_reply", follow_body.encode_follow_reply([1]), follow_body.decode_follow_reply),
     ("follow_body.decode_notify", follow_body.encode_notify([(1, 2)]), follow_body.decode_notify),
-    ("offsets_body.decode_offsets", offsets_body.encode_offsets([(b"client", 1, 2)]), offsets_body.decode_offsets),
+    ("session_body.decode_offsets", session_body.encode_offsets([(b"client", 1, 2)]), session_body.decode_offsets),
     (
         "packed.decode",
         session_body.encode(session_body.SubscribeRequest("c", 1, durable=True, filters=[("a/+", 1)])),
@@ -122,20 +117,20 @@ CASES: list[Case] = [
     ),
     (
         "packed.decode_json",
-        bounds_body.encode_bounds_request(bounds_body.QueueBoundsRequest(["t"])),
-        lambda raw: packed.decode_json(bounds_body.QueueBoundsRequest, raw),
+        pull_body.encode_bounds_request(pull_body.QueueBoundsRequest(["t"])),
+        lambda raw: packed.decode_json(pull_body.QueueBoundsRequest, raw),
     ),
     (
-        "bounds_body.decode_bounds_request",
-        bounds_body.encode_bounds_request(bounds_body.QueueBoundsRequest(["t"], known={"t": {"0": 1}})),
-        bounds_body.decode_bounds_request,
+        "pull_body.decode_bounds_request",
+        pull_body.encode_bounds_request(pull_body.QueueBoundsRequest(["t"], known={"t": {"0": 1}})),
+        pull_body.decode_bounds_request,
     ),
     (
-        "bounds_body.decode_bounds_reply",
-        bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply("b", 1, 2, [], bounds_body.LightBounds(1, 0, 2))),
-        bounds_body.decode_bounds_reply,
+        "pull_body.decode_bounds_reply",
+        pull_body.encode_bounds_reply(pull_body.QueueBoundsReply("b", 1, 2, [], pull_body.LightBounds(1, 0, 2))),
+        pull_body.decode_bounds_reply,
     ),
-    ("history_body.unpack_before", b"\0" * 7 + b"\x80", lambda raw: history_body.unpack_before(signed(raw))),
+    ("session_body.unpack_before", b"\0" * 7 + b"\x80", lambda raw: session_body.unpack_before(signed(raw))),
     ("shared_body.decode_given", shared_body.encode_given([(1, 2, RECORD), (3, 4, RECORD)]), shared_body.decode_given),
     ("stored_message.decode_stored", stored_message.encode_stored(STORED), stored_message.decode_stored),
     (
@@ -144,9 +139,9 @@ CASES: list[Case] = [
         lambda raw: list(stored_message.iter_stored(raw)),
     ),
     (
-        "batch_body.decode_batch",
-        batch_body.encode_batch([batch_body.BatchMessage(b"b", [(b"k", b"v")])]),
-        batch_body.decode_batch,
+        "append_body.decode_batch",
+        append_body.encode_batch([append_body.BatchMessage(b"b", [(b"k", b"v")])]),
+        append_body.decode_batch,
     ),
     ("properties.decode_properties", b"k\1v\2", properties.decode_properties),
     ("fastjson.loads", b"{a:{{'q':0}:[1,-2.5e3,\"x\"]},2:null}", fastjson.loads),
@@ -158,7 +153,7 @@ CASES: list[Case] = [
     ("names.unescape", b"a%2Fb", names.unescape),
     ("controller_body.decode_names", b'["broker-a", "broker-b"]', controller_body.decode_names),
     ("names.light_queue_topic", b"%LMQ%a%2Fb", names.light_queue_topic),
-    ("message_id.unpack_host", bytes(8), message_id.unpack_host),
+    ("message_id.unpack_host", bytes(8), stored_message.unpack_host),
 ]
 
 EDITS = st.lists(

@@ -9,9 +9,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
-from remoting.protocol.bodies.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
-from remoting.protocol.bodies.pull_body import encode_multi_pull, encode_range_pull, encode_records_at
+from remoting.protocol.bodies.pull_body import (
+    QueueBoundsRequest,
+    RowFilter,
+    encode_bounds_request,
+    encode_filtered_pull,
+    encode_multi_pull,
+    encode_range_pull,
+    encode_records_at,
+    encode_row_filter,
+)
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.bodies.sink_body import AbortBatch, CommitBatch, Ledger
 from remoting.protocol.bodies.sink_body import encode as encode_sink

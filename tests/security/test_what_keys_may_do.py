@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
+from remoting.protocol.bodies.pull_body import QueueBoundsRequest, encode_bounds_request
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

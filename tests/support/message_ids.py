@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from remoting.protocol.records.message_id import Host, unpack_host
+from remoting.protocol.records.stored_message import Host, unpack_host
 
 
 def parse_offset_message_id(message_id: str) -> tuple[Host, int]:

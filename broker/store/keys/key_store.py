@@ -30,8 +30,8 @@ from broker.store.log.index_thread import IndexThread
 from broker.store.settings import StoreSettings
 from remoting.native.contracts import Encoded, Progress
 from remoting.native.reference.keys import store_second
+from remoting.protocol.records.properties import has_key, key_hash
 from remoting.protocol.records.record import RecordView
-from remoting.protocol.records.record_keys import has_key, key_hash
 from runtime.faults import FaultPoints
 
 EXAMINED_MAX = 4096

@@ -12,8 +12,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.configuration import Configuration
 from runtime.config.page import attribute_docs, default_text, toml_text
-from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, ValueOrigin, flatten, keys_of, unknown
-from runtime.config.values import rule_text, type_name
+from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, ValueOrigin, flatten, keys_of, rule_text, type_name, unknown
 from runtime.logs import REDACTED, SECRET_KEY
 
 config = App(name="config", help="Show the configuration in force, or explain a key.", help_format="plaintext")

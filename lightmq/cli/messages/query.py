@@ -18,8 +18,7 @@ from lightmq.cli.outcome import CommandFailed
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.message_id import offset_message_id
-from remoting.protocol.records.stored_message import StoredMessage
+from remoting.protocol.records.stored_message import StoredMessage, offset_message_id
 
 HERE = ServerTarget()
 

@@ -24,13 +24,15 @@ from lightmq.cli.connections.link import Broker, ServerTarget, brokers
 from lightmq.cli.messages.subscribe import payload_fields
 from lightmq.cli.outcome import CommandFailed
 from remoting.batches.unpack import Unpacker, split_position
-from remoting.protocol.bodies.bounds_body import (
+from remoting.protocol.bodies.pull_body import (
+    STATUS_NO_SUCH_QUEUE,
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
+    decode_range_pull_reply,
     encode_bounds_request,
+    encode_range_pull,
 )
-from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

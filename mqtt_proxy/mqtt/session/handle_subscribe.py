@@ -15,7 +15,7 @@ from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Packet, Subscribe, Unsubscrib
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.session.events import SubscribeRequested, SubscriptionRequest, UnsubscribeRequested
 from mqtt_proxy.mqtt.session.session_state import SessionState
-from remoting.protocol.records.share_names import SHARE_PREFIX
+from remoting.protocol.records.topics import SHARE_PREFIX
 
 _NO_LOCAL, _RETAIN_AS_PUBLISHED = 0x04, 0x08
 

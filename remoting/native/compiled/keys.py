@@ -14,8 +14,7 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from remoting.protocol.records import record
-from remoting.protocol.records.properties import UNIQUE_KEY
-from remoting.protocol.records.record_keys import KEYS_PER_RECORD_MAX, SEPARATOR
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, SEPARATOR, UNIQUE_KEY
 
 crc32c_ready()
 assert UNIQUE_KEY == b"UNIQ_KEY", UNIQUE_KEY

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from remoting.native.contracts import Column
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hashes
 from remoting.protocol.records.record import BATCH, FLAG_MQTT, FLAG_STAGED, HEADER, MESSAGE, RecordView
-from remoting.protocol.records.record_keys import KEYS_PER_RECORD_MAX, key_hashes
 
 _KEYED = frozenset({MESSAGE, BATCH})
 

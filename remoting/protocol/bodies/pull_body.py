@@ -1,14 +1,31 @@
-"""Bodies of MULTI_PULL, RANGE_PULL and RECORDS_AT: records leave the log as they stand in it. Little-endian.
+"""Bodies of the requests that read queues: MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL and QUEUE_BOUNDS.
+
+Records leave the log as they stand in it. Little-endian:
 
     MULTI_PULL   u32 n, n x {u32 queue id, i64 offset, u32 max_count, u32 max_bytes}
       reply      u32 n, n x {u32 queue id, u32 status, i64 first, next, min, max, u32 count, u32 blob_len}, blobs
     RANGE_PULL   u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes
       reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start, pad to 8,
                  blob
-    RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions that are gone left out
+    RECORDS_AT   u32 n, n x u64 position; reply: records back to back, positions no longer stored left out
+    FILTERED_PULL  u32 queue id, i64 offset, i64 end_offset (exclusive), u32 max_bytes, msgpack RowFilter
+      reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start,
+                 count x u32 (offset - first), pad to 8, blob
 
-Invariant: record i of a blob has queue offset first + i. Thread rule: pure functions; decoded blobs are views of the
-body.
+In a filtered reply `next` is behind the last record examined, matching or not: a reply may be empty without being the
+last. Every record that passes the filter and lies between `first` and `next` is in it; batches, which are packed as a
+whole, are among the records unless topics are given, of which they have none.
+
+QUEUE_BOUNDS, JSON objects: which queues a topic or MQTT filter covers and how far they reach:
+
+    request {"topics":["machines"],"filter":null,"at_ms":null,"known":{"machines":{"0":12}},"wait_ms":100}
+    reply   {"broker":"broker-a","epoch":1,"confirm":123,
+             "queues":[{"topic":"machines","queue":0,"id":17,"min":0,"max":99,"at":5}],"light":{"id":3,"min":0,"max":7}|null,
+             "readers":"127.0.0.1:10912"|null}
+
+The broker delays the reply up to wait_ms until some max is above the known one; max is the confirmed end (exclusive).
+Invariant: record i of a blob of MULTI_PULL or RANGE_PULL has queue offset first + i. Thread rule: plain values, pure
+functions; decoded blobs are views of the body.
 """
 
 from __future__ import annotations
@@ -16,9 +33,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, chain
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
+from remoting.protocol.bodies import packed
+from remoting.protocol.bodies.packed import decode_json, encode_json
 from remoting.protocol.errors import RemoteViolation
 
 STATUS_OK = 0
@@ -232,3 +253,164 @@ _POSITION = struct.Struct("<Q")
 def decode_records_at(body: Buffer) -> list[int]:
     """Return the positions asked for."""
     return [position for (position,) in _table(body, _POSITION, "records-at")]
+
+
+NAMES_MAX = 10_000
+"""Topic filters, tags or keys of one filter; more are refused as malformed."""
+
+_FILTERED_WANT = struct.Struct("<IqqI")
+_FILTERED_RESULT = struct.Struct("<IqqqqII")
+
+Names = Annotated[tuple[str, ...], Meta(max_length=NAMES_MAX)]
+
+
+class RowFilter(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is wanted: everything that is set must be true of a message; of several names one is enough.
+
+    `born_from_ms` is inclusive, `born_until_ms` exclusive; `sql` is an expression as in `remoting.filtering.sql92`.
+    """
+
+    mqtt: Names = ()
+    tags: Names = ()
+    keys: Names = ()
+    sql: Annotated[str, Meta(max_length=8_192)] = ""
+    born_from_ms: int | None = None
+    born_until_ms: int | None = None
+
+    def __bool__(self) -> bool:
+        return self != _EVERYTHING
+
+
+_EVERYTHING = RowFilter()
+
+
+class FilteredWant(msgspec.Struct, gc=False):
+    """What a FILTERED_PULL asks; `row_filter` stands as it came, because it names the same judge each time."""
+
+    queue_id: int
+    offset: int
+    end_offset: int
+    max_bytes: int
+    row_filter: bytes
+
+
+def encode_filtered_pull(queue_id: int, offset: int, end_offset: int, max_bytes: int, row_filter: bytes) -> bytes:
+    """Return a FILTERED_PULL body; `row_filter` is an encoded RowFilter."""
+    return _FILTERED_WANT.pack(queue_id, offset, end_offset, max_bytes) + row_filter
+
+
+def decode_filtered_pull(body: Buffer) -> FilteredWant:
+    """Return what a FILTERED_PULL asks; the filter is decoded by `decode_row_filter`."""
+    if len(body) < _FILTERED_WANT.size:
+        raise RemoteViolation(f"filtered-pull of {len(body)} bytes, its head has {_FILTERED_WANT.size}")
+    queue_id, offset, end_offset, max_bytes = _FILTERED_WANT.unpack_from(body)
+    return FilteredWant(queue_id, offset, end_offset, max_bytes, bytes(body[_FILTERED_WANT.size :]))
+
+
+def encode_row_filter(row_filter: RowFilter) -> bytes:
+    """Return the msgpack form of a filter."""
+    return packed.encode(row_filter)
+
+
+def decode_row_filter(body: bytes) -> RowFilter:
+    """Return the filter of a request."""
+    return packed.decode(RowFilter, body)
+
+
+def encode_filtered_reply(pulled: PulledRange) -> bytes:
+    """Return a FILTERED_PULL reply; `pulled.offsets` says each record's offset above `first_offset`."""
+    assert pulled.offsets is not None
+    head = _FILTERED_RESULT.pack(
+        pulled.status,
+        pulled.first_offset,
+        pulled.next_offset,
+        pulled.min_offset,
+        pulled.max_offset,
+        pulled.count,
+        len(pulled.blob),
+    )
+    pad = bytes(-(len(head) + 8 * pulled.count) % _ALIGNMENT)
+    return b"".join((head, pulled.starts, pulled.offsets, pad, pulled.blob))
+
+
+def decode_filtered_reply(body: Buffer) -> PulledRange:
+    """Return a FILTERED_PULL reply; tables and blob are views of `body`."""
+    view = memoryview(body)
+    if len(view) < _FILTERED_RESULT.size:
+        raise RemoteViolation(f"filtered-pull reply of {len(view)} bytes has no head")
+    status, first, following, lowest, end, count, blob_len = _FILTERED_RESULT.unpack_from(view)
+    starts_end = _FILTERED_RESULT.size + 4 * count
+    offsets_end = starts_end + 4 * count
+    blob_at = offsets_end + -offsets_end % _ALIGNMENT
+    if blob_at + blob_len != len(view):
+        raise RemoteViolation(
+            f"filtered-pull reply of {len(view)} bytes does not hold {count} records of {blob_len} bytes"
+        )
+    starts, offsets = view[_FILTERED_RESULT.size : starts_end], view[starts_end:offsets_end]
+    return PulledRange(status, first, following, lowest, end, count, starts, view[blob_at:], offsets)
+
+
+WAIT_MS_MAX = 60_000
+"""Longest time a request may ask to be held; more is refused as malformed."""
+
+
+class QueueBoundsRequest(msgspec.Struct):
+    """Ask for bounds by parent topics or MQTT filter; `at_ms` also asks for the first offset stored at or after it."""
+
+    topics: list[str] = []
+    filter: str | None = None
+    at_ms: int | None = None
+    known: dict[str, dict[str, int]] | None = None
+    wait_ms: Annotated[int, Meta(ge=0, le=WAIT_MS_MAX)] = 0
+
+
+class QueueBounds(msgspec.Struct):
+    """One parent queue: number in its topic, queue id, first and end offset, and the offset at `at_ms` if asked."""
+
+    topic: str
+    queue: int
+    id: int
+    min: int
+    max: int
+    at: int | None = None
+
+
+class LightBounds(msgspec.Struct):
+    """The light queue of an exact MQTT topic."""
+
+    id: int
+    min: int
+    max: int
+    at: int | None = None
+
+
+class QueueBoundsReply(msgspec.Struct):
+    """All bounds of one broker, taken at one moment; `confirm` is its confirm position."""
+
+    broker: str
+    epoch: int
+    confirm: int
+    queues: list[QueueBounds]
+    light: LightBounds | None = None
+    readers: str | None = None
+    """`host:port` that answers RANGE_PULL beside the broker; whoever cannot use it asks the broker."""
+
+
+def encode_bounds_request(request: QueueBoundsRequest) -> bytes:
+    """Return the JSON body of a request."""
+    return encode_json(request)
+
+
+def decode_bounds_request(body: bytes) -> QueueBoundsRequest:
+    """Return the request of a JSON body."""
+    return decode_json(QueueBoundsRequest, body)
+
+
+def encode_bounds_reply(reply: QueueBoundsReply) -> bytes:
+    """Return the JSON body of a reply."""
+    return encode_json(reply)
+
+
+def decode_bounds_reply(body: bytes) -> QueueBoundsReply:
+    """Return the reply of a JSON body."""
+    return decode_json(QueueBoundsReply, body)

@@ -1,25 +1,43 @@
-"""Bodies of the MQTT session requests, as msgpack arrays: SESSION_OPEN/CLOSE/FENCED/FLOW, SUBSCRIBE, UNSUBSCRIBE.
+"""Bodies of the MQTT session requests: SESSION_OPEN/CLOSE/FENCED/FLOW, SUBSCRIBE, UNSUBSCRIBE, wills, offsets, HISTORY.
 
-The broker's log owns a session; a proxy opens it, gets an epoch and what to resume, and names that epoch in
-everything it says about the session afterwards. Invariant: of two owners only the one with the higher epoch is heard.
-Members with a default were added later: who does not send them means the default. Offsets are queue offsets; positions
-are byte offsets in the commit log. Use `encode(message)` and `decode(Kind, body)`. Thread rule: plain values, pure
-functions.
+All are msgpack arrays but APPEND_OFFSETS, which is little-endian:
+
+    u32 n, n x {u16 key_len, u16 0, u32 queue id, i64 next offset, key bytes}          key = MQTT client id
+
+The broker's log owns a session; a proxy opens it, gets an epoch and what to resume, and names that epoch in every later
+request about the session. Of two owners only the one with the higher epoch is accepted. Members with a default were
+added later: where one is missing, the default applies. Offsets are queue offsets, the lowest not yet acknowledged, so
+that a restart repeats and never skips; positions are byte offsets in the commit log.
+
+A will lives with the broker, which sends WILL_DUE to one proxy at its time; the proxy checks whether the client may
+still publish it and answers WILL_VERDICT. A will is known by client id and the epoch of the connection that left it, so
+a late verdict has no effect.
+
+HISTORY reads, in bounded steps, what stood in the log before a wildcard filter's queue existed. A subscription that
+begins before its queue has a second offset: a log position, stored under the queue's id with `HISTORY_BIT` set. While
+no position is known, the requested start stands there as a negative number (`pack_before`); `FINISHED` means that the
+client has everything before the queue.
+Invariant: the second offset only rises: requested start < position < FINISHED. Thread rule: plain values, pure
+functions; use `encode(message)` and `decode(Kind, body)`.
 """
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from remoting.protocol.bodies.packed import decode, encode
-from remoting.protocol.bodies.will_body import WillSpec
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 __all__ = [
     "EXPIRY_NEVER",
     "FAILURE",
+    "FINISHED",
+    "HISTORY_BIT",
     "PHASE_PUBLISH",
     "PHASE_PUBREL",
     "U32",
@@ -27,6 +45,8 @@ __all__ = [
     "WILL_DUE",
     "FilterRequest",
     "FlowBatch",
+    "HistoryReply",
+    "HistoryRequest",
     "HistoryStart",
     "InflightEntry",
     "Offset",
@@ -43,16 +63,136 @@ __all__ = [
     "Subscribed",
     "UnsubscribeRequest",
     "Unsubscribed",
+    "WillDue",
     "WillSpec",
+    "WillVerdict",
     "decode",
     "encode",
+    "pack_before",
+    "unpack_before",
 ]
 
 U32 = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Offset = Annotated[int, Meta(ge=0)]
 PacketId = Annotated[int, Meta(ge=0, le=0xFFFF)]
-Qos = Annotated[int, Meta(ge=0, le=2)]
 OptionBits = Annotated[int, Meta(ge=0, le=0x0F)]
+Epoch = Annotated[int, Meta(ge=0)]
+Qos = Annotated[int, Meta(ge=0, le=2)]
+
+
+class WillSpec(msgspec.Struct, array_like=True):
+    """A will as its client left it; `properties` are pairs as they stand in the record, behind topic and client id."""
+
+    topic: bytes
+    payload: bytes
+    qos: Qos
+    retain: bool
+    delay_s: U32 = 0
+    properties: list[tuple[bytes, bytes]] = []
+    """Record properties of the message, in order."""
+    author: bytes = b""
+    """Who left it, in the proxies' own words; the broker gives them back with WILL_DUE."""
+
+
+class WillDue(msgspec.Struct, array_like=True):
+    """Broker to proxy: may `author` still publish there?"""
+
+    client_id: str
+    epoch: Epoch
+    topic: bytes
+    qos: Qos
+    retain: bool
+    author: bytes
+
+
+class WillVerdict(msgspec.Struct, array_like=True):
+    """Proxy to broker: publish it, or drop it for this reason. The reply comes when that is durable."""
+
+    client_id: str
+    epoch: Epoch
+    allowed: bool
+    reason: str = ""
+
+
+_COUNT = struct.Struct("<I")
+_ENTRY = struct.Struct("<HHIq")
+
+
+def encode_offsets(offsets: Sequence[tuple[bytes, int, int]]) -> bytes:
+    """Return an APPEND_OFFSETS body of (key, queue id, next offset)."""
+    parts = [_COUNT.pack(len(offsets))]
+    try:
+        for key, queue_id, offset in offsets:
+            parts += (_ENTRY.pack(len(key), 0, queue_id, offset), key)
+    except struct.error as error:
+        raise LocalMisuse(f"an offset does not fit its field: {error}") from error
+    return b"".join(parts)
+
+
+def decode_offsets(body: bytes) -> list[tuple[bytes, int, int]]:
+    """Return (key, queue id, next offset) per entry."""
+    offsets: list[tuple[bytes, int, int]] = []
+    try:
+        (count,) = _COUNT.unpack_from(body)
+        at = _COUNT.size
+        for _ in range(count):
+            key_len, _, queue_id, offset = _ENTRY.unpack_from(body, at)
+            at += _ENTRY.size + key_len
+            if at > len(body):
+                raise RemoteViolation(f"offsets: key {len(offsets)} passes the body's end")
+            offsets.append((bytes(body[at - key_len : at]), queue_id, offset))
+    except struct.error as error:
+        raise RemoteViolation(f"offsets: entry {len(offsets)} is cut short") from error
+    if at != len(body):
+        raise RemoteViolation(f"offsets: {len(body) - at} bytes follow the last entry")
+    return offsets
+
+
+HISTORY_BIT = 0x8000_0000
+"""Set in the queue id of a place before a queue; ids of queues never have it."""
+FINISHED = 2**62
+_LAST = 2**61
+
+
+class HistoryRequest(msgspec.Struct, array_like=True):
+    """The next step: messages that match `filter`, from `position` (or, at first, stored from `from_ms` on).
+
+    With `last` > 0: find where the last so many begin, going down from `position` (0: from the queue's begin).
+    """
+
+    queue_id: U32
+    filter: str
+    position: Offset = 0
+    from_ms: Offset = 0
+    last: Offset = 0
+
+
+class HistoryReply(msgspec.Struct, array_like=True):
+    """Raw records of the step back to back, where the next step begins, and whether there is none.
+
+    Of a search for `last`: `last` is how many are still to be found; when `done`, `position` is where they begin.
+    """
+
+    position: Offset
+    done: bool
+    records: bytes = b""
+    last: Offset = 0
+
+
+Place = Annotated[int, Meta(le=FINISHED)]
+
+
+def pack_before(wish: HistoryStart) -> int:
+    """Return the place of a wish whose position is not known yet."""
+    return -_LAST - wish.last if wish.last is not None else -1 - (wish.from_ms or 0)
+
+
+def unpack_before(place: int) -> tuple[int, int, int]:
+    """Return (position, from_ms, last) of a place; of the three at most one is not 0."""
+    if place >= 0:
+        return place, 0, 0
+    return (0, 0, -place - _LAST) if place <= -_LAST else (0, -place - 1, 0)
+
 
 FAILURE = 0x80
 """SubscribeResult codes from here on are refusals: reason codes of MQTT 5. Below it is the granted QoS."""
@@ -98,14 +238,14 @@ class SessionSubscription(msgspec.Struct, array_like=True):
     exact_from: Offset = 0
     exact_below: Offset = 0
     before: int | None = None
-    """Place before the queue, see `history_body`; None when there is nothing before it to send."""
+    """Place before the queue, see `session_body`; None when there is nothing before it to send."""
 
 
 class InflightEntry(msgspec.Struct, array_like=True):
     """A delivery sent but not acknowledged: its packet id and where its message is. The broker keeps it unread.
 
     Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
-    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message), `history_body.HISTORY_BIT` in it one
+    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message), `HISTORY_BIT` in it one
     of history, `shared_body.SHARED_BIT` that a group gave the message: the session's own place is another. Entries of
     QoS 2 are not part of what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
     """

@@ -19,8 +19,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.packed import decode, encode
+from remoting.protocol.bodies.session_body import HISTORY_BIT
 from remoting.protocol.errors import RemoteViolation
 
 __all__ = [

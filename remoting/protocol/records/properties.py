@@ -1,14 +1,19 @@
-"""RocketMQ's text form of message properties: `key 01 value 02` repeated.
+"""RocketMQ's text form of message properties, `key 01 value 02` repeated; and the keys of a record.
 
+The keys are the property UNIQ_KEY (not of MQTT messages, whose properties belong to their devices) and the words of the
+keys field. Records in no queue and staged ones have none: no reader may see them. Keys are indexed by the CRC32C of
+topic, a zero byte and key; where two keys share a number, `has_key` compares the record.
 Invariant: encode then decode gives the same pairs in the same order; 01 and 02 never occur inside a key or a value, so
-no value can inject a property. Thread rule: pure functions.
+no value can inject a property; the native core finds the same numbers in the same order. Thread rule: pure functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
+from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, RecordView
 
 PROPERTIES_SIZE_BYTES_MAX = 32_767
 """Longest text form; its length field in a stored message is a signed 16-bit number. More is refused."""
@@ -64,3 +69,47 @@ def decode_properties(text: bytes) -> list[tuple[bytes, bytes]]:
 def is_reserved(key: bytes) -> bool:
     """True for names a user's property may not use."""
     return key in RESERVED or key.startswith(TRANSIENT_PREFIX)
+
+
+KEYS_PER_RECORD_MAX = 64
+"""Different keys of one record that can be looked up; RocketMQ's senders use one or two. Further ones are left out."""
+SEPARATOR = b" "
+
+
+def key_hash(topic: bytes, key: bytes) -> int:
+    """Return the number under which `key` of `topic` is indexed."""
+    return crc32c(key, crc32c(b"\0", crc32c(topic)))
+
+
+def unique_key(view: RecordView) -> bytes:
+    """Return the unique key its producer gave a record; empty without one."""
+    if view.flags & FLAG_MQTT:
+        return b""
+    return next((value for name, value in view.properties() if name == UNIQUE_KEY), b"")
+
+
+def keys_of(view: RecordView) -> Iterator[bytes]:
+    """Yield the keys a record is found by, the unique key first; a key may come twice."""
+    if view.flags & FLAG_STAGED or not view.dispatch():
+        return
+    yield unique_key(view)
+    yield from view.keys.split(SEPARATOR)
+
+
+def key_hashes(view: RecordView) -> list[int]:
+    """Return the numbers of a record's keys, each once."""
+    topic_sum = crc32c(b"\0", crc32c(view.topic))
+    found: list[int] = []
+    for key in keys_of(view):
+        if key and (number := crc32c(key, topic_sum)) not in found:
+            found.append(number)
+            if len(found) == KEYS_PER_RECORD_MAX:
+                break
+    return found
+
+
+def has_key(view: RecordView, topic: bytes, key: bytes, *, unique_only: bool) -> bool:
+    """Whether the record is of `topic` and has `key` (`unique_only`: as its unique key)."""
+    if view.topic != topic or not key:
+        return False
+    return key in ((unique_key(view),) if unique_only else keys_of(view))

@@ -1,4 +1,4 @@
-"""RocketMQ's stored-message layout: what its clients read from a pull and what its tools read from a file. Big-endian.
+"""RocketMQ's stored-message layout, as its clients read it from a pull and tools from a file; message ids. Big-endian.
 
      0 i32 total | 4 i32 magic (v1: u8 topic length, v2: u16) | 8 i32 body CRC32 & 0x7fffffff | 12 i32 queue id
     16 i32 flag | 20 i64 queue offset | 28 i64 position | 36 i32 sys flag | 40 i64 born ms
@@ -6,8 +6,10 @@
     i32 reconsume times | i64 prepared position
     i32 body length, body | topic length, topic | i16 properties length, properties
 
-Invariant: decode(encode(m)) == m, and the bits of sys_flag that tell the sizes of the hosts follow from the hosts.
-Thread rule: pure functions.
+    offset id   hex(ip 4 or 16 | i32 port | i64 position): where the message is stored; 32 or 56 digits
+
+Invariant: decode(encode(m)) == m and unpack(pack(x)) == x; the bits of sys_flag that tell the sizes of the hosts follow
+from the hosts. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -15,11 +17,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator
+from functools import lru_cache
+from ipaddress import ip_address
 
 import msgspec
 
 from remoting.protocol.errors import CorruptRecord, LocalMisuse, RemoteViolation
-from remoting.protocol.records.message_id import Host, pack_host, unpack_host
 from remoting.protocol.records.properties import (
     KEYS,
     PROPERTIES_SIZE_BYTES_MAX,
@@ -28,6 +31,38 @@ from remoting.protocol.records.properties import (
     encode_properties,
 )
 from remoting.protocol.records.record import FLAG_SYS_SHIFT, RecordView
+
+Host = tuple[str, int]
+"""IP address text and port."""
+
+HOSTS_KEPT_MAX = 1_024
+"""Hosts whose forms are remembered: messages name the same few over and over."""
+
+_PORT = struct.Struct(">i")
+
+
+@lru_cache(HOSTS_KEPT_MAX)
+def pack_host(host: Host) -> bytes:
+    """Return ip and port as stored: 8 bytes for IPv4, 20 for IPv6; LocalMisuse if it is neither."""
+    address, port = host
+    try:
+        return ip_address(address).packed + _PORT.pack(port)
+    except (ValueError, struct.error) as error:
+        raise LocalMisuse(f"{address}:{port} is not an IP address with a port") from error
+
+
+@lru_cache(HOSTS_KEPT_MAX)
+def unpack_host(packed: bytes) -> Host:
+    """Return the host of 8 or 20 stored bytes."""
+    if len(packed) not in (8, 20):
+        raise RemoteViolation(f"a host of {len(packed)} bytes, it has 8 (IPv4) or 20 (IPv6)")
+    return str(ip_address(packed[:-4])), _PORT.unpack(packed[-4:])[0]
+
+
+def offset_message_id(store_host: Host, position: int) -> str:
+    """Return the id that says where a message lies."""
+    return (pack_host(store_host) + position.to_bytes(8, "big")).hex().upper()
+
 
 MAGIC_V1 = -626_843_481
 MAGIC_V2 = -626_843_477

@@ -1,16 +1,25 @@
-"""MQTT topic names and filters: validation, matching, the trie of filters and the tree of topics.
+"""MQTT topic names and filters: validation, matching, the trie of filters, the tree of topics, two special names.
 
 Rules of MQTT 3.1.1 §4.7: `+` is a whole level, `#` the last whole level and also its parent; filters that start with
 a wildcard do not match topics that start with `$`; empty levels are levels. Text may come as str or UTF-8 bytes;
-inside everything is bytes. Invariant: FilterTrie.match and TopicTree.match agree with `matches`. Nothing recurses, so
-depth cannot exhaust the stack. Thread rule: a trie or tree has one owner; the functions are pure.
+inside everything is bytes. Nothing recurses, so depth cannot exhaust the stack.
+
+    $share/<group>/<filter>                a shared subscription (5.0 §4.8.2; 3.1.1 clients may use it as well)
+    $SYS/broker/connection/<id>/state      a bridge's state: b"1" connected, b"0" not (its will), b"" removes it
+
+A group's name has at least one character and no `/`, `+` or `#`; the inner filter is what is authorized and matched. A
+name that begins with `$share` without a slash behind it is an ordinary topic. The state of bridges is the one topic
+below `$SYS` that clients write: Mosquitto's bridges publish there by default, with their client id as `<id>`, and end
+the connection when refused; `authority` decides which client may.
+Invariant: FilterTrie.match and TopicTree.match agree with `matches`; `share_of(name)` is None exactly for ordinary
+filters. Thread rule: a trie or tree has one owner; the functions are pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 TOPIC_SIZE_BYTES_MAX = 16_384
 """Longest topic name or filter; longer ones are refused, because their light-queue name must fit 16 bits of length."""
@@ -268,3 +277,77 @@ def _candidates(node: _TopicNode[V], wanted: bytes) -> list[tuple[bytes, _TopicN
         return list(reversed(node.children.items()))
     child = node.children.get(wanted)
     return [] if child is None else [(wanted, child)]
+
+
+SHARE_PREFIX = "$share/"
+NEVER_SERVED = {
+    "$delayed/": "a delayed message comes by its own topic, not by $delayed/",
+    "$queue/": "$queue/ is not offered, use $share/<group>/<filter>",
+    "$exclusive/": "exclusive subscriptions are not offered",
+}
+"""Beginnings of filters that mean something at other brokers, or to publishers only; no MQTT client publishes there."""
+SYS_PREFIX, STORED_SYS_PREFIX = "$SYS/", "$SYS/broker/connection/"
+"""What proxies say of themselves is no message of the log, so it cannot be shared; the state of bridges can."""
+
+
+class Share(NamedTuple):
+    """The two parts of a shared subscription's name."""
+
+    group: str
+    filter: str
+
+
+def share_of(topic_filter: str) -> Share | None:
+    """Return group and inner filter of a shared subscription, as they stand; None for an ordinary filter."""
+    if not topic_filter.startswith(SHARE_PREFIX):
+        return None
+    group, _, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
+    return Share(group, inner)
+
+
+def inner_filter(topic_filter: str) -> str:
+    """Return the filter that messages are matched with: the inner one of a shared subscription, else the filter."""
+    share = share_of(topic_filter)
+    return topic_filter if share is None else share.filter
+
+
+def validate_subscription(topic_filter: str) -> str | None:
+    """Return what is wrong with a filter, shared or not, as a client may subscribe to it; None if nothing.
+
+    What could never get a message is wrong too: its client would wait for ever.
+    """
+    share = share_of(topic_filter)
+    wanted = topic_filter if share is None else share.filter
+    for beginning, problem in NEVER_SERVED.items():
+        if wanted.startswith(beginning):
+            return problem
+    if share is None:
+        return validate_filter(topic_filter)
+    if not share.group:
+        return "a share name has at least one character"
+    if "+" in share.group or "#" in share.group:
+        return "a share name has neither + nor #"
+    if share.filter.startswith((SHARE_PREFIX, "$history/")):
+        return "a shared subscription is not shared again and has no history"
+    if share.filter.startswith(SYS_PREFIX) and not share.filter.startswith(STORED_SYS_PREFIX):
+        return "$SYS values are not shared"
+    return validate_filter(share.filter)
+
+
+_PREFIX, _SUFFIX = b"$SYS/broker/connection/", b"/state"
+
+STATES = frozenset({b"", b"0", b"1"})
+"""All a message there may say."""
+
+
+def owner_of(topic: bytes) -> bytes | None:
+    """The client whose connection the topic speaks of; None for every other topic."""
+    if not (topic.startswith(_PREFIX) and topic.endswith(_SUFFIX)):
+        return None
+    owner = topic[len(_PREFIX) : -len(_SUFFIX)]
+    return owner if owner and b"/" not in owner else None
+
+
+def says_something_else(topic: bytes, payload: bytes | memoryview) -> bool:
+    """Whether this is a topic of a connection's state, and the payload is no such state."""
+    return topic.startswith(b"$") and bytes(payload[:2]) not in STATES

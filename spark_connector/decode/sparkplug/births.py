@@ -25,17 +25,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from remoting.protocol.bodies.bounds_body import (
-    LightBounds,
-    QueueBoundsRequest,
-    decode_bounds_reply,
-    encode_bounds_request,
-)
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     STATUS_OK,
+    LightBounds,
     PulledQueue,
+    QueueBoundsRequest,
+    decode_bounds_reply,
     decode_multi_pull_reply,
+    encode_bounds_request,
     encode_multi_pull,
 )
 from remoting.protocol.frames.codes import RequestCode

@@ -11,7 +11,6 @@ from typing import ClassVar
 from remoting import inprocess
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, encode_append_reply
 from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_reply, encode_notify
-from remoting.protocol.bodies.offsets_body import decode_offsets
 from remoting.protocol.bodies.pull_body import (
     QueueRecords,
     decode_multi_pull,
@@ -34,7 +33,11 @@ from remoting.protocol.bodies.session_body import (
     SubscribeResult,
     Unsubscribed,
     UnsubscribeRequest,
+    WillDue,
+    WillSpec,
+    WillVerdict,
     decode,
+    decode_offsets,
     encode,
 )
 from remoting.protocol.bodies.shared_body import (
@@ -45,15 +48,13 @@ from remoting.protocol.bodies.shared_body import (
     SharedTaken,
     encode_given,
 )
-from remoting.protocol.bodies.will_body import WillDue, WillSpec, WillVerdict
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import client_id_of, encode_mqtt_image, image_views, packet_id_of, stamp
 from remoting.protocol.records.record import RecordView
-from remoting.protocol.records.share_names import inner_filter
-from remoting.protocol.records.topics import is_wildcard, matches
+from remoting.protocol.records.topics import inner_filter, is_wildcard, matches
 from remoting.transport.contracts import Connection, Peer
 from tests.unit.mqtt_proxy.fake_session import FakeSession
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from remoting.filtering.judge import judge_of
-from remoting.protocol.bodies import append_body, bounds_body, filtered_body, pull_body, sink_body
+from remoting.protocol.bodies import append_body, pull_body, sink_body
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -162,7 +162,7 @@ class ToyBroker:
         return command.reply(body=handler(command))
 
     def _bounds(self, command: Command) -> bytes:
-        request = bounds_body.decode_bounds_request(command.body)
+        request = pull_body.decode_bounds_request(command.body)
         wanted, light = set(request.topics), None
         if request.filter is not None:
             first = request.filter.partition("/")[0]
@@ -170,9 +170,9 @@ class ToyBroker:
             wanted.add(names.parent_topic(request.filter.encode()).decode())
             found = self.queues.get((names.light_queue_name(request.filter.encode()).decode(), 0))
             if found is not None and not topics.is_wildcard(request.filter):
-                light = bounds_body.LightBounds(found.id, found.min, found.max, request.at_ms and found.min)
+                light = pull_body.LightBounds(found.id, found.min, found.max, request.at_ms and found.min)
         queues = [
-            bounds_body.QueueBounds(
+            pull_body.QueueBounds(
                 topic,
                 number,
                 queue.id,
@@ -183,7 +183,7 @@ class ToyBroker:
             for (topic, number), queue in sorted(self.queues.items())
             if topic in wanted
         ]
-        return bounds_body.encode_bounds_reply(bounds_body.QueueBoundsReply(NAME, 1, 0, queues, light))
+        return pull_body.encode_bounds_reply(pull_body.QueueBoundsReply(NAME, 1, 0, queues, light))
 
     def _pull(self, command: Command) -> bytes:
         want = pull_body.decode_range_pull(command.body)
@@ -205,7 +205,7 @@ class ToyBroker:
         )
 
     def _pull_filtered(self, command: Command) -> bytes:
-        want = filtered_body.decode_filtered_pull(command.body)
+        want = pull_body.decode_filtered_pull(command.body)
         plain = Command(0, body=pull_body.encode_range_pull(want.queue_id, want.offset, want.end_offset, 1))
         found = pull_body.decode_range_pull_reply(self._pull(plain))
         starts = np.frombuffer(found.starts, "<u4").astype(np.int64)
@@ -218,7 +218,7 @@ class ToyBroker:
             memoryview(edges.tobytes()), memoryview(b"".join(chosen)),
             memoryview(np.flatnonzero(wanted).astype("<u4").tobytes()),
         )  # fmt: skip
-        return filtered_body.encode_filtered_reply(kept)
+        return pull_body.encode_filtered_reply(kept)
 
     def _pull_checked(self, command: Command) -> bytes:
         """One queue, checksums read: what fails its checks is damaged from then on."""

@@ -5,22 +5,20 @@ from __future__ import annotations
 import pytest
 
 from broker.history import feature as history
-from remoting.protocol.bodies.history_body import (
+from remoting.protocol.bodies.session_body import (
     HISTORY_BIT,
+    FilterRequest,
     HistoryReply,
     HistoryRequest,
-    decode,
-    encode,
-    unpack_before,
-)
-from remoting.protocol.bodies.session_body import (
-    FilterRequest,
     HistoryStart,
     SessionOpen,
     SessionOpened,
     Subscribed,
     SubscribeRequest,
     UnsubscribeRequest,
+    decode,
+    encode,
+    unpack_before,
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -93,7 +91,7 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wi
 
 async def test_places_rise_and_survive_a_restart(running) -> None:
     """Committed like an offset, under the queue's id with a bit."""
-    from remoting.protocol.bodies.offsets_body import encode_offsets
+    from remoting.protocol.bodies.session_body import encode_offsets
 
     await publish(running, 0, 3)
     connection = running.connect()

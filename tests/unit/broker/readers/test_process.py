@@ -21,8 +21,14 @@ from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
 from broker.store.read_result import RangeResult
 from remoting.access.rules import ALLOWED, Verdict
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.filtered_body import RowFilter, encode_filtered_pull, encode_row_filter
-from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_range_pull_reply, encode_range_pull
+from remoting.protocol.bodies.pull_body import (
+    STATUS_NO_SUCH_QUEUE,
+    RowFilter,
+    decode_range_pull_reply,
+    encode_filtered_pull,
+    encode_range_pull,
+    encode_row_filter,
+)
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

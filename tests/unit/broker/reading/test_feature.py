@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.reading.feature import ReadingFeature
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, encode_bounds_request
+from remoting.protocol.bodies.pull_body import QueueBoundsRequest, encode_bounds_request
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 

@@ -11,23 +11,21 @@ from broker.reading.pull import filtered
 from remoting.access.rules import ALLOWED, Verdict
 from remoting.filtering import judge
 from remoting.protocol.bodies.append_body import decode_append_reply
-from remoting.protocol.bodies.filtered_body import (
-    RowFilter,
-    decode_filtered_reply,
-    encode_filtered_pull,
-    encode_row_filter,
-)
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
     STATUS_OFFSET_TOO_LARGE,
     STATUS_OK,
     PulledRange,
+    RowFilter,
+    decode_filtered_reply,
     decode_multi_pull_reply,
     decode_range_pull_reply,
+    encode_filtered_pull,
     encode_multi_pull,
     encode_range_pull,
     encode_records_at,
+    encode_row_filter,
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

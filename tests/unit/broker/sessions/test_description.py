@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.sessions import describe
-from remoting.protocol.bodies.history_body import HISTORY_BIT
-from remoting.protocol.bodies.session_body import InflightEntry, SessionOpened, SessionSubscription
+from remoting.protocol.bodies.session_body import HISTORY_BIT, InflightEntry, SessionOpened, SessionSubscription
 
 
 def test_a_new_session_has_nothing() -> None:

@@ -7,7 +7,6 @@ import asyncio
 import pytest
 
 from broker.sessions import requests
-from remoting.protocol.bodies.offsets_body import encode_offsets
 from remoting.protocol.bodies.pull_body import encode_records_at
 from remoting.protocol.bodies.session_body import (
     PHASE_PUBLISH,
@@ -26,6 +25,7 @@ from remoting.protocol.bodies.session_body import (
     UnsubscribeRequest,
     decode,
     encode,
+    encode_offsets,
 )
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -8,8 +8,15 @@ import pytest
 
 from broker.wills import feature as module
 from remoting.protocol.bodies.packed import decode, encode
-from remoting.protocol.bodies.session_body import WILL_DUE, SessionClose, SessionOpen, SessionOpened
-from remoting.protocol.bodies.will_body import WillDue, WillSpec, WillVerdict
+from remoting.protocol.bodies.session_body import (
+    WILL_DUE,
+    SessionClose,
+    SessionOpen,
+    SessionOpened,
+    WillDue,
+    WillSpec,
+    WillVerdict,
+)
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names

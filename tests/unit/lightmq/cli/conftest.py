@@ -9,14 +9,16 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from remoting.protocol.bodies.bounds_body import (
+from remoting.protocol.bodies.pull_body import (
     LightBounds,
     QueueBounds,
     QueueBoundsReply,
+    QueueRecords,
     decode_bounds_request,
+    decode_range_pull,
     encode_bounds_reply,
+    encode_range_pull_reply,
 )
-from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

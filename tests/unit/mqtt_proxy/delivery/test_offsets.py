@@ -6,7 +6,7 @@ import asyncio
 
 from mqtt_proxy.history.replay import HistoryRun
 from mqtt_proxy.mqtt.codec import packets
-from remoting.protocol.bodies.history_body import FINISHED, HISTORY_BIT
+from remoting.protocol.bodies.session_body import FINISHED, HISTORY_BIT
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import publish, running, settle

@@ -6,8 +6,8 @@ import pytest
 
 from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again, fetch, in_order_of_sending, note, plan
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
-from remoting.protocol.bodies.history_body import HISTORY_BIT
 from remoting.protocol.bodies.session_body import (
+    HISTORY_BIT,
     PHASE_PUBREL,
     InflightEntry,
     SessionOpened,

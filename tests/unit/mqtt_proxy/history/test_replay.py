@@ -8,16 +8,16 @@ import pytest
 
 from mqtt_proxy.history import replay as history
 from mqtt_proxy.history.replay import HistoryRun
-from remoting.protocol.bodies.history_body import (
+from remoting.protocol.bodies.session_body import (
     FINISHED,
     HISTORY_BIT,
     HistoryReply,
     HistoryRequest,
+    HistoryStart,
     decode,
     encode,
     pack_before,
 )
-from remoting.protocol.bodies.session_body import HistoryStart
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import settle

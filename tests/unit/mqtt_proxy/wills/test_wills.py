@@ -6,7 +6,7 @@ from mqtt_proxy.mqtt.codec.packets import Publish, Will
 from mqtt_proxy.wills.wills import WillJudge, identity_of, will_spec
 from remoting.access.identity import Identity
 from remoting.access.rules import Rule
-from remoting.protocol.bodies.will_body import WillVerdict
+from remoting.protocol.bodies.session_body import WillVerdict
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import running, settle

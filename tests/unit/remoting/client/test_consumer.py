@@ -7,8 +7,14 @@ import pytest
 from remoting import inprocess
 from remoting.client.consumer import AsyncConsumer
 from remoting.client.threads import Consumer
-from remoting.protocol.bodies.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
-from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.bodies.pull_body import (
+    QueueBounds,
+    QueueBoundsReply,
+    QueueRecords,
+    decode_range_pull,
+    encode_bounds_reply,
+    encode_range_pull_reply,
+)
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.record import RecordView

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoting.filtering import judge as judging
 from remoting.filtering.judge import Judge, judge_of
-from remoting.protocol.bodies.filtered_body import RowFilter, encode_row_filter
+from remoting.protocol.bodies.pull_body import RowFilter, encode_row_filter
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.records import image, record, topics
 from remoting.protocol.records.record import RecordView

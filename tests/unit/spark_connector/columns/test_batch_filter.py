@@ -7,7 +7,7 @@ import datetime as dt
 import pyarrow as pa
 import pytest
 
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.columns.batches import wanted_rows
 
 TIMES = pa.array([dt.datetime.fromtimestamp(n, dt.UTC) for n in (1, 2, 3)], pa.timestamp("us", tz="UTC"))

@@ -9,7 +9,7 @@ import pytest
 from remoting.batches.row import BatchRow
 from remoting.batches.unpack import Unpacker
 from remoting.protocol.bodies import pull_body
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from remoting.protocol.records.record import CODEC_NONE, CODEC_ZSTD, RecordView
 from spark_connector.columns import batches
 from spark_connector.columns.arrow import decode

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.decode import stage as module
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.errors import CorruptBody

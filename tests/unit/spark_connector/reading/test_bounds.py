@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from remoting.protocol.bodies.bounds_body import decode_bounds_reply, encode_bounds_reply
+from remoting.protocol.bodies.pull_body import decode_bounds_reply, encode_bounds_reply
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.options.read_write import ReadOptions

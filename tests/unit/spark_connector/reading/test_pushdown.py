@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading.batch_reader import Conditions, Span, conditions_of
 from spark_connector.reading.selection import light_key

@@ -6,8 +6,7 @@ from itertools import product
 
 import pytest
 
-from remoting.protocol.bodies.bounds_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest, RowFilter
 from spark_connector.errors import OptionError
 from spark_connector.options.parsers import QueueName, check_mqtt_topic
 from spark_connector.options.read_write import parse_read

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from remoting.protocol.bodies.filtered_body import RowFilter
+from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.errors import BrokenRecord, DataLost, OptionError
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey, QueueRange

@@ -10,7 +10,7 @@ from broker.store.errors import CorruptIndex
 from broker.store.keys.key_index import KeyIndex
 from broker.store.keys.key_manifest import KeyManifest, save_key_manifest
 from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
-from remoting.protocol.records.record_keys import KEYS_PER_RECORD_MAX, key_hash
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from tests.sim.keyed import back_to_back
 
 NUMBER = key_hash(b"t", b"k")

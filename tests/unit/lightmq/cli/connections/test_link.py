@@ -10,7 +10,7 @@ import pytest
 from lightmq.cli.connections import link
 from lightmq.cli.connections.link import Security, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
-from remoting.protocol.bodies.bounds_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
+from remoting.protocol.bodies.pull_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

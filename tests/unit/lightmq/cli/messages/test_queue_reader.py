@@ -7,8 +7,14 @@ import pytest
 
 from lightmq.cli.connections.link import Broker, ServerTarget, brokers
 from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
-from remoting.protocol.bodies.bounds_body import QueueBounds, QueueBoundsReply, encode_bounds_reply
-from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, encode_range_pull_reply
+from remoting.protocol.bodies.pull_body import (
+    QueueBounds,
+    QueueBoundsReply,
+    QueueRecords,
+    decode_range_pull,
+    encode_bounds_reply,
+    encode_range_pull_reply,
+)
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.store import hot
 from remoting.native.reference.keys import store_second
-from remoting.protocol.records.record_keys import KEYS_PER_RECORD_MAX, key_hash
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from tests.sim.keyed import back_to_back
 
 

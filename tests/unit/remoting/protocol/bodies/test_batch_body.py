@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.protocol.bodies.batch_body import BatchMessage, decode_batch, encode_batch
+from remoting.protocol.bodies.append_body import BatchMessage, decode_batch, encode_batch
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 TEXT = st.binary(max_size=20).filter(lambda raw: b"\1" not in raw and b"\2" not in raw)

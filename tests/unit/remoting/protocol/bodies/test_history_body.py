@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.bodies.history_body import (
+from remoting.protocol.bodies.session_body import (
     FINISHED,
     HistoryReply,
     HistoryRequest,
+    HistoryStart,
     decode,
     encode,
     pack_before,
     unpack_before,
 )
-from remoting.protocol.bodies.session_body import HistoryStart
 
 
 @pytest.mark.parametrize(

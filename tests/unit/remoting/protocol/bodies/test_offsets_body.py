@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.protocol.bodies.offsets_body import decode_offsets, encode_offsets
+from remoting.protocol.bodies.session_body import decode_offsets, encode_offsets
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 OFFSETS = st.lists(st.tuples(st.binary(max_size=30), st.integers(0, 2**32 - 1), st.integers(-(2**63), 2**63 - 1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from remoting.protocol.bodies.history_body import HISTORY_BIT
+from remoting.protocol.bodies.session_body import HISTORY_BIT
 from remoting.protocol.bodies.shared_body import (
     SHARED_BIT,
     SharedMember,

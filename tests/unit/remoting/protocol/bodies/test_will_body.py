@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from remoting.protocol.bodies import will_body as wb
+from remoting.protocol.bodies import session_body as wb
 from remoting.protocol.bodies.packed import decode, encode
 from remoting.protocol.errors import RemoteViolation
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.frames.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
-from remoting.protocol.frames.header import LANGUAGES, decode_header, encode_header
+from remoting.protocol.frames.frame import LANGUAGES, decode_header, encode_header
 
 TEXT = st.text(max_size=30).filter(lambda text: text.isprintable())
 I32 = st.integers(-(2**31), 2**31 - 1)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
-from remoting.protocol.records import message_id as ids
+from remoting.protocol.records import stored_message as ids
 from tests.support.message_ids import parse_offset_message_id
 
 HOST = st.tuples(st.ip_addresses().map(str), st.integers(0, 65_535))

@@ -9,7 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.protocol.records import topics
-from remoting.protocol.records.topics import FilterTrie, TopicTree, matches, validate_filter, validate_topic_name
+from remoting.protocol.records.topics import (
+    FilterTrie,
+    Share,
+    TopicTree,
+    inner_filter,
+    matches,
+    owner_of,
+    says_something_else,
+    share_of,
+    validate_filter,
+    validate_subscription,
+    validate_topic_name,
+)
 
 LEVEL = st.sampled_from(["", "a", "b", "c", "$a", "ab"])
 TOPIC = st.lists(LEVEL, min_size=1, max_size=5).map("/".join).filter(bool)
@@ -163,3 +175,87 @@ def test_is_wildcard():
     assert topics.is_wildcard("a/+")
     assert topics.is_wildcard(b"#")
     assert not topics.is_wildcard("a/b")
+
+
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [
+        ("$share/g/a", Share("g", "a")),
+        ("$share/g/a/+/#", Share("g", "a/+/#")),
+        ("$share/g//a", Share("g", "/a")),
+        ("$share/g", Share("g", "")),
+        ("$share//a", Share("", "a")),
+        ("$share", None),
+        ("$shared/g/a", None),
+        ("a/$share/g", None),
+    ],
+)
+def test_parts(name: str, share: Share | None) -> None:
+    """Only a name that begins with `$share/` has parts."""
+    assert share_of(name) == share
+    assert inner_filter(name) == (name if share is None else share.filter)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$share/g/a", "$share/g/#", "$share/g/+/x", "$share/g//", "$share", "a/+", "$SYS/#", "$queue", "$queues/a",
+        "$share/g/$SYS/broker/connection/+/state", "a/$queue/b",
+    ],
+)  # fmt: skip
+def test_valid(name: str) -> None:
+    """[MQTT-4.8.2-1] [MQTT-4.8.2-2] a share name, a slash, a topic filter; or an ordinary filter."""
+    assert validate_subscription(name) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "$share/",
+        "$queue/a",
+        "$exclusive/a",
+        "$delayed/#",
+        "$share/g/$queue/a",
+        "$share/g/$SYS/#",
+        "$share/g/$SYS/broker/uptime",
+        "$share/g",
+        "$share/g/",
+        "$share//a",
+        "$share/+/a",
+        "$share/a#/b",
+        "$share/g/a#",
+        "$share/g/$share/h/a",
+        "$share/g/$history/last=1/a",
+    ],
+)
+def test_refused(name: str) -> None:
+    """An empty share name, one with a wildcard, a missing or invalid inner filter, a share within a share."""
+    assert validate_subscription(name) is not None
+
+
+@pytest.mark.parametrize(
+    ("topic", "owner"),
+    [
+        (b"$SYS/broker/connection/host.name/state", b"host.name"),
+        (b"$SYS/broker/connection/\xc3\xa4/state", b"\xc3\xa4"),
+        (b"$SYS/broker/connection//state", None),
+        (b"$SYS/broker/connection/state", None),
+        (b"$SYS/broker/connection/a/b/state", None),
+        (b"$SYS/broker/connection/a/state/", None),
+        (b"$SYS/broker/connection/a/State", None),
+        (b"/$SYS/broker/connection/a/state", None),
+        (b"$SYS/broker/version", None),
+        (b"$sys/broker/connection/a/state", None),
+    ],
+)
+def test_owner_of(topic: bytes, owner: bytes | None) -> None:
+    """One level names the client; nothing near it does."""
+    assert owner_of(topic) == owner
+
+
+def test_states() -> None:
+    """Connected, not connected, forgotten; other topics may say what they like."""
+    topic = b"$SYS/broker/connection/a/state"
+    assert not any(says_something_else(topic, payload) for payload in (b"", b"0", b"1", memoryview(b"1")))
+    assert all(says_something_else(topic, payload) for payload in (b"2", b"10", b"1" * 1_000_000))
+    assert not says_something_else(b"a", b"anything")
