@@ -170,7 +170,7 @@ class DelayedFeature(Feature):
         diversion = Diversion(self.messages, tools.clock)
         placement.divert, placement.check_wait = diversion.divert, diversion.check
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
-        store.retention.keep_from = self.messages.keep_from
+        store.retention.keep(self.messages.keep_from)
         store.positions.on_advance(self._timer.advanced, self.messages.buckets.queues)
         declare_metrics(registry, self.messages)
 

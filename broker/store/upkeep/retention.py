@@ -125,8 +125,7 @@ class Retention:
         self._confirmed = confirmed
         self.role = Role()
         self._reasons: dict[int, str] = {}
-        self.keep_from: Callable[[int, Append], bool] = lambda _target, _append: True
-        """Says some of what must outlive its segment again; called before segments below a position go, until True."""
+        self._keepers: list[Callable[[int, Append], bool]] = []
         self.groups = QueueGroups(tables, index.forget_minimums)
         self.expiry = GroupExpiry(
             self.groups, index, log, lambda changes: append(Placed(), changes), confirmed, age_ms=settings.retention_ms
@@ -137,6 +136,11 @@ class Retention:
         self.cut_short_bytes_total = 0
         self.carried_total = 0
         self.retained_expired_total = 0
+
+    def keep(self, keeper: Callable[[int, Append], bool]) -> None:
+        """Have `keeper(position, append)` append again some of what must outlive its segment, before segments below the
+        position are removed; it is called until it returns True."""
+        self._keepers.append(keeper)
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""
@@ -266,7 +270,7 @@ class Retention:
 
     def _kept(self, target: int) -> bool:
         try:
-            return self.keep_from(target, self._append)
+            return all(keep(target, self._append) for keep in self._keepers)
         except StoreFull:
             return False  # the disk guard has told
 
