@@ -30,6 +30,7 @@ from broker.sink.feature import SinkFeature
 from broker.subscriptions.feature import SubscriptionFeature
 from broker.topics.feature import TopicFeature
 from broker.topics.publication import Publication
+from broker.transactions.feature import TransactionFeature
 from broker.wills.feature import WillFeature
 from broker.wills.wills import Wills
 from remoting.access.rights import ADMIN
@@ -81,6 +82,13 @@ class BrokerParts:
             self.tools, self.publishing.placement, self.publishing.appender, self.topics.hidden, registry
         )
         self.sink = SinkFeature(self.tools, self.topics, placement=self.publishing.placement, quota=self.retained.quota)
+        self.transactions = TransactionFeature(
+            self.tools,
+            topics=self.topics,
+            placement=self.publishing.placement,
+            clients=self.groups.clients,
+            registry=registry,
+        )
         self.features = self._gathered()
         self.status = BrokerStatus(self.tools, self.features)
 
@@ -126,7 +134,9 @@ class BrokerParts:
                 reading=self.reading,
                 groups=self.groups,
                 routes=self.registration,
+                transactions=self.transactions.messages,
             ),
+            self.transactions,
             topics,
             self.publishing,
             self.sink,

@@ -71,6 +71,8 @@ class LimitsConfig:
     limit."""
     delayed_messages_max: int = setting(1_000_000, minimum=1)
     """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
+    transactions_max: int = setting(100_000, minimum=1)
+    """Transactions that are neither committed nor rolled back; one more is refused with SYSTEM_BUSY."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
 
@@ -204,6 +206,14 @@ class BrokerConfig:
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
     delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400)
     """Longest delay a message may ask for; a longer one is refused with MESSAGE_ILLEGAL."""
+    transaction_check_after_ms: int = setting(6_000, minimum=100)
+    """How long a transaction may stay open before its producer group is asked for the outcome."""
+    transaction_check_interval_ms: int = setting(30_000, minimum=100)
+    """How long after a question about an open transaction the next one follows."""
+    transaction_checks_max: int = setting(15, minimum=1)
+    """Questions about one transaction; then its message goes to the topic TRANS_CHECK_MAX_TIME_TOPIC."""
+    transaction_age_s_max: int = setting(86_400, minimum=1)
+    """How long a transaction may stay open when none of its producers is connected; then its message goes there too."""
     client_expiry_s: int = setting(120, minimum=5)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
     shared_commit_interval_ms: int = setting(200, minimum=1)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from broker.publishing.feature import PublishingFeature
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
+    from broker.rocketmq.send import HalfMessages
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
@@ -33,6 +34,7 @@ class RocketmqFeature(Feature):
         reading: ReadingFeature,
         groups: ConsumerGroups,
         routes: RouteFinder,
+        transactions: HalfMessages,
     ) -> None:
         self._metrics = tools.metrics
         self._rates_in, self._rates_out = Rates(), Rates()
@@ -49,6 +51,7 @@ class RocketmqFeature(Feature):
                 appender=publishing.appender,
                 unpacker=reading.unpacker,
                 replies=replies,
+                transactions=transactions,
             ),
             RocketmqPullRequests(
                 tools,

@@ -6,9 +6,10 @@ name the fields a..n, code 10 spells them out, the C++ client mixes value types.
 one record image per message.
 
 RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
-request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it; its answer names the
-queue it waits in. What is not offered (transactions, priorities, lite topics, recall) is refused by name. A send is
-answered when the message is confirmed and, for a topic that was just created, when the name servers know its route.
+request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it, the half message of a
+transaction (`broker.transactions`) for its outcome; the answer names the place where it waits. What is not offered
+(priorities, lite topics, recall) is refused by name. A send is answered when the message is confirmed and, for a topic
+that was just created, when the name servers know its route.
 
 Request and reply: a request is an ordinary message with the client id of its sender. Its consumer sends the answer to
 the topic `CLUSTER_REPLY_TOPIC`, which is created with the first request so that it has a route; the answer goes
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
@@ -83,18 +84,18 @@ SHORT_NAMES = {
     "batch": "m",
 }
 NOT_OFFERED_FLAGS = {
-    0xC: "transactional messages are not supported by this broker yet",
     0x40: "messages wrapped for another broker (sysFlag 0x40) are not offered by this broker",
     0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
 }
 """Bits of sysFlag that request what this broker does not do."""
 NOT_OFFERED_PROPERTIES = {
-    b"TRAN_MSG": NOT_OFFERED_FLAGS[0xC],
     b"TIMER_DEL_UNIQKEY": "recalling a delayed message is not offered by this broker",
     b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
     b"__LITE_TOPIC": "lite topics are not offered by this broker",
 }
 """The same for properties, unless their value is `false`."""
+TRANSACTION_MASK, TRANSACTION_PREPARED_FLAG = 0xC, 0x4
+TRANSACTION_PREPARED = b"TRAN_MSG"
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
@@ -147,6 +148,18 @@ def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
     if not messages:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body has no whole message")
     return [(message.flag, dict(message.properties), message.body) for message in messages]
+
+
+def is_half(system_flag: int, properties: Mapping[bytes, bytes], *, batch: bool) -> bool:
+    """Whether this is the half message of a transaction. Refused(MESSAGE_ILLEGAL) when flag and property disagree, or
+    for a batch."""
+    state = system_flag & TRANSACTION_MASK
+    half = properties.get(TRANSACTION_PREPARED, b"false").lower() == b"true"
+    if state not in (0, TRANSACTION_PREPARED_FLAG) or (state and not half):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {system_flag:#x} does not fit the property TRAN_MSG")
+    if half and batch:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be the half message of a transaction")
+    return half
 
 
 def check_flags(system_flag: int) -> None:
@@ -282,6 +295,13 @@ TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """Fields of an answer that make a producer record a trace, where it is configured to."""
 
 
+class HalfMessages(Protocol):
+    """Where the half messages of transactions wait."""
+
+    def prepare(self, image: bytes, properties: Mapping[bytes, bytes]) -> Placed:
+        """The half message made of an image, to be appended; Refused when it may not wait."""
+
+
 class SendRequests:
     """Stores messages of RocketMQ's producers."""
 
@@ -296,8 +316,10 @@ class SendRequests:
         appender: Appender,
         unpacker: Unpacker,
         replies: ReplyRequests,
+        transactions: HalfMessages,
     ) -> None:
         self._tools = tools
+        self._transactions = transactions
         self._topics = topics
         self._groups = groups
         self._placement = placement
@@ -322,6 +344,8 @@ class SendRequests:
         check_flags(request.system_flag)
         batch = command.code == Code.SEND_BATCH_MESSAGE or request.batch
         parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
+        half = any(is_half(request.system_flag, properties, batch=batch) for _flag, properties, _body in parts)
+        request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
         config = self._placement.topic_for_write(
             topic, min(request.queue_count, self._tools.config.template_queue_count)
@@ -335,9 +359,13 @@ class SendRequests:
             needed.update(self._replies.expect_reply(properties))
             properties.setdefault(UNIQUE_KEY, self._tools.identity.unique_id().encode())
             request.flag = message_flag
+            properties.pop(TRANSACTION_PREPARED, None)
             images.append(build_image(request, topic, index, born_host, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
-        placed = self._placement.placed(b"".join(images))
+        if half:
+            placed = self._transactions.prepare(images[0], parts[0][1])
+        else:
+            placed = self._placement.placed(b"".join(images))
         self._appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
 
     def send_back(self, peer: Peer, command: Command) -> None:

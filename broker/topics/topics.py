@@ -64,7 +64,7 @@ ATTRIBUTES: dict[str, Attribute] = {
     QUEUE_TYPE: _one_of(SIMPLE_QUEUE, BATCH_QUEUE, fixed=True),
     RETENTION_MS: Attribute(_number, "a number of milliseconds, 0 for ever"),
     RETENTION_BYTES: Attribute(_number, "a number of bytes, 0 without a limit"),
-    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "MIXED"),
+    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
 }
 """Every attribute a topic can have; an unknown one is refused, because it would have no effect."""
 

@@ -71,7 +71,7 @@ PENDING_ATTRIBUTE = "pending replies"
 
 
 FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
-    ("transactions", frozenset({Code.END_TRANSACTION, Code.CHECK_TRANSACTION_STATE, Code.RESUME_CHECK_HALF_MESSAGE})),
+    ("new questions about an expired transaction", frozenset({Code.RESUME_CHECK_HALF_MESSAGE})),
     ("recalling a delayed message", frozenset({Code.RECALL_MESSAGE})),
     ("consumption by POP", frozenset({*range(Code.POP_MESSAGE, Code.POP_ROLLBACK + 1), Code.BATCH_ACK_MESSAGE})),
     ("consumption by POP", frozenset({Code.SET_MESSAGE_REQUEST_MODE, Code.GET_ALL_MESSAGE_REQUEST_MODE})),

@@ -66,11 +66,13 @@ def _messages(target: Target) -> dict[int, Parts]:
     short = {"a": "p", "b": target.topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
     pull = {"consumerGroup": "plant", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "0", "commitOffset": "0",
             "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", **queue}  # fmt: skip
+    decision = {"tranStateTableOffset": "0", "commitLogOffset": "0", "commitOrRollback": "8"}
     rows = encode_row_filter(RowFilter())
     return {
         Code.SEND_MESSAGE: (send, b"x"),
         Code.SEND_MESSAGE_V2: (short, b"x"),
         Code.SEND_BATCH_MESSAGE: (short | {"m": "true"}, b"x"),
+        Code.END_TRANSACTION: (send | decision, b""),
         Code.SEND_REPLY_MESSAGE: (send, b"x"),
         Code.SEND_REPLY_MESSAGE_V2: (short, b"x"),
         Code.APPEND_MANY: ({}, entry),

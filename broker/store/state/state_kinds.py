@@ -29,6 +29,8 @@ SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
 DELAYED = 21
 """Start (ms) of a span of time -> which of the messages that waited in it were delivered, and where the rest begin."""
+TRANSACTION = 22
+"""Offset of a half message -> how its transaction ended; `floor` -> the offset below which all have."""
 
 NAMES = {
     QUEUE: "queue",
@@ -47,4 +49,5 @@ NAMES = {
     LOG_BEGIN: "log_begin",
     SHARED: "shared",
     DELAYED: "delayed",
+    TRANSACTION: "transaction",
 }

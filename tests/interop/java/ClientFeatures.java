@@ -272,24 +272,46 @@ public final class ClientFeatures {
         }
     }
 
+    /** Of every four one is rolled back, one is committed when the broker asks, and two are committed at once. */
     private static void transaction(String topic) throws Exception {
+        Set<Integer> asked = ConcurrentHashMap.newKeySet();
         TransactionMQProducer transactional = new TransactionMQProducer(topic + "_producer");
         transactional.setNamesrvAddr(nameServers);
         transactional.setTransactionListener(new TransactionListener() {
             @Override
             public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                return LocalTransactionState.COMMIT_MESSAGE;
+                return switch (((Integer) argument) % 4) {
+                    case 0 -> LocalTransactionState.ROLLBACK_MESSAGE;
+                    case 1 -> LocalTransactionState.UNKNOW;
+                    default -> LocalTransactionState.COMMIT_MESSAGE;
+                };
             }
 
             @Override
             public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                asked.add(number(message));
                 return LocalTransactionState.COMMIT_MESSAGE;
             }
         });
         transactional.start();
         try {
-            transactional.sendMessageInTransaction(message(topic, 0), null);
-            expectAll(topic, consume(topic, MessageSelector.byTag("*")), Set.of(0));
+            Set<Integer> sent = new HashSet<>();
+            Set<Integer> open = new HashSet<>();
+            for (int number = 0; number < COUNT; number++) {
+                transactional.sendMessageInTransaction(message(topic, number), number);
+                if (number % 4 != 0) {
+                    sent.add(number);
+                }
+                if (number % 4 == 1) {
+                    open.add(number);
+                }
+            }
+            long deadline = System.currentTimeMillis() + DEADLINE_MS;
+            while (!asked.equals(open) && System.currentTimeMillis() < deadline) {
+                Thread.sleep(100);
+            }
+            check(asked.equals(open), "asked about " + asked + ", open were " + open);
+            expectAll(topic, consume(topic, MessageSelector.byTag("*")), sent);
         } finally {
             transactional.shutdown();
         }

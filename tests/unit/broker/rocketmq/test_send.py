@@ -222,8 +222,8 @@ async def test_properties_that_could_not_be_shown_again_are_refused(running) -> 
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"sysFlag": "4"}, "transactional"),
-        ({"sysFlag": "8"}, "transactional"),
+        ({"sysFlag": "4"}, "TRAN_MSG"),
+        ({"sysFlag": "8"}, "TRAN_MSG"),
         ({"sysFlag": "64"}, "0x40"),
         ({"sysFlag": "128"}, "inner batches"),
         ({"properties": "TRAN_MSG\x01true\x02"}, "transactional"),

@@ -1,0 +1,1 @@
+"""Transactions of RocketMQ's producers: half messages, their outcome, and the question after it."""

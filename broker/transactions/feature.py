@@ -1,0 +1,158 @@
+"""Transactions as one feature: END_TRANSACTION (37), the question to producers (39), and what expires.
+
+A half message without an outcome is asked about `transaction_check_after_ms` after it was stored and then at every
+`transaction_check_interval_ms`: one connected producer of its group gets the message and answers with END_TRANSACTION.
+After `transaction_checks_max` questions, or when it is older than `transaction_age_s_max`, it goes to the topic
+`TRANS_CHECK_MAX_TIME_TOPIC`. Questions are counted in memory: a new master begins anew.
+Invariant: a question follows only what is confirmed; bounded work in one pass. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from broker.requests.fields import number, text
+from broker.requests.tools import Feature, RequestTools
+from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
+from broker.store.errors import StoreError
+from broker.store.placed import property_value
+from broker.transactions.half import COMMITTED, EXPIRED, ROLLED_BACK, Half
+from broker.transactions.transactions import OUTCOME_NAMES, Transactions
+from remoting.access.rights import PUBLISH
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.protocol.records.stored_message import offset_message_id
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.groups.clients import Clients
+    from broker.publishing.placement import Placement
+    from broker.topics.feature import TopicFeature
+    from runtime.metrics import Registry
+
+UNKNOWN, COMMIT, ROLL_BACK = 0, 8, 12
+"""Values of `commitOrRollback`."""
+OUTCOMES = {COMMIT: COMMITTED, ROLL_BACK: ROLLED_BACK}
+CHECKS_PER_PASS_MAX = 1_000
+STEPS_PER_PASS_MAX = 20
+CHECK_TIMES = b"TRANSACTION_CHECK_TIMES"
+MILLISECONDS = 1_000
+
+
+class TransactionFeature(Feature):
+    """What producers ask of transactions, and what they are asked."""
+
+    def __init__(
+        self, tools: RequestTools, *, topics: TopicFeature, placement: Placement, clients: Clients, registry: Registry
+    ) -> None:
+        config = tools.config
+        self._tools = tools
+        self._clients = clients
+        self._interval_ms = config.transaction_check_interval_ms
+        self._checks_max = config.transaction_checks_max
+        self._age_ms_max = config.transaction_age_s_max * MILLISECONDS
+        self._origin = origin_of(config.cluster_name)
+        self.messages = Transactions(
+            tools.store,
+            topics.table,
+            placement,
+            topics.hidden,
+            pending_max=config.limits.transactions_max,
+            check_after_ms=config.transaction_check_after_ms,
+            log=tools.log,
+        )
+        tools.store.retention.keep(self.messages.keep_from)
+        self._checks = registry.counter(
+            "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
+        )
+        self._declare(registry)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.END_TRANSACTION: self.end_transaction}
+
+    def end_transaction(self, peer: Peer, command: Command) -> None:
+        """37: commit or roll back; answered when that is confirmed. 0, not known yet, leaves it open."""
+        fields = command.fields
+        offset, position = number(fields, "tranStateTableOffset"), number(fields, "commitLogOffset")
+        group, wanted = text(fields, "producerGroup"), number(fields, "commitOrRollback")
+        topic = self.messages.topic_of(offset) or fields.get("topic", "")
+        self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
+        if wanted not in OUTCOMES and wanted != UNKNOWN:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOrRollback {wanted} is not 0, 8 or 12")
+        reply = command.reply()
+        if wanted == UNKNOWN:
+            _send(peer, command, reply)
+            return
+        position, refused = self.messages.end(offset, position, group, OUTCOMES[wanted])
+        if refused is not None:
+            reply = command.reply(refused.code, refused.remark, refused.fields)
+        answers = self._tools.answers
+        answers.when_confirmed(position, peer, reply, lambda: _send(peer, command, reply))
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Ask about what is open for too long, and move what nobody answers for."""
+        for _ in range(STEPS_PER_PASS_MAX):
+            if not self.messages.take_up():
+                break
+        expired = 0
+        for half in self.messages.table.take_due(now_ms, CHECKS_PER_PASS_MAX):
+            if half.checks < self._checks_max and now_ms - half.stored_ms < self._age_ms_max:
+                self._ask(half)
+                self.messages.table.ask_again(half, now_ms + self._interval_ms)
+                continue
+            try:
+                self.messages.expire(half)
+                expired += 1
+            except (Refused, StoreError) as error:
+                self._tools.log.error("transaction_not_moved", offset=half.offset, error=str(error))
+                self.messages.table.ask_again(half, now_ms + self._interval_ms)
+        return {"transaction_expired": expired}
+
+    def status(self) -> dict[str, int]:
+        """How many transactions are open."""
+        return {"transactions": len(self.messages.table)}
+
+    def _ask(self, half: Half) -> None:
+        """Send the half message to one of its producers, to another one each time."""
+        producers = [client for client in self._clients.producers_of(half.group) if client.peer.writable]
+        record = self.messages.record(half) if producers else None
+        if record is None:
+            self._checks.child("no_producer").value += 1
+            return
+        half.checks += 1
+        tools, unique = self._tools, property_value(record, UNIQUE_KEY).decode("utf-8", "replace")
+        host = ipv4_host(tools.identity.host, tools.identity.port)
+        fields = {
+            "topic": bytes(record.topic).decode("utf-8", "replace"),
+            "tranStateTableOffset": str(half.offset),
+            "commitLogOffset": str(half.position),
+            "msgId": unique,
+            "transactionId": unique,
+            "offsetMsgId": offset_message_id(host, half.position),
+        }
+        counted = (*self._origin, (CHECK_TIMES, b"%d" % half.checks))
+        body = stored_message(record, record.producer_seq & 0xFFFF, half.offset, host, counted)
+        code = RequestCode.CHECK_TRANSACTION_STATE
+        producer = producers[half.checks % len(producers)]
+        producer.peer.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=body))
+        self._checks.child("asked").value += 1
+
+    def _declare(self, registry: Registry) -> None:
+        messages = self.messages
+        registry.gauge(
+            "rocketmq_transactions", "Transactions that are neither committed nor rolled back",
+            function=lambda: len(messages.table),
+        )  # fmt: skip
+        ended = registry.counter("rocketmq_transactions_ended_total", "Transactions that ended", ("outcome",))
+        for outcome in (COMMITTED, ROLLED_BACK, EXPIRED):
+            name = OUTCOME_NAMES[outcome].replace(" ", "_")
+            ended.child(name, function=partial(messages.counts.__getitem__, outcome))
+
+
+def _send(peer: Peer, command: Command, reply: Command) -> None:
+    if not command.is_oneway:
+        peer.send(reply)

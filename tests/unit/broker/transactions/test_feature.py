@@ -1,0 +1,257 @@
+"""Transactions from the half message to the end of it, over a broker on a real store."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.store.placed import Placed
+from broker.transactions.transactions import EXPIRED_TOPIC, HALF_QUEUE
+from remoting.client.connection import Connection
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.records.properties import encode_properties
+from remoting.protocol.records.stored_message import iter_stored
+
+GROUP = "payers"
+COMMIT, ROLL_BACK, UNKNOWN = 8, 12, 0
+HALF = {b"TRAN_MSG": b"true", b"PGROUP": GROUP.encode(), b"UNIQ_KEY": b"7F0001", b"own": b"value"}
+
+
+def sending(topic: str = "orders", *, code: int = RequestCode.SEND_MESSAGE_V2, **extra: bytes) -> Command:
+    """A half message as RocketMQ's producers send it."""
+    properties = HALF | {key.encode(): value for key, value in extra.items()}
+    text = encode_properties(properties.items()).decode()
+    fields = {"a": GROUP, "b": topic, "c": "TBW102", "d": "4", "e": "1", "f": "4", "g": "5", "h": "0", "i": text}
+    return Command(code, fields=fields, body=b"paid")
+
+
+def ending(sent: Command, outcome: int = COMMIT, **fields: object) -> Command:
+    """The producer's decision about what was sent."""
+    said = {
+        "topic": "orders",
+        "producerGroup": GROUP,
+        "tranStateTableOffset": sent.fields["queueOffset"],
+        "commitLogOffset": int(sent.fields["msgId"][16:], 16),
+        "commitOrRollback": outcome,
+        "msgId": sent.fields["transactionId"],
+    }
+    return Command(RequestCode.END_TRANSACTION, fields={name: str(value) for name, value in (said | fields).items()})
+
+
+async def prepare(connection: Connection, topic: str = "orders") -> Command:
+    """The broker's answer to a half message."""
+    sent = await connection.request(sending(topic))
+    assert sent.code == ResponseCode.SUCCESS, sent.remark
+    return sent
+
+
+async def stored(connection: Connection, topic: str = "orders", queue: int = 1) -> list:
+    """What a consumer finds."""
+    fields = {"consumerGroup": "g", "topic": topic, "queueId": str(queue), "queueOffset": "0", "sysFlag": "4",
+              "maxMsgNums": "32", "subscription": "*"}  # fmt: skip
+    reply = await connection.request(Command(RequestCode.PULL_MESSAGE, fields=fields))
+    return list(iter_stored(reply.body)) if reply.code == 0 else []
+
+
+async def producer(running) -> tuple[Connection, list[Command]]:
+    """A connected producer of the group, and what it is asked."""
+    connection = running.connect()
+    asked: list[Command] = []
+    connection.on_push(asked.append)
+    body = {"clientID": "payer@1", "producerDataSet": [{"groupName": GROUP}]}
+    reply = await connection.request(Command(RequestCode.HEART_BEAT, body=json.dumps(body).encode()))
+    assert reply.code == ResponseCode.SUCCESS
+    return connection, asked
+
+
+async def test_nothing_is_seen_before_the_commit_and_the_message_as_sent_after_it(running) -> None:
+    connection = running.connect()
+    sent = await prepare(connection)
+    assert sent.fields["transactionId"] == "7F0001"
+    assert await stored(connection) == []
+    assert running.broker.transactions.status() == {"transactions": 0}, "taken up when it is looked for"
+    reply = await connection.request(ending(sent))
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    (message,) = await stored(connection)
+    assert (message.body, message.born_ms, message.sys_flag & 0xC) == (b"paid", 5, 0)
+    shown = dict(message.properties)
+    assert (shown[b"own"], shown[b"UNIQ_KEY"]) == (b"value", b"7F0001")
+    assert b"TRAN_MSG" not in shown
+
+
+async def test_a_roll_back_leaves_nothing_and_an_unknown_outcome_leaves_it_open(running) -> None:
+    connection = running.connect()
+    first, second = await prepare(connection), await prepare(connection)
+    assert (await connection.request(ending(first, ROLL_BACK))).code == ResponseCode.SUCCESS
+    assert (await connection.request(ending(second, UNKNOWN))).code == ResponseCode.SUCCESS
+    assert await stored(connection) == []
+    assert running.broker.transactions.status() == {"transactions": 1}
+    assert (await connection.request(ending(second, COMMIT))).code == ResponseCode.SUCCESS
+    assert len(await stored(connection)) == 1
+
+
+async def test_a_one_way_decision_counts_and_is_not_answered(running) -> None:
+    connection = running.connect()
+    sent = await prepare(connection)
+    decision = ending(sent)
+    decision.flag |= FLAG_ONEWAY
+    connection.oneway(decision)
+    await connection.request(ending(sent, UNKNOWN))
+    await running.settle()
+    assert len(await stored(connection)) == 1
+
+
+async def test_the_same_decision_twice_is_one_and_another_one_is_refused(running) -> None:
+    connection = running.connect()
+    open_, sent = await prepare(connection), await prepare(connection)
+    for _ in range(2):
+        assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+    reply = await connection.request(ending(sent, ROLL_BACK))
+    assert (reply.code, "committed before" in reply.remark) == (ResponseCode.TRANSACTION_FAILED, True)
+    assert len(await stored(connection)) == 1
+    assert (await connection.request(ending(open_))).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"producerGroup": "thieves"}, ResponseCode.TRANSACTION_STATE_GROUP_WRONG),
+        ({"commitLogOffset": 8}, ResponseCode.SYSTEM_ERROR),
+        ({"tranStateTableOffset": 5}, ResponseCode.SYSTEM_ERROR),
+        ({"tranStateTableOffset": -1}, ResponseCode.SYSTEM_ERROR),
+        ({"tranStateTableOffset": 2**70}, ResponseCode.SYSTEM_ERROR),
+        ({"commitOrRollback": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"commitLogOffset": "x"}, ResponseCode.INVALID_PARAMETER),
+    ],
+)
+async def test_a_decision_that_fits_nothing_is_refused_and_the_transaction_stays_open(running, fields, code) -> None:
+    connection = running.connect()
+    sent = await prepare(connection)
+    assert (await connection.request(ending(sent, **fields))).code == code
+    assert await stored(connection) == []
+    assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (sending(DELAY=b"3"), "delayed"),
+        (sending(TRAN_MSG=b"false"), "sysFlag"),
+        (sending(PGROUP=b""), "PGROUP"),
+        (sending(code=RequestCode.SEND_BATCH_MESSAGE), "batch"),
+    ],
+)
+async def test_half_messages_that_cannot_be_kept_are_refused(running, command, named) -> None:
+    reply = await running.connect().request(command)
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL
+    assert named in reply.remark
+
+
+async def test_open_transactions_outlive_a_restart_and_ended_ones_do_not_come_back(running) -> None:
+    connection = running.connect()
+    first, second, third = [await prepare(connection) for _ in range(3)]
+    assert (await connection.request(ending(second))).code == ResponseCode.SUCCESS
+    await running.restart()
+    connection = running.connect()
+    assert (await connection.request(ending(second))).code == ResponseCode.SUCCESS, "as it was decided"
+    assert (await connection.request(ending(first))).code == ResponseCode.SUCCESS
+    assert (await connection.request(ending(third, ROLL_BACK))).code == ResponseCode.SUCCESS
+    assert len(await stored(connection)) == 2
+    await running.restart()
+    assert running.broker.transactions.maintain(running.clock.now_ms()) == {"transaction_expired": 0}
+    assert running.broker.transactions.status() == {"transactions": 0}
+
+
+async def test_a_producer_is_asked_and_its_answer_commits(running) -> None:
+    connection, asked = await producer(running)
+    sent = await prepare(connection)
+    feature, config = running.broker.transactions, running.config
+    feature.maintain(running.clock.now_ms())
+    assert asked == []
+    running.clock.advance_ms(config.transaction_check_after_ms)
+    feature.maintain(running.clock.now_ms())
+    await running.settle()
+    (question,) = asked
+    assert question.code == RequestCode.CHECK_TRANSACTION_STATE
+    assert question.is_oneway
+    assert question.fields["transactionId"] == "7F0001"
+    (shown,) = iter_stored(question.body)
+    assert (shown.body, shown.topic, shown.queue_id) == (b"paid", b"orders", 1)
+    assert dict(shown.properties)[b"PGROUP"] == GROUP.encode()
+    assert dict(shown.properties)[b"TRANSACTION_CHECK_TIMES"] == b"1"
+    answer = ending(sent, **{key: question.fields[key] for key in ("tranStateTableOffset", "commitLogOffset")})
+    assert (await connection.request(answer)).code == ResponseCode.SUCCESS
+    assert len(await stored(connection)) == 1
+    running.clock.advance_ms(config.transaction_check_interval_ms)
+    feature.maintain(running.clock.now_ms())
+    assert len(asked) == 1
+
+
+async def test_what_nobody_decides_goes_to_the_topic_for_operators(running) -> None:
+    connection, asked = await producer(running)
+    await prepare(connection)
+    feature, config = running.broker.transactions, running.config
+    running.clock.advance_ms(config.transaction_check_after_ms)
+    expired = 0
+    for _ in range(config.transaction_checks_max + 1):
+        expired += feature.maintain(running.clock.now_ms())["transaction_expired"]
+        running.clock.advance_ms(config.transaction_check_interval_ms)
+    await running.settle()
+    assert (len(asked), expired) == (config.transaction_checks_max, 1)
+    (message,) = await stored(connection, EXPIRED_TOPIC, 0)
+    assert message.body == b"paid"
+    assert dict(message.properties)[b"REAL_TOPIC"] == b"orders"
+    assert await stored(connection) == []
+
+
+async def test_without_a_producer_only_age_ends_a_transaction(running) -> None:
+    connection = running.connect()
+    await prepare(connection)
+    feature, config = running.broker.transactions, running.config
+    feature.maintain(running.clock.now_ms())
+    for _ in range(config.transaction_checks_max + 2):
+        running.clock.advance_ms(config.transaction_check_interval_ms)
+        assert feature.maintain(running.clock.now_ms()) == {"transaction_expired": 0}
+    running.clock.advance_ms(config.transaction_age_s_max * 1_000)
+    assert feature.maintain(running.clock.now_ms()) == {"transaction_expired": 1}
+
+
+async def test_a_copy_that_retention_made_is_found_by_the_offset_its_producer_knows(running) -> None:
+    connection = running.connect()
+    sent, other = await prepare(connection), await prepare(connection)
+    messages, store = running.broker.transactions.messages, running.store
+    messages.take_up()
+
+    def append(placed: Placed, changes) -> int:
+        return store.append(placed, changes=changes).end_position
+
+    while not messages.keep_from(store.end_position, append):
+        await running.settle()
+        messages.take_up()
+        if messages.table.oldest().offset >= 2:
+            break
+    await running.restart()
+    connection = running.connect()
+    assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+    assert (await connection.request(ending(sent, ROLL_BACK))).code == ResponseCode.TRANSACTION_FAILED
+    assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
+    assert (await connection.request(ending(other, ROLL_BACK))).code == ResponseCode.SUCCESS
+    assert len(await stored(connection)) == 1
+
+
+async def test_half_messages_are_hidden_from_every_reader(running) -> None:
+    connection = running.connect()
+    await prepare(connection)
+    queue_id = running.store.queues.open(HALF_QUEUE)
+    assert queue_id in running.broker.topics.hidden
+
+
+async def test_who_may_not_publish_to_the_topic_decides_nothing(running) -> None:
+    connection = running.connect()
+    sent = await prepare(connection)
+
+    running.judge_by(lambda _identity, _action, resource: resource != "orders")
+    assert (await connection.request(ending(sent, topic="mine"))).code == ResponseCode.NO_PERMISSION
+    assert running.broker.transactions.status() == {"transactions": 1}
