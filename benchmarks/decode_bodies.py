@@ -2,7 +2,7 @@
 
 One batch of `--rows` bodies with four fields (device, celsius, n, ok), as JSON also with a few bodies that do not fit
 and with a map; Sparkplug with 1 to 20 metrics by alias. Beside them `json.loads` per body, which a UDF cannot beat. CPU
-of one core, best of five. Then `--nodes` Sparkplug nodes with a device each: the first contact and a later look.
+of one core, best of five. Then `--nodes` Sparkplug nodes with a device each: the first contact and a later check.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def measure_sparkplug(rows: int) -> None:
 
 
 def measure_births(nodes: int) -> None:
-    """First contact with the certificates of many nodes and devices, and a look for news, at `lightmq up`."""
+    """First contact with the certificates of many nodes and devices, and a check for new ones, at `lightmq up`."""
     with tempfile.TemporaryDirectory() as data:
         command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", data]
         command += ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
@@ -175,7 +175,7 @@ def _ask_births(address: str, nodes: int) -> None:
     options = parse_read({"mqttFilter": "#", "nameServer": address})
     births = Births(options, masters_at({"b": split_address(address)}, options))
     now_ms = time.time_ns() // 1_000_000
-    for name, high in (("first contact", 1 << 40), ("a look for news", 1 << 41)):
+    for name, high in (("first contact", 1 << 40), ("a check for new ones", 1 << 41)):
         wall, begun = time.perf_counter(), time.process_time()
         births.prepare("b", {topic: Need(1 << 39, high, now_ms + 1000) for topic in topics})
         wall, cpu = time.perf_counter() - wall, time.process_time() - begun

@@ -2,7 +2,7 @@
 
 Both flush before they acknowledge; in the group a message is acknowledged when both disks have it. CPU is that of all
 threads of a process per acknowledged message, the producer's own among it: where all processes share few cores, the
-rate is that of the machine, and the CPU says what each node could do with cores of its own.
+rate is that of the machine, and the CPU shows what each node could do with cores of its own.
 Then a replica is stopped, the master goes on alone, and the replica is started again: how long until it is in the
 SyncStateSet, per GiB that it was behind, the start of its process left out.
 """

@@ -26,7 +26,7 @@ class Started:
         self.port = self.admin = 0
 
     def start(self) -> None:
-        """Start and wait until it says its ports."""
+        """Start and wait until it reports its ports."""
         ports = ["--remoting-port", str(self.port), "--admin-port", str(self.admin)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen([*self._command, *ports], stdout=subprocess.PIPE, stderr=log, text=True)
@@ -34,8 +34,8 @@ class Started:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"{self.name} did not start: {self._log.read_text()[-2_000:]}")
-        said = json.loads(line)
-        self.port, self.admin = said["remoting"], said["admin"]
+        ports = json.loads(line)
+        self.port, self.admin = ports["remoting"], ports["admin"]
 
     def end(self) -> None:
         """End it in good order; once more is fine."""
@@ -51,7 +51,7 @@ class Started:
         return self._process.pid
 
     def member(self) -> dict[str, Any]:
-        """What a broker says of itself as a member of its group."""
+        """A broker's status as a member of its group."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/status", timeout=10) as answer:
             found: dict[str, Any] = json.load(answer).get("member", {})
         return found
@@ -82,7 +82,7 @@ class Group:
             self.brokers.sort(key=lambda each: each.member().get("role") != "master")
 
     def until_in_sync(self, count: int) -> None:
-        """Wait until the master says that so many are in sync. Raises TimeoutError."""
+        """Wait until the master reports so many members in sync. Raises TimeoutError."""
         deadline = time.monotonic() + DEADLINE_S
         while max(len(each.member().get("in_sync", ())) for each in self.brokers[:count]) < count:
             if time.monotonic() > deadline:

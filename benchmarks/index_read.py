@@ -63,7 +63,7 @@ def fill(bench: StoreBench, entries: int, queues: int) -> None:
 
 @contextmanager
 def tail_bench(entries: int, queues: int) -> Iterator[StoreBench]:
-    """A store whose tail holds so many entries, all live."""
+    """A store with so many entries in its tail, all live."""
     tail = {"index_tail_entries": 4 * entries, "index_flush_entries": 2 * entries}
     with store_bench(queues, segment_size_bytes=256 * MIB, flush="async", **tail) as bench:
         fill(bench, entries, queues)

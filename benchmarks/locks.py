@@ -43,8 +43,8 @@ def compiled(folder: str) -> Path:
 def once(program: Path, lock: str, threads: int, record_bytes: int, milliseconds: int) -> tuple[float, float]:
     """CPU and wall nanoseconds per operation of one run; the program fails when the lock let two threads in."""
     arguments = [lock, str(threads), str(record_bytes), str(milliseconds)]
-    said = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=True).stdout.split()
-    return float(said[1]), float(said[2])
+    figures = subprocess.run([str(program), *arguments], capture_output=True, text=True, check=True).stdout.split()
+    return float(figures[1]), float(figures[2])
 
 
 def measured(program: Path, options: argparse.Namespace) -> Figures:

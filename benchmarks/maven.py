@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 30
 
 
 def jars(name: str) -> Path | None:
-    """The folder of the jars that `java/NAME.xml` asks for; None, after a line that says why, if there are none."""
+    """The folder of the jars that `java/NAME.xml` asks for; None, after a line with the reason, if there are none."""
     missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
     if missing:
         print(f"not installed: {', '.join(missing)}")

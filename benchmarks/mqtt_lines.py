@@ -1,4 +1,4 @@
-"""The lines of the MQTT benchmark: what the load generator is told, and what is judged.
+"""The lines of the MQTT benchmark: the arguments of the load generator, and the figures that are judged.
 
 A line bounds what is under way (`--e2e-window`: undelivered messages), so that a server which drops or queues what it
 cannot deliver does not look cheap for it; only the 1,000 devices are bounded by their own acknowledgements, as devices

@@ -4,7 +4,7 @@ The load comes from `mqttload` (one C program, loopback only): on PATH, named by
 named by `--mqttload-source`. Every measurement runs against a server of its own, started for it and stopped after it;
 in each round every server has its turn, because only what was measured side by side may be divided. Printed are the
 least and the median CPU per message over the rounds, rates and latencies of the best one, and the ratio of the least
-figures. LightMQ runs with its log on disk and `flush = "async"` unless the line says fdatasync.
+figures. LightMQ runs with its log on disk and `flush = "async"` unless the line has fdatasync.
 """
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ asyncio.run(main())
 
 
 @contextmanager
-def _process(command: Sequence[str], *, says_ports: bool = False) -> Iterator[tuple[int, dict[str, int]]]:
-    """Run a command; yields (process id, the ports it said)."""
-    output = subprocess.PIPE if says_ports else subprocess.DEVNULL
+def _process(command: Sequence[str], *, reports_ports: bool = False) -> Iterator[tuple[int, dict[str, int]]]:
+    """Run a command; yields (process id, the ports it reports)."""
+    output = subprocess.PIPE if reports_ports else subprocess.DEVNULL
     child = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL, text=True)
     try:
         ports = json.loads(child.stdout.readline()) if child.stdout is not None else {}
@@ -67,10 +67,10 @@ def _lightmq(part: str, *arguments: str) -> list[str]:
 def lightmq(flush: str) -> Iterator[Running]:
     """`lightmq up` with its log in a scratch folder."""
     with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as folder:
-        ports = [word for name in ("mqtt", "remoting", "admin") for word in (f"--{name}-port", "0")]
-        command = _lightmq("up", "--data", folder, *ports, "--set", f"broker.store.flush={flush}")
-        with _process(command, says_ports=True) as (pid, said):
-            yield said["mqtt"], [pid]
+        options = [word for name in ("mqtt", "remoting", "admin") for word in (f"--{name}-port", "0")]
+        command = _lightmq("up", "--data", folder, *options, "--set", f"broker.store.flush={flush}")
+        with _process(command, reports_ports=True) as (pid, ports):
+            yield ports["mqtt"], [pid]
 
 
 @contextmanager
@@ -81,9 +81,9 @@ def lightmq_split(flush: str) -> Iterator[Running]:
 
         def start(part: str, *arguments: str) -> dict[str, int]:
             command = _lightmq(part, *arguments, "--set", f"{part}.admin_port=0", "--set", f"{part}.port=0")
-            pid, said = stack.enter_context(_process(command, says_ports=True))
+            pid, ports = stack.enter_context(_process(command, reports_ports=True))
             pids.append(pid)
-            return said
+            return ports
 
         controller = start("controller", "--set", f"controller.data_directory={folder}/controller")
         address = f"127.0.0.1:{controller['remoting']}"
@@ -101,7 +101,7 @@ def mosquitto(_flush: str) -> Iterator[Running]:
     executable = shutil.which("mosquitto", path=PEER_PATH)
     assert executable is not None
     port = free_port()
-    with _process([executable, "-p", str(port)]) as (pid, _said):
+    with _process([executable, "-p", str(port)]) as (pid, _ports):
         wait_listening(port)
         yield port, [pid]
 
@@ -112,7 +112,7 @@ def amqtt(python: str) -> Server:
     @contextmanager
     def run(_flush: str) -> Iterator[Running]:
         port = free_port()
-        with _process([python, "-c", AMQTT_PROGRAM, str(port)]) as (pid, _said):
+        with _process([python, "-c", AMQTT_PROGRAM, str(port)]) as (pid, _ports):
             wait_listening(port)
             yield port, [pid]
 
@@ -125,7 +125,7 @@ def has_mosquitto() -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now."""
+    """A port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -3,7 +3,7 @@
 Three parts. `follow`: a writer process appends at full speed (asynchronous flush), a reader process follows one of its
 queues and checks every record (checksum, queue, offset, content); the lag is from the append to the end of the read
 that first shows the record. `bulk`: CPU per row of reading a whole queue in ranges of 8 MiB, by the store itself and by
-an attached one. `broker`: a broker process takes a fixed rate of messages while nobody reads a backlog, while it is
+an attached one. `broker`: a broker process takes a fixed rate of messages while a backlog is not read, while it is
 read through the broker, and through reader processes: the broker's CPU per message taken, and how long
 acknowledgements take. CPU is the kernel's account per process; milliseconds are wall time and suffer from neighbours.
 """
@@ -146,7 +146,7 @@ async def take(port: int, seconds: float) -> list[float]:
 
 
 def pull(port: int, use_readers: str) -> None:
-    """What the reading process does: read the backlog again and again until its input ends; say how many rows."""
+    """What the reading process does: read the backlog again and again until its input ends; print how many rows."""
     options = parse_read({"nameServer": f"127.0.0.1:{port}", "topic": TOPIC})
     watch = BoundsWatch(options, select(options))
     work = [QueueRange(key, bounds.id, bounds.min, bounds.max) for key, bounds in watch.read().items()]
@@ -190,8 +190,8 @@ class Puller:
         assert self._process.stdout is not None
         lines = self._process.stdout.read().splitlines()
         self._process.wait()
-        said = json.loads(lines[-1]) if lines else {"rows": 0, "seconds": 1.0}
-        return float(said["rows"] / said["seconds"])
+        read = json.loads(lines[-1]) if lines else {"rows": 0, "seconds": 1.0}
+        return float(read["rows"] / read["seconds"])
 
 
 def situation(name: str, rows: int, seconds: float, *, readers: int, reading: bool) -> str:
@@ -246,7 +246,7 @@ def main() -> None:
         print(f"{'broker, CPU and latency':<28}{heads} {'rows/s read':>12}")
         for _ in range(options.rounds):
             for name, readers, reading in (
-                ("nobody reads", 0, False), ("read through the broker", 0, True), ("read through 1 reader", 1, True)
+                ("no reader", 0, False), ("read through the broker", 0, True), ("read through 1 reader", 1, True)
             ):  # fmt: skip
                 line = situation(name, options.rows, options.seconds, readers=readers, reading=reading)
                 print(line, flush=True)

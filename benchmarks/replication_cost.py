@@ -3,8 +3,8 @@
 The replicas are processes of their own over loopback, in the SyncStateSet, so that every message is confirmed only when
 all of them have flushed it. Per turn of the loop one batch is appended. `loop` is the CPU time of a process's loop
 thread per message, `all` that of all its threads, of the replicas' the mean; `added` is what the replicas add to the
-master's loop. Rates are wall clock and share the machine. `fdatasync` costs CPU of whoever calls it, which differs from
-disk to disk: `TMPDIR=/dev/shm` leaves it out, without a disk to wait for.
+master's loop. Rates are wall clock and share the machine. `fdatasync` costs CPU of the thread that calls it, which
+differs from disk to disk: `TMPDIR=/dev/shm` leaves it out, without a disk to wait for.
 """
 
 from __future__ import annotations

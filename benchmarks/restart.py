@@ -63,14 +63,14 @@ def child(work: Callable[[], object]) -> Figures:
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
         try:
             os.write(answer, json.dumps(work()).encode())
-        except Exception:  # noqa: BLE001 - the parent hears of it by the answer that is missing
+        except Exception:  # noqa: BLE001 - the parent sees it by the missing answer
             traceback.print_exc()
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(answer)
     os.waitpid(process, 0)
-    said = os.read(answers, 1 << 16)
+    answer = os.read(answers, 1 << 16)
     os.close(answers)
-    return dict(json.loads(said))
+    return dict(json.loads(answer))
 
 
 def make_queues(directory: Path, queues: int) -> Figures:

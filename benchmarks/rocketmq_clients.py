@@ -48,7 +48,7 @@ OURS = {"lightmq sync": "sync", "lightmq async": "async"}
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One line of the table: what the client is told, for so many messages, and before that for fewer."""
+    """One line of the table: the client's arguments, for so many messages, after fewer to warm up."""
 
     name: str
     command: str
@@ -120,7 +120,7 @@ def wait_registered(name_server: int) -> None:
 
 
 class Load:
-    """The Java client, told its phases one by one."""
+    """The Java client, started phase by phase."""
 
     def __init__(self, child: subprocess.Popen[str], server: int) -> None:
         self._child, self._server = child, psutil.Process(server)

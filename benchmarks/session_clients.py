@@ -18,7 +18,7 @@ SMALL_RECEIVE_BYTES = 4_096
 
 
 class Layout:
-    """How a message on one topic looks on the wire, for one payload size."""
+    """A message on one topic as bytes on the wire, for one payload size."""
 
     def __init__(self, topic: bytes, payload_bytes: int) -> None:
         self.topic = topic

@@ -70,7 +70,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def timed(server: Server, rows: int, work: Callable[[], object]) -> Figure:
-    """CPU of everybody and rows a second of one piece of work."""
+    """CPU of all processes and rows a second of one piece of work."""
     before, begun = cpu_now(server.process_id), time.perf_counter()
     work()
     seconds, used = time.perf_counter() - begun, cpu_now(server.process_id) - before
@@ -128,7 +128,7 @@ class Run:
         return figures
 
     def latency(self, rate: int, seconds: float, warm_up_s: float) -> tuple[float, float, float]:
-        """(p50 ms, p99 ms, CPU seconds of everybody) of messages at this rate in foreachBatch."""
+        """(p50 ms, p99 ms, CPU seconds of all processes) of messages at this rate in foreachBatch."""
         server, ages = self._server, []
 
         def aged(frame: Any, _batch: int) -> None:
@@ -181,7 +181,7 @@ def servers(stack: ExitStack, scratch: Path, broker_jars: Path) -> list[Server]:
 
 
 def show_round(server: str, number: int, figures: dict[str, Figure]) -> None:
-    """Print whose CPU it was, line by line."""
+    """Print the CPU by process, line by line."""
     for name, figure in figures.items():
         shares = " + ".join(f"{part:.2f}" for part in figure.parts_us)
         rate = f"{figure.rows_per_s:,.0f}/s"

@@ -70,23 +70,23 @@ class Driver:
         self._process = subprocess.Popen(
             [*command, json.dumps(sink)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
         )
-        self.hear()
+        self.receive()
 
-    def hear(self) -> dict[str, Any]:
-        """The next thing it says."""
+    def receive(self) -> dict[str, Any]:
+        """Its next line of output."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"the driver ended, see {self._log.name}: {Path(self._log.name).read_text()[-3000:]}")
-        said: dict[str, Any] = json.loads(line)
-        return said
+        output: dict[str, Any] = json.loads(line)
+        return output
 
     def progress(self) -> dict[str, Any]:
         """Medians of what the batches so far took, in ms."""
         assert self._process.stdin is not None
         self._process.stdin.write("progress\n")
         self._process.stdin.flush()
-        return self.hear()
+        return self.receive()
 
     def cpu_s(self) -> dict[int, float]:
         """CPU of the driver, its JVM and its workers so far, by process id."""

@@ -26,7 +26,7 @@ def stock() -> Any:
 
 
 def main(configuration: str, kind: str, server: str, folder: str, sink_options: str) -> None:
-    """Start the query, say so, and end it when the input ends."""
+    """Start the query, report it, and end it when the input ends."""
     spark = session("tuned", master=MASTER) if configuration == "tuned" else stock()
     spark.sparkContext.setLogLevel("ERROR")
     reader = spark.readStream.format("rocketmq").option("nameServer", server)

@@ -2,7 +2,7 @@
 
 A real `lightmq up` process with 10,000 queues of as many parent topics as that takes, and one with 100,000 light queues
 under one filter. The stream reader is driven as Spark does it (offsets as text both ways): a batch in which a few
-queues have news, and one that finds nothing. CPU of this process and of the broker stand beside the wall time.
+queues have new messages, and one that finds nothing. CPU of this process and of the broker stand beside the wall time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SCHEMA = StructType([StructField("body", BinaryType())])
 QUEUES_PER_TOPIC = 4
 """The broker's default."""
 BATCH_ENTRIES = 2_000
-NEWS = 100
+GROWN = 100
 """Messages between two batches."""
 
 
@@ -51,17 +51,17 @@ def plan(reader: RocketMQStreamReader, start: str) -> str:
 
 
 def measure(server: str, broker: psutil.Process, mqtt_filter: str, topics: list[bytes], rounds: int) -> str:
-    """Milliseconds per batch, with news and without."""
+    """Milliseconds per batch, with new messages and without."""
     publish(server, topics)
     options = {"nameServer": server, "mqttFilter": mqtt_filter, "longPollMs": "0", "startingOffsets": "latest"}
     reader = RocketMQStreamReader(SCHEMA, parse_read(options))
     start = plan(reader, json.dumps(reader.initialOffset()))
     cells = []
-    for news in (NEWS, 0):
+    for grown in (GROWN, 0):
         walls: list[float] = []
         own, its = time.process_time(), sum(broker.cpu_times()[:2])
         for number in range(rounds):
-            publish(server, topics[number * news : (number + 1) * news])
+            publish(server, topics[number * grown : (number + 1) * grown])
             begun = time.perf_counter()
             start = plan(reader, start)
             walls.append((time.perf_counter() - begun) * 1e3)
@@ -91,7 +91,7 @@ def main() -> int:
             cells = measure(server, psutil.Process(broker_id), mqtt_filter, topics, options.rounds)
             lines.append(f"{name:22} {cells}")
     heads = f"{'ms':>9} {'worst':>7} {'driver':>8} {'broker':>8}"
-    print(f"{'':22} {'offset':>10} {'with news: CPU ms per batch':>35} {'nothing new: CPU ms per batch':>35}")
+    print(f"{'':22} {'offset':>10} {'new messages: CPU ms per batch':>35} {'nothing new: CPU ms per batch':>35}")
     print(f"{'one batch over':22} {'bytes':>10} {heads} {heads}")
     print("\n".join(lines))
     return 0

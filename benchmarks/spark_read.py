@@ -2,7 +2,7 @@
 
 The backlog is written through APPEND_MANY (100-byte payload, 64 MQTT topics below one parent), then read by a stream
 with `availableNow` into the noop sink in one micro-batch: all columns, then fewer, without a filter, from a batch
-topic. CPU is read from /proc and told apart: the JVM, Python (the driver and its workers: fetch, check, decode), the
+topic. CPU is read from /proc and separated: the JVM, Python (the driver and its workers: fetch, check, decode), the
 broker. Each variant runs twice, the second run is reported: the first one pays for starting workers and warming the
 JVM. Beside it stands the decoding of the same records alone, in this process: what is above it in Python's share is
 fetching and Spark's own Arrow stream.
@@ -132,7 +132,7 @@ class Cpu:
 
 
 def cpu_now(broker_id: int) -> Cpu:
-    """What the broker, the JVM and all Python processes have used; ended ones count through who waited for them."""
+    """What the broker, the JVM and all Python processes have used; ended ones count through their parents."""
     root, found = psutil.Process(), Cpu()
     for process in [root, *root.children(recursive=True)]:
         try:
@@ -146,7 +146,7 @@ def cpu_now(broker_id: int) -> Cpu:
             found.jvm += own
         else:
             found.python += own
-        # Only Python processes ever end here while we look: the planners and workers of Spark.
+        # Only Python processes ever end meanwhile: the planners and workers of Spark.
         found.python += times.children_user + times.children_system
     return found
 

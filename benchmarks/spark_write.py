@@ -2,7 +2,7 @@
 
 Rows with every column a sink knows (64 MQTT topics, key, tag, two properties, QoS, 100-byte body) are made by the JVM
 and written with `df.write`: staged and committed (exactly once), sent straight away (at least once), with the body
-alone, and into a batch topic. CPU is read from /proc and told apart as in `spark_read`; each variant runs twice, the
+alone, and into a batch topic. CPU is read from /proc and separated as in `spark_read`; each variant runs twice, the
 second run is reported. What making the rows costs is measured with the noop sink and printed first. Beside it stands
 encoding alone, in this process.
 """
@@ -98,7 +98,7 @@ def main() -> int:
     """Write, print one table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks spark_write")
     parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--only", default="", help="variants whose name holds this")
+    parser.add_argument("--only", default="", help="variants whose name contains this")
     options = parser.parse_args()
     with lightmq_server() as (server, broker_id):
         make_batch_topic(server)

@@ -1,8 +1,8 @@
 """How long the loop stands still while the state of a large broker is looked after.
 
 A million queues, sessions, group offsets and retained messages. A loop appends small batches and turns, and its longest
-wait is printed: undisturbed, while a snapshot is written, and while the oldest log files are let go and what was said
-in them is said again.
+wait is printed: undisturbed, while a snapshot is written, and while the oldest log files are removed and the state
+in them is appended again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def retained(number: int) -> Placed:
 
 
 def fill(bench: StoreBench, entries: int) -> None:
-    """Say as many sessions, group offsets and retained messages."""
+    """Append as many sessions, group offsets and retained messages."""
     for kind, size in ((state_kinds.SESSION, 200), (state_kinds.GROUP_OFFSET, 8)):
         for first in range(0, entries, CHANGES_AT_ONCE):
             numbers = range(first, min(first + CHANGES_AT_ONCE, entries))
@@ -90,14 +90,14 @@ def snapshot_pause(bench: StoreBench, loop: Loop) -> None:
 
 
 def retention_pause(bench: StoreBench, loop: Loop) -> None:
-    """The loop beside the end of the oldest log files, in which nearly all state was said."""
+    """The loop during the removal of the oldest log files, which have nearly all state."""
     begin, retention = bench.store.begin_position, bench.store.retention
     bench.store.maintain(int(time.time() * 1000))
     target = retention._target  # noqa: SLF001
     assert target is not None
     report("retention", loop.run(lambda: bench.store.begin_position >= target, maintain=True))
-    gone = bench.store.begin_position - begin
-    print(f"  {gone / MIB:.0f} MiB of log gone, {retention.carried_total} entries said again")
+    removed = bench.store.begin_position - begin
+    print(f"  {removed / MIB:.0f} MiB of log removed, {retention.carried_total} entries appended again")
 
 
 def main() -> None:

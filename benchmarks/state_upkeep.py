@@ -1,8 +1,8 @@
 """What durable state costs: superseded changes, snapshots, carrying forward, and a start without a snapshot.
 
-Changes a number of keys again and again, as consumer offsets are, beside keys that are said only once, with small log
-files and a retention by size. Prints the CPU per change, how many entries retention said again, the size and time of a
-snapshot, and how long a start takes with it and from the log alone.
+Changes a number of keys again and again, as consumer offsets are, beside keys that are written only once, with small
+log files and a retention by size. Prints the CPU per change, how many entries retention appended again, the size and
+time of a snapshot, and how long a start takes with it and from the log alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def main() -> None:
         carried = bench.store.retention.carried_total
         found = bench.store.metrics()
         print(f"{options.changes} changes of {options.keys} keys: {micros:.2f} us CPU each")
-        print(f"said again by retention: {carried} ({carried / options.changes:.3f} per change)")
+        print(f"appended again by retention: {carried} ({carried / options.changes:.3f} per change)")
         kept = (found["end_position"] - found["begin_position"]) / MIB
         print(f"log written {found['end_position'] / MIB:.0f} MiB, kept {kept:.0f} MiB")
         begun = time.monotonic()

@@ -26,24 +26,24 @@ BODY = bytes(100)
 
 
 class Consumer:
-    """Pulls from the queues that have news."""
+    """Pulls from the queues that have grown."""
 
     def __init__(self, bench: StoreBench, queues: int) -> None:
         self._store = bench.store
         self._next = [0] * queues
-        self._news: dict[int, None] = {}
+        self._grown: dict[int, None] = {}
         self.handed_out = 0
         self.bytes_out = 0
         bench.store.positions.on_advance(self._advanced)
 
     def _advanced(self, queue_ids: Sequence[int]) -> None:
         limit = len(self._next)
-        self._news.update(dict.fromkeys([queue for queue in queue_ids if queue < limit]))
+        self._grown.update(dict.fromkeys([queue for queue in queue_ids if queue < limit]))
 
     def pull(self) -> None:
         """Hand out everything confirmed."""
-        news, self._news = self._news, {}
-        for queue in news:
+        grown, self._grown = self._grown, {}
+        for queue in grown:
             at = self._next[queue]
             while True:
                 found = self._store.reading.read(queue, at, PULL, PULL_BYTES_MAX)

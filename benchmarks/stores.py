@@ -1,8 +1,7 @@
 """What the store's benchmarks share: an open store whose loop is a queue of functions, messages, CPU clocks.
 
-Nothing in the store is set for a benchmark unless its own text says so, and the garbage collector is set as the broker
-sets it. Thread rule: the benchmark's thread is the
-store's loop thread.
+Nothing in the store is set for a benchmark unless its own text states it, and the garbage collector is set as the
+broker sets it. Thread rule: the benchmark's thread is the store's loop thread.
 """
 
 from __future__ import annotations
