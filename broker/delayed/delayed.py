@@ -318,7 +318,7 @@ class Delayed:
 
 
 def _again(record: RecordView, bucket: DelayBucket, due_ms: int) -> bytes:
-    """The image of a waiting record that is stored anew, due then."""
+    """The image of a waiting record, to be stored again with this due time."""
     seq = record.producer_seq & 0xFFFF_FFFF | (due_ms - bucket.start_ms) << 32
     return change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=seq)
 

@@ -37,7 +37,7 @@ RETRY_TIMES_MAX = 16
 
 
 class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
-    """One subscription group as RocketMQ's tools know it."""
+    """One subscription group with the fields of RocketMQ's tools."""
 
     group_name: str
     consume_enable: bool = True

@@ -49,7 +49,7 @@ class HistoryFeature(Feature):
         return {RequestCode.HISTORY: self.handle}
 
     def handle(self, peer: Peer, command: Command) -> Command:
-        """One step of a subscriber's history: the records found, and where the next step goes on."""
+        """One step of a subscriber's history: the records found, and where the next step continues."""
         request = decode(HistoryRequest, command.body)
         wrong = mqtt_topics.validate_filter(request.filter)
         if wrong is not None or self._visible.hidden(request.queue_id):

@@ -1,6 +1,6 @@
 """Messages that match a filter and are not in the filter's own queue, read from the parent queues in log order.
 
-A wildcard filter's queue begins when it is first subscribed; what was published before stands in the parent queues. A
+A wildcard filter's queue begins when it is first subscribed; what was published before is in the parent queues. A
 `HistoryScan` merges these by log position; a `LastScan` goes backward from a position and finds where the last n begin.
 Both work in steps: a step opens a bounded number of queues or examines a bounded number of records, so that it does not
 block the loop; and both can be made again from the position where a step ended, which is all that has to be kept.

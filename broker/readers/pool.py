@@ -45,7 +45,7 @@ class ReaderPool:
         metrics.running.function = lambda: len(self.processes)
 
     def start(self) -> int:
-        """Bind the port and begin to start the readers; the port. Raises OSError when it is taken."""
+        """Bind the port, begin to start the readers and return the port. Raises OSError when it is taken."""
         assert self._reserved is None
         host = self._settings.host
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

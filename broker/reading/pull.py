@@ -1,4 +1,4 @@
-"""MULTI_PULL (9004), RANGE_PULL (9005), RECORDS_AT (9008), FILTERED_PULL (9009): raw records as they lie in the log.
+"""MULTI_PULL (9004), RANGE_PULL (9005), RECORDS_AT (9008), FILTERED_PULL (9009): raw records as they are in the log.
 
 The proxy pulls many queues in one request, Spark a range of one queue, a fresh subscription its retained messages by
 position. One answer has at most `pull_bytes_max` bytes of records; a queue that found no room is answered OK with no

@@ -22,7 +22,7 @@ class RetainedFeature(Feature):
         self._clock = tools.clock
 
     def note_expiry(self, topic: bytes, expiry_s: int) -> None:
-        """A message of this topic is about to be retained for so many seconds."""
+        """A message of this topic is about to be retained for `expiry_s` seconds."""
         self.expiry.note(topic, expiry_s, self._clock.now_ms())
 
     def maintain(self, now_ms: int) -> dict[str, int]:

@@ -267,7 +267,7 @@ class SharedGroup:
         self._enter(member)
 
     def suspend(self, member: ShareMember, suspended: bool) -> None:
-        """Stop handing the member offsets, or go on."""
+        """Stop handing offsets to the member, or resume."""
         member.suspended = suspended
         self._enter(member)
 
@@ -289,7 +289,7 @@ class SharedGroup:
     def hand_out(self, offset: int, size: int) -> ShareMember | None:
         """Give `offset`, the first of `upcoming`, to the member whose turn it is; None when no member can take it.
 
-        One that was refused waits for a member that has not refused it, and with it whatever is behind it.
+        An offset that was refused waits for a member that has not refused it; those behind it wait too.
         """
         member = self._next_for(self.offsets.refused.get(offset, ()))
         if member is None:

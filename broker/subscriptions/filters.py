@@ -10,7 +10,7 @@ those of clients that are away and of members of shared subscriptions too. A sub
 for what its own client publishes. Readers that are no MQTT subscribers (RocketMQ's consumers, Spark) are not counted.
 
 State record: key = filter, value = queue id (u32 little-endian). Invariants: a filter with a subscription has a queue,
-and every message appended since then is in it; a queue is counted exactly while a subscription wants it. Loop thread
+and every message appended since then is in it; a queue is counted exactly while it has a subscription. Loop thread
 only.
 """
 

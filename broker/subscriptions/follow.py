@@ -76,7 +76,7 @@ class Followers:
     def __init__(
         self, store: LogStore, authorizer: Authorizer, visible: VisibleQueues, hidden: Collection[int]
     ) -> None:
-        """`hidden`: queues of which no record is pushed, whoever follows them."""
+        """`hidden`: queues whose records are never pushed."""
         self._authorizer = authorizer
         self._visible = visible
         self._hidden = hidden
@@ -85,7 +85,7 @@ class Followers:
         """Mostly one: a set for each queue would cost four times as much."""
         self._followers: dict[Peer, _Follower] = {}
         self._choosing: list[_Follower] = []
-        """Those that records are chosen for."""
+        """Followers whose records are chosen one by one."""
         self._fresh: Sequence[Encoded] = ()
         """What was just confirmed."""
         self.notified = 0
@@ -122,7 +122,7 @@ class Followers:
         return command.reply(body=encode_follow_reply(ends))
 
     def _choose_records(self, follower: _Follower, records: str | None) -> None:
-        """What a follower asked for last holds."""
+        """Note which records the follower requested; its last FOLLOW counts."""
         peer = follower.peer
         follower.takes_whole = records == "all" and peer.loopback and self._authorizer.trusts(peer)
         follower.wants_records = records in ("1", "all") and not follower.takes_whole
@@ -160,7 +160,7 @@ class Followers:
             return
         if not follower.peer.writable:
             self.held_back += 1
-            follower.take_pushed()  # by the time there is room they are best pulled
+            follower.take_pushed()  # when there is room again they are pulled
             asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
             return
         ends = []

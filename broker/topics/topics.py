@@ -121,7 +121,7 @@ DEFAULT_TOPIC = "TBW102"
 
 
 class TopicSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """One topic as RocketMQ's tools know it."""
+    """One topic with the fields of RocketMQ's tools."""
 
     name: str = msgspec.field(name="topicName")
     read_queue_count: int = msgspec.field(name="readQueueNums", default=4)
