@@ -1,6 +1,6 @@
-"""Options that every server command has: the configuration file, single keys, and the logs.
+"""Options that every server command has: the configuration file, single keys, and the logs; and checks of arguments.
 
-Invariant: a value given on the command line wins over the environment and the file, whatever option it came by.
+Invariant: a value given on the command line wins over the environment and the file, whichever option gave it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import Configuration, load_configuration
+from remoting.protocol.records.topics import validate_filter, validate_topic_name
 from runtime.config.tables import ConfigError, Flag, Loaded
 
 
@@ -47,3 +49,23 @@ def _parse_set(text: str) -> Flag:
     if not separator:
         raise ConfigError(f"--set {text}: write it as KEY=VALUE, for example --set logs.level=debug")
     return Flag(key.strip(), f"--set {key.strip()}", value)
+
+
+def check_qos(qos: int) -> None:
+    """Raises CommandFailed unless it is 0, 1 or 2."""
+    if qos not in (0, 1, 2):
+        raise CommandFailed(f"--qos must be 0, 1 or 2, not {qos}")
+
+
+def check_topic(topic: str) -> None:
+    """Raises CommandFailed unless messages can be published to it."""
+    complaint = validate_topic_name(topic)
+    if complaint:
+        raise CommandFailed(f"topic {topic!r} cannot be published to: {complaint}")
+
+
+def check_filter(topic_filter: str) -> None:
+    """Raises CommandFailed unless it is a topic filter."""
+    complaint = validate_filter(topic_filter)
+    if complaint:
+        raise CommandFailed(f"{topic_filter!r} is not a topic filter: {complaint}")

@@ -17,8 +17,7 @@ from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import Configuration
 from lightmq.servers.greeting import durability, part_greeting, up_greeting, who_gets_in
-from lightmq.servers.preflight import check_free, prepare
-from lightmq.servers.serving import Server, serve
+from lightmq.servers.serving import Server, check_free, prepare, serve
 from mqtt_proxy.config import ProxyConfig
 from runtime.config.tables import Flag
 

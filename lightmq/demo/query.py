@@ -10,6 +10,11 @@ from standard input.
 
 `KeptQuery.failed` is set when and only when the query was given up; until then `drain` waits for the query that goes
 on in its place. Thread rule: one thread per query runs `run_forever`; everything else from the main thread.
+
+The anomaly rule inside Spark: state per sensor, readings in, commands out.
+
+Invariant: the readings of one sensor are judged in the order of their queue, batch after batch, so the commands are a
+function of the log. Runs in Spark's Python workers: one instance per task, no shared state.
 """
 
 from __future__ import annotations
@@ -19,18 +24,50 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
-from lightmq.demo.anomaly_processor import COMMAND_SCHEMA, AnomalyProcessor
+from lightmq.demo.rule import SensorState, step
 from lightmq.spark_session.restarts import cause_of, run_forever
+
+STATE_SCHEMA = "readings long, mean double, variance double, since_alarm long"
+COMMAND_SCHEMA = "sensor string, reading string, value double, deviation double, sent_ms long, time_ms long"
+
+
+class AnomalyProcessor(StatefulProcessor):
+    """Keeps a `SensorState` per sensor and yields one command row per anomaly."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Open the state of the sensor."""
+        self._state = handle.getValueState("sensor", STATE_SCHEMA)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803, ARG002
+        """Judge the new readings of one sensor."""
+        stored = self._state.get() if self._state.exists() else None
+        state = SensorState(*stored) if stored is not None else SensorState()
+        for row in sorted(rows, key=lambda reading: reading.queueOffset):
+            state, deviation = step(state, row.value)
+            if deviation is not None:
+                yield Row(
+                    sensor=key[0],
+                    reading=row.id,
+                    value=row.value,
+                    deviation=deviation,
+                    sent_ms=row.sent_ms,
+                    time_ms=row.time_ms,
+                )
+        self._state.update((state.readings, state.mean, state.variance, state.since_alarm))
+
+    def close(self) -> None:
+        """Nothing is held outside Spark's state."""
+
 
 POLL_S = 0.2
 RESTARTS_MAX = 5
@@ -298,4 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    # Under its own name, because Spark's workers import the processor from this module.
+    from lightmq.demo.query import main as named_main
+
+    sys.exit(named_main())

@@ -14,13 +14,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
-from lightmq.demo.device import Device
-from lightmq.demo.driver import SparkDriver, SparkFailed
-from lightmq.demo.feed import BadSeries, CsvFeed, ReadingSource, SensorFeed
-from lightmq.demo.installation import Compilation, Installation, InstallationFailed
+from lightmq.demo.feed import BadSeries, CsvFeed, Device, ReadingSource, SensorFeed
 from lightmq.demo.options import DemoOptions
-from lightmq.demo.stack import BrokerFigures, Stack, StackFailed
-from lightmq.demo.view import Figures, LiveView, percentile, print_summary
+from lightmq.demo.stack import BrokerFigures, Compilation, Installation, InstallationFailed, Stack, StackFailed
+from lightmq.demo.view import Figures, LiveView, SparkDriver, SparkFailed, percentile, print_summary
 from runtime.clock import SystemClock
 
 TICK_S = 0.25
@@ -235,7 +232,7 @@ class Demo:
             self._tick("draining")
 
     def _draw(self, rows: list[LedgerRow]) -> list[str]:
-        from lightmq.demo.charts import write_html, write_png
+        from lightmq.demo.view import write_html, write_png
 
         png, html = self._out / "demo.png", self._out / "demo.html"
         write_png(png, rows, self._device.events)

@@ -1,24 +1,86 @@
-"""A server process from its first to its last breath: start, say the ports, wait for a signal, stop.
+"""The run of a server process: check what would stop a start, start, print the ports, wait for a signal, stop.
 
-Invariant: the ports are said once and only when everything is ready; SIGTERM and SIGINT end cleanly with status 0, a
-second signal ends at once (what was acknowledged is durable anyway). SIGHUP reads again what may change meanwhile. A
-service that cannot go on is stopped as well, and its reason is raised.
+A port in use and an unusable data directory are found before anything is started. The check of a port opens and closes
+a socket; a later bind may still lose a race, with an error of the same text. A directory that :func:`prepare` accepts
+exists, and a file was written into it and removed again. SIGHUP reloads what may change at run time. A service that
+cannot go on is stopped as well, and its reason is raised.
+Invariant: the ports are printed once and only when everything is ready; SIGTERM and SIGINT end with status 0, a second
+signal ends at once (acknowledged messages are durable anyway).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
+import socket
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from lightmq.configuration import LogsConfig
+from remoting.protocol.errors import LocalMisuse
 from runtime import logs, process
+from runtime.files import make_directory
 from runtime.service import Service
+
+
+class PortTaken(LocalMisuse):
+    """A port cannot be listened on; names the port, the option that sets it and what to do."""
+
+
+def explain(host: str, port: int, option: str, error: OSError) -> PortTaken:
+    """The error of a listening socket in words."""
+    if error.errno == errno.EADDRINUSE:
+        return PortTaken(
+            f"port {port} is already in use; stop what listens there or choose another with {option} "
+            f"({option} 0 takes any free one)"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return PortTaken(f"port {port} may not be opened by this user; choose one above 1023 with {option}")
+    return PortTaken(f"cannot listen on {host}:{port} ({error.strerror or error}); choose another with {option}")
+
+
+def check_free(host: str, port: int, option: str) -> None:
+    """Raise PortTaken when ``host:port`` cannot be listened on; port 0 is always fine."""
+    if port == 0:
+        return
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as error:
+        raise explain(host, port, option, error) from error
+
+
+MODE = 0o700
+
+
+class DirectoryUnusable(LocalMisuse):
+    """A data directory cannot be made or written; names it, the reason and the option that chooses another."""
+
+
+def prepare(directory: Path, option: str) -> None:
+    """Make ``directory`` if it is not there and see that it can be written. Raises DirectoryUnusable."""
+    try:
+        make_directory(directory, mode=MODE)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise DirectoryUnusable(
+            f"data directory {directory} cannot be used ({error.strerror or error}); "
+            f"fix that or choose another with {option}"
+        ) from error
+
 
 INPUT = 0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.checks import check_filter, check_qos, check_topic
-from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
 from lightmq.cli.outcome import CommandFailed
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lightmq.cli.connections.link import Security, ServerTarget
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import FAILED as FAILED_STATUS
 from lightmq.extras import install_command, pip_install
-from lightmq.servers.preflight import PortTaken, check_free
+from lightmq.servers.serving import PortTaken, check_free
 from remoting.native.choice import remedy
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import TlsFailed

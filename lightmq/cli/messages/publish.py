@@ -117,7 +117,7 @@ def publish(
     target: MqttTarget = HERE,
 ) -> None:
     """Publish over MQTT."""
-    from lightmq.cli.checks import check_qos, check_topic
+    from lightmq.cli.options import check_qos, check_topic
 
     check_qos(qos)
     if count < 1:

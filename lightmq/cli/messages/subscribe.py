@@ -42,7 +42,7 @@ def subscribe(
     target: MqttTarget = HERE,
 ) -> None:
     """Subscribe over MQTT and print what comes."""
-    from lightmq.cli.checks import check_filter, check_qos
+    from lightmq.cli.options import check_filter, check_qos
 
     check_qos(qos)
     for topic_filter in topic:

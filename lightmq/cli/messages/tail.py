@@ -1,13 +1,12 @@
-"""``lightmq tail``: print the last messages of a topic, filter or parent topic from the log itself, and follow it.
+"""``lightmq tail``: print and follow messages from the log itself; ``lightmq query``: look messages up by their key.
 
-Reads through remoting, beside every subscriber, and moves no offset. An exact MQTT topic is one light queue; a filter
-is read from the queues of the parent topics it covers and matched here. Messages of one broker come in the order of its
-log. Invariant: a message is printed once.
-
-Reads what a selection of messages is on one broker: the newest, from an offset on, and then the fresh ones.
-
-Invariant: ``_next`` holds, per queue, the offset after the last message handed out (or looked at and not selected), so
-that nothing is handed out twice and nothing confirmed is passed over.
+`tail` reads through remoting, beside every subscriber, and moves no offset. An exact MQTT topic is one light queue; a
+filter is read from the queues of the parent topics it covers and matched here. Messages of one broker are printed in
+the order of its log. `query` prints the newest messages of a topic with a key, from the brokers' key indexes, the
+newest first. A key is one of the sender's KEYS, or with ``--unique`` the id it gave the message; without a match the
+exit status is 1.
+Invariant: ``_next`` contains, per queue, the offset after the last message printed (or examined and not selected), so
+that no message is printed twice and no confirmed one is skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 from cyclopts import Parameter
 
@@ -24,6 +23,7 @@ from lightmq.cli.connections.link import Broker, ServerTarget, brokers
 from lightmq.cli.messages.subscribe import payload_fields
 from lightmq.cli.outcome import CommandFailed
 from remoting.batches.unpack import Unpacker, split_position
+from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     QueueBoundsReply,
@@ -37,6 +37,7 @@ from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView, check_record, iter_records
+from remoting.protocol.records.stored_message import StoredMessage, offset_message_id
 from remoting.protocol.records.topics import matches
 
 PULL_BYTES = 1024 * 1024
@@ -198,7 +199,7 @@ def tail(
     target: ServerTarget = HERE,
 ) -> None:
     """Print messages from the log."""
-    from lightmq.cli.checks import check_filter
+    from lightmq.cli.options import check_filter
 
     if not topic:
         check_filter(topic_filter)
@@ -270,3 +271,54 @@ def render(broker: str, message: LogMessage, *, json_output: bool) -> bytes:
 def shown_topic(record: RecordView) -> str:
     """The MQTT topic, or the RocketMQ topic of a message that did not come over MQTT."""
     return (record.mqtt_topic or record.topic).decode(errors="replace")
+
+
+def query(
+    topic: Annotated[str, Parameter(name=["--topic", "-t"], help="RocketMQ topic; of MQTT messages the parent topic.")],
+    key: Annotated[str, Parameter(name=["--key", "-k"], help="One of the message's keys.")],
+    *,
+    unique: Annotated[bool, Parameter(negative=(), help="The key is the unique id of a message.")] = False,
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="At most so many, the newest (a broker: 64).")] = 32,
+    begin: Annotated[int, Parameter(help="Stored at or after this time, in ms since 1970.", show_default=False)] = 0,
+    end: Annotated[
+        int, Parameter(help="Stored at or before this time, in ms since 1970.", show_default=False)
+    ] = TIME_MAX_MS,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Look messages up by topic and key."""
+    if count < 1 or begin > end:
+        raise CommandFailed("--count must be at least 1, and --begin not behind --end")
+    fields = query_fields(topic, key, count, begin_ms=begin, end_ms=end, unique=unique)
+    found: list[tuple[str, StoredMessage]] = []
+    with brokers(target) as asked:
+        for broker in asked:
+            answer = broker.connection.request(Command(RequestCode.QUERY_MESSAGE, fields=fields))
+            found += [(broker.name, message) for message in found_messages(answer)]
+    found.sort(key=lambda item: item[1].store_ms, reverse=True)
+    for broker_name, message in found[:count]:
+        sys.stdout.buffer.write(render_stored(broker_name, message, json_output=json_output))
+    sys.stdout.buffer.flush()
+    if not found:
+        raise CommandFailed(f"topic {topic} has no message with the key {key} in that time")
+
+
+def render_stored(broker: str, message: StoredMessage, *, json_output: bool) -> bytes:
+    """One line for one message."""
+    if not json_output:
+        return b"%d-%d %s %s\n" % (message.queue_id, message.queue_offset, b" ".join(message.keys), message.body)
+    fields: dict[str, Any] = {
+        "broker": broker,
+        "topic": message.topic.decode(errors="replace"),
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "position": message.position,
+        "id": offset_message_id(message.store_host, message.position),
+        "keys": [key.decode(errors="replace") for key in message.keys],
+        "born_ms": message.born_ms,
+        "stored_ms": message.store_ms,
+        "properties": {
+            name.decode(errors="replace"): value.decode(errors="replace") for name, value in message.properties
+        },
+    }
+    return (json.dumps({**fields, **payload_fields(message.body)}, ensure_ascii=False) + "\n").encode()

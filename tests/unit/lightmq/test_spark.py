@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from lightmq import spark
+from lightmq.spark import register_topics
 from lightmq.spark_session.programs import choose_java, worker_python
+from remoting.protocol.errors import LocalMisuse
 
 
 @pytest.mark.parametrize(
@@ -104,3 +106,14 @@ def test_without_pyspark_the_command_that_installs_it_is_named() -> None:
     with pytest.raises(spark.PySparkMissing, match=r"-m pip install .*pyspark"):
         spark.require_pyspark("no_such_module")
     spark.require_pyspark("json")
+
+
+@pytest.mark.parametrize("option", ["topic", "mqttFilter", "assign", "topicPattern"])
+def test_the_pattern_alone_chooses(option: str) -> None:
+    with pytest.raises(LocalMisuse, match=f"{option}.*`pattern` chooses"):
+        register_topics(cast("Any", None), **{option: "t"})
+
+
+def test_wrong_options_are_named() -> None:
+    with pytest.raises(LocalMisuse, match="did you mean 'nameServer'"):
+        register_topics(cast("Any", None), nameServr="h:1")

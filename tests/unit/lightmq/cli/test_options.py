@@ -1,10 +1,13 @@
+"""Tests."""
+
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
 
-from lightmq.cli.options import ConfigOptions, configuration
+from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
+from lightmq.cli.outcome import CommandFailed
 from runtime.config.tables import ConfigError, Flag
 
 
@@ -23,3 +26,18 @@ def test_options_become_configuration(tmp_path: Path) -> None:
 def test_a_set_without_a_value_is_explained() -> None:
     with pytest.raises(ConfigError, match="KEY=VALUE"):
         configuration(ConfigOptions(values=["broker.port"]))
+
+
+def test_good_ones_pass() -> None:
+    check_qos(2)
+    check_topic("a/b")
+    check_filter("a/+/#")
+
+
+def test_bad_ones_are_named() -> None:
+    with pytest.raises(CommandFailed, match="--qos must be 0, 1 or 2, not 3"):
+        check_qos(3)
+    with pytest.raises(CommandFailed, match="'a/#' cannot be published to"):
+        check_topic("a/#")
+    with pytest.raises(CommandFailed, match="'a/#/b' is not a topic filter"):
+        check_filter("a/#/b")

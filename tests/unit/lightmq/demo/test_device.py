@@ -11,7 +11,7 @@ import paho.mqtt.publish
 import pytest
 
 from lightmq.demo.accounting import stored_counts
-from lightmq.demo.device import Device
+from lightmq.demo.feed import Device
 from lightmq.demo.stack import Ports
 from runtime.clock import SystemClock
 from tests.processes.rig import Server

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.demo.device import Device
-from lightmq.demo.feed import BadSeries, CsvFeed, SensorFeed
+from lightmq.demo.feed import BadSeries, CsvFeed, Device, SensorFeed
 from lightmq.demo.stack import Ports
 from runtime.clock import SystemClock
 

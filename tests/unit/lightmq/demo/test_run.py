@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo import run as subject
-from lightmq.demo.driver import SparkFailed
-from lightmq.demo.installation import InstallationFailed
 from lightmq.demo.options import parse
 from lightmq.demo.run import Demo, shorten
+from lightmq.demo.stack import InstallationFailed
+from lightmq.demo.view import SparkFailed
 
 pytestmark = pytest.mark.processes
 

@@ -10,7 +10,7 @@ import pytest
 
 from lightmq.configuration import Configuration, UpConfig
 from lightmq.servers.all_in_one import AllInOne, merged
-from lightmq.servers.preflight import PortTaken
+from lightmq.servers.serving import PortTaken
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 from remoting.client.connection import connect

@@ -1,14 +1,19 @@
+"""Tests."""
+
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 
 from lightmq.configuration import LogsConfig
-from lightmq.servers.serving import serve
+from lightmq.servers.serving import DirectoryUnusable, PortTaken, check_free, explain, prepare, serve
 
 
 class Part:
@@ -113,3 +118,44 @@ def test_a_service_that_cannot_go_on_is_stopped_and_its_reason_is_raised() -> No
     with pytest.raises(OSError, match="the disk is gone"):
         run(part)
     assert part.story == ["start", "stop"]
+
+
+def test_a_free_port_passes_and_is_free_afterwards() -> None:
+    check_free("127.0.0.1", 0, "--port")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    check_free("127.0.0.1", port, "--port")
+    check_free("127.0.0.1", port, "--port")
+
+
+def test_a_taken_port_names_port_option_and_remedy() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken) as raised:
+            check_free("127.0.0.1", port, "--mqtt-port")
+    assert f"port {port} is already in use" in str(raised.value)
+    assert "--mqtt-port 0" in str(raised.value)
+
+
+def test_other_reasons_are_told_too() -> None:
+    assert "above 1023" in str(explain("h", 80, "--port", OSError(errno.EACCES, "Permission denied")))
+    assert "No such device" in str(explain("h", 80, "--port", OSError(errno.ENODEV, "No such device")))
+    with pytest.raises(PortTaken, match=r"203\.0\.113\.1"):
+        check_free("203.0.113.1", 1234, "--port")
+
+
+def test_a_directory_is_made_and_left_empty(tmp_path: Path) -> None:
+    prepare(tmp_path / "a" / "b", "--data")
+    prepare(tmp_path / "a" / "b", "--data")
+    assert not list((tmp_path / "a" / "b").iterdir())
+
+
+def test_what_is_in_the_way_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DirectoryUnusable, match=r"file cannot be used .* choose another with --data"):
+        prepare(tmp_path / "file", "--data")
+    with pytest.raises(DirectoryUnusable):
+        prepare(tmp_path / "file" / "below", "--data")

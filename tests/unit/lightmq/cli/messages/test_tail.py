@@ -1,3 +1,5 @@
+"""Messages looked up by key from the command line."""
+
 from __future__ import annotations
 
 import json
@@ -6,6 +8,7 @@ from typing import Any
 import pytest
 
 from lightmq.cli.application import run
+from remoting.protocol.records.stored_message import StoredMessage
 
 
 def test_the_last_messages_as_json(log_server: Any, capfdbinary: Any) -> None:
@@ -52,3 +55,38 @@ def test_a_topic_that_is_not_there_is_told(log_server: Any, capsys: pytest.Captu
     log_server.publish("plant/a", b"x")
     assert run(["tail", "plant/b", "--server", log_server.address]) == 0
     assert "no message matches plant/b" in capsys.readouterr().err
+
+
+def stored(body: bytes, store_ms: int, properties: list[tuple[bytes, bytes]]) -> StoredMessage:
+    """A message of topic orders."""
+    return StoredMessage(
+        b"orders", body, 2, 7, 4096, 1, store_ms, ("10.0.0.1", 1), ("10.0.0.2", 10911), properties=properties
+    )  # fmt: skip
+
+
+def test_the_newest_come_first_as_lines_and_as_json(log_server: Any, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    log_server.keyed["k1"] = [stored(b"\xff", 5, []), stored(b"new", 9, [(b"KEYS", b"k1 k2"), (b"p", b"v")])]
+    arguments = ["query", "--topic", "orders", "--key", "k1", "--server", log_server.address]
+    assert run(arguments) == 0
+    assert capfdbinary.readouterr().out == b"2-7 k1 k2 new\n2-7  \xff\n"
+    assert run([*arguments, "--json", "-n", "1", "--begin", "3", "--end", "9", "--unique"]) == 0
+    (line,) = capfdbinary.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert (found["payload"], found["keys"], found["properties"]["p"]) == ("new", ["k1", "k2"], "v")
+    assert found["id"] == "0A00000200002A9F0000000000001000"
+    assert log_server.queries[-1] == {
+        "topic": "orders", "key": "k1", "maxNum": "1", "beginTimestamp": "3", "endTimestamp": "9",
+        "_UNIQUE_KEY_QUERY": "true",
+    }  # fmt: skip
+
+
+def test_nothing_found_and_nonsense_end_with_a_status(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["query", "-t", "orders", "-k", "none", "--server", log_server.address]
+    assert run(arguments) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (
+        "",
+        "lightmq: topic orders has no message with the key none in that time\n",
+    )
+    assert run([*arguments, "-n", "0"]) == 1
+    assert "--count" in capsys.readouterr().err
