@@ -77,19 +77,19 @@ def store_bench(queues: int, **settings: Any) -> Iterator[StoreBench]:
 
 
 def messages(count: int, queues: int, seed: int, body: bytes) -> list[Placed]:
-    """Messages for three queues each: 1 of 4 parents, 1 of up to 1,000 wildcard ones, 1 of all the others."""
+    """Messages for three queues each: 1 of 4 parents, 1 of up to 1,000 wildcard ones, 1 of all the others.
+
+    They share their bytes, as meta and body were shared before there were images, so that figures stay comparable: what
+    it takes to fetch them from memory (0.03 us for 240 bytes) is not in them.
+    """
     wildcards = min(WILDCARDS, max(queues // 8, 1))
     lights = max(queues - PARENTS - wildcards, 1)
+    image = encode_image(flags=9, born_ms=seed, topic=b"plant", properties=PROPERTIES, body=body)
     made = []
     for at in range(seed, seed + count):
         light = (PARENTS + wildcards + at * 7919 % lights) % queues
         spread = (at % PARENTS % queues, (PARENTS + at * 31 % wildcards) % queues, light)
-        made.append(
-            Placed(
-                encode_image(flags=9, born_ms=at, topic=b"plant", properties=PROPERTIES, body=body),
-                [tuple(dict.fromkeys(spread))],
-            )
-        )
+        made.append(Placed(image, [tuple(dict.fromkeys(spread))]))
     return made
 
 

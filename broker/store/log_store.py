@@ -21,7 +21,7 @@ from broker.store.log.flusher import Schedule
 from broker.store.log.format_version import check_format
 from broker.store.log.index_thread import IndexThread
 from broker.store.parts import Parts, Site, mount
-from broker.store.placed import Appended, Placed, together
+from broker.store.placed import Appended, Placed
 from broker.store.recovery.quarantine import DamagedRange
 from broker.store.recovery.truncation import Truncation
 from broker.store.replica_log import Change, ReplicaLog
@@ -110,13 +110,12 @@ class LogStore:
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse (an unknown queue id); nothing is appended then.
         """
-        one = placed[0] if len(placed) == 1 else together(placed)
-        return self._writer.append(one, changes, atomic=atomic or bool(changes))
+        return self._writer.append(placed, changes, atomic=atomic or bool(changes))
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
         """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
         essential = all(change.value is None for change in changes)
-        return self._writer.append(Placed(), changes, atomic=True, essential=essential).end_position
+        return self._writer.append((), changes, atomic=True, essential=essential).end_position
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""

@@ -155,7 +155,7 @@ def _carrier(writer: Writer | ReplicaWriter) -> Append:
     """Return what appends on a full disk too, because it makes room or says again what must not be lost."""
 
     def carry(placed: Placed, changes: Sequence[StateChange]) -> int:
-        return writer.append(placed, changes, atomic=True, essential=True).end_position
+        return writer.append((placed,), changes, atomic=True, essential=True).end_position
 
     return carry
 

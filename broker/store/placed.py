@@ -42,6 +42,16 @@ class Appended(Protocol):
     offsets: list[int]
 
 
+def parts_of(placed: Sequence[Placed]) -> tuple[list[bytes], list[list[Queues]]]:
+    """(images of each, queues of each): what the store makes records of."""
+    images: list[bytes] = []
+    queues: list[list[Queues]] = []
+    for part in placed:
+        images.append(part.images)
+        queues.append(part.queues)
+    return images, queues
+
+
 def together(parts: Sequence[Placed]) -> Placed:
     """The messages of all parts, in order, as one."""
     if len(parts) == 1:

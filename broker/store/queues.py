@@ -15,7 +15,6 @@ from broker.store.index.queue_index import QueueIndex
 from broker.store.index.reader import Reader
 from broker.store.index.time_search import TimeSearch
 from broker.store.log.failure import Failure
-from broker.store.placed import Placed
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
 from broker.store.state.queue_registry import QueueRegistry
 from broker.store.state.state_log import StateChange
@@ -50,7 +49,7 @@ class Queues:
                 self._index.grow(self._registry.next_id + len(missing))
             except OSError as error:
                 raise self._failure.write_failed(error) from error
-            self._writer.append(Placed(), self._registry.creation(missing), atomic=True)
+            self._writer.append((), self._registry.creation(missing), atomic=True)
         return [self._registry.find(name) or 0 for name in names]
 
     def find(self, name: bytes) -> int | None:
@@ -67,7 +66,7 @@ class Queues:
     def delete(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
         """Delete queues for ever, as one with `changes`, on a full disk too; return the end position."""
         gone = [change for queue in queues if self.name(queue) for change in self._registry.deletion(queue)]
-        return self._writer.append(Placed(), [*changes, *gone], atomic=True, essential=True).end_position
+        return self._writer.append((), [*changes, *gone], atomic=True, essential=True).end_position
 
 
 class Reading:

@@ -81,8 +81,8 @@ class Encoded(Protocol):
 
     offsets: list[int]
     """Per message its offset in its first queue, -1 when it has none."""
-    retained: list[tuple[int, int]]
-    """(where the image begins, log position) of those that set or clear a retained message."""
+    retained: list[tuple[int, int, int]]
+    """(index in `images`, where the image begins there, log position) of those that set or clear a retained message."""
     controls: list[int]
     """Log position of each control record."""
     keyed: bool
@@ -178,8 +178,8 @@ class Encoder(Protocol):
     def encode(
         self,
         ring: Ring,
-        images: bytes,
-        queues: list[tuple[int, ...]],
+        images: list[bytes],
+        queues: list[list[tuple[int, ...]]],
         atomic: bool,
         store_ms: int,
         queue_limit: int,
@@ -187,8 +187,9 @@ class Encoder(Protocol):
         segment_end: int,
         next_segment: NextSegment,
     ) -> Encoded:
-        """Return the records of the images, back to back, from `position` on; `queues` of each, the parent queue first.
+        """Return the records of the images from `position` on.
 
+        `images[i]` holds images back to back, `queues[i]` the queues of each of them, the parent queue first.
         Raises RecordTooLarge, LocalMisuse, and what `next_segment` raises; the rows are as before then.
         """  # fmt: skip
         ...
@@ -221,8 +222,8 @@ class Pen(Protocol):
 
     def write(
         self,
-        images: bytes,
-        queues: list[tuple[int, ...]],
+        images: list[bytes],
+        queues: list[list[tuple[int, ...]]],
         atomic: bool,
         store_ms: int,
         position: int,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from broker.store.placed import Placed, together
+from broker.store.placed import Placed, parts_of
 from remoting.native.contracts import ROW_WORDS, SLOT, Core, Encoded
 from remoting.protocol.records.image import encode_control_image
 from remoting.protocol.records.record import (
@@ -78,10 +78,8 @@ class Bench:
     def encode(self, batch: list[Placed], *, atomic: bool = False) -> Encoded:
         """Encode a batch where the last one ended."""
         end = self.position // self.segment * self.segment + self.segment
-        whole = together(batch)
-        made = self.encoder.encode(
-            self.ring, whole.images, whole.queues, atomic, 77, QUEUES, self.position, end, self.next_segment
-        )
+        images, queues = parts_of(batch)
+        made = self.encoder.encode(self.ring, images, queues, atomic, 77, QUEUES, self.position, end, self.next_segment)
         self.position = made.end_position
         return made
 

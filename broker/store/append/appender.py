@@ -13,7 +13,7 @@ from broker.store import hot
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog, Piece
 from broker.store.log.segment import Segment
-from broker.store.placed import Placed
+from broker.store.placed import Queues
 from remoting.native.contracts import Encoded
 from remoting.protocol.records.image import encode_control_image
 
@@ -44,23 +44,23 @@ class RecordEncoder:
 
     def encode(
         self,
-        placed: Placed,
+        images: list[bytes],
+        queues: list[list[Queues]],
         controls: Sequence[bytes],
         *,
         atomic: bool,
         store_ms: int,
         queue_limit: int,
     ) -> Encoded:
-        """Return the batch that appends the messages, then control records with these bodies.
+        """Return the batch that appends the images of each part, then control records with these bodies.
 
         Raises RecordTooLarge, LocalMisuse, OSError (no room for the next segment); the log is unchanged then.
         """
-        images, queues = placed.images, placed.queues
         if controls:
-            images = b"".join([images, *[encode_control_image(body, store_ms) for body in controls]])
-            queues = [*queues, *[() for _body in controls]]
+            images = [*images, b"".join([encode_control_image(body, store_ms) for body in controls])]
+            queues = [*queues, [()] * len(controls)]
         position, segment = self._log.end, self._segment
-        if queues and (segment is None or not segment.base <= position < segment.end):
+        if any(queues) and (segment is None or not segment.base <= position < segment.end):
             segment = self._segment = self._log.segment_to_append(position)
         return self._encoder.encode(
             self._index.tail.ring, images, queues, atomic, store_ms, queue_limit, position,

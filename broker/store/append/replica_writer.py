@@ -108,7 +108,7 @@ class ReplicaWriter:
 
     def append(
         self,
-        placed: Placed,
+        placed: Sequence[Placed],
         changes: Sequence[StateChange],
         *,
         atomic: bool,
@@ -116,7 +116,7 @@ class ReplicaWriter:
     ) -> Encoded:
         """Refuse: a replica says nothing of its own."""
         raise LocalMisuse(
-            f"{len(placed)} messages and {len(changes)} changes for a replica (atomic {atomic}, {essential})"
+            f"{sum(map(len, placed))} messages and {len(changes)} changes for a replica (atomic {atomic}, {essential})"
         )
 
     def append_raw(self, part: RawPart) -> int:

@@ -17,7 +17,7 @@ from broker.store.keys.key_store import KeyStore
 from broker.store.log.confirm import Confirm
 from broker.store.log.disk_guard import DiskGuard
 from broker.store.log.failure import Failure
-from broker.store.placed import Placed
+from broker.store.placed import Placed, Queues, parts_of
 from broker.store.recovery.opened import Opened
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
@@ -120,23 +120,24 @@ class Writer:
 
     def append(
         self,
-        placed: Placed,
+        placed: Sequence[Placed],
         changes: Sequence[StateChange],
         *,
         atomic: bool,
         essential: bool = False,
     ) -> Encoded:
-        """Append a batch; `essential` ones are taken on a full disk too, because they make room.
+        """Append all of `placed` as one batch; `essential` ones are taken on a full disk too, because they make room.
 
         Raises StoreFull, StoreFailed, RecordTooLarge, LocalMisuse; nothing is appended then.
         """
         if changes or self._failure.error is not None or self._guard.full or self._armed:
             return self._append(placed, changes, atomic=atomic, essential=essential)
-        log, tail, queues, now_ms = self._log, self._tail, placed.queues, self._now_ns() // 1_000_000
+        log, tail, now_ms = self._log, self._tail, self._now_ns() // 1_000_000
         if now_ms < self.last_store_ms:
             now_ms = self.last_store_ms
+        images, queues = parts_of(placed)
         try:
-            batch = self._pen.write(placed.images, queues, atomic, now_ms, log.end, tail.first, tail.count)
+            batch = self._pen.write(images, queues, atomic, now_ms, log.end, tail.first, tail.count)
         except OSError as error:
             raise self._not_written(error) from error
         if batch is None:
@@ -147,21 +148,24 @@ class Writer:
         if batch.keyed:
             self._indexing.take_keys(batch)
         self._confirm.add_group(batch)
-        self.messages_total += len(queues)
+        self.messages_total += len(batch.offsets)
         self._written()
         if batch.retained:
-            self._apply_state(batch, placed, ())
+            self._apply_state(batch, images, ())
         if tail.count - tail.first >= self._flush_entries:
             self._path.index_flusher.flush_if_full()
         return batch
 
-    def _append(self, placed: Placed, changes: Sequence[StateChange], *, atomic: bool, essential: bool) -> Encoded:
+    def _append(
+        self, placed: Sequence[Placed], changes: Sequence[StateChange], *, atomic: bool, essential: bool
+    ) -> Encoded:
         """Do what the pen does not: state changes, new files, batches larger than the tail, armed faults."""
         self._failure.check(essential=essential)
         groups = list(split_batches(changes)) if changes else []
         controls = [encode_changes(group) for group in groups]
         now_ms = max(self._path.clock.now_ms(), self.last_store_ms)
-        batch = self._write(placed, controls, now_ms, atomic=atomic)
+        images, queues = parts_of(placed)
+        batch = self._write(images, queues, controls, now_ms, atomic=atomic)
         if batch.end_position == batch.first_position:
             return batch
         self.last_store_ms = now_ms
@@ -169,10 +173,10 @@ class Writer:
         if batch.end_position - batch.first_position > KEPT_BYTES_MAX:
             batch.forget_bytes()
         self._confirm.add_group(batch)
-        self.messages_total += len(placed.queues)
+        self.messages_total += len(batch.offsets)
         self._written()
         if groups or batch.retained:
-            self._apply_state(batch, placed, groups)
+            self._apply_state(batch, images, groups)
         self._path.index_flusher.flush_if_full()
         self._aim()
         return batch
@@ -191,11 +195,18 @@ class Writer:
             return self._failure.fail(failure)
         return self._failure.write_failed(error)
 
-    def _write(self, placed: Placed, controls: Sequence[bytes], now_ms: int, *, atomic: bool) -> Encoded:
+    def _write(
+        self, images: list[bytes], queues: list[list[Queues]], controls: Sequence[bytes], now_ms: int, *, atomic: bool
+    ) -> Encoded:
         batch = None
         try:
             batch = self._appender.encode(
-                placed, controls, atomic=atomic, store_ms=now_ms, queue_limit=self._path.opened.registry.next_id
+                images,
+                queues,
+                controls,
+                atomic=atomic,
+                store_ms=now_ms,
+                queue_limit=self._path.opened.registry.next_id,
             )
             self._log.write(self._appender.pieces(batch), batch.end_position)
         except (OSError, StoreFailed) as error:
@@ -207,10 +218,10 @@ class Writer:
             raise
         return batch
 
-    def _apply_state(self, batch: Encoded, placed: Placed, groups: Sequence[Sequence[StateChange]]) -> None:
+    def _apply_state(self, batch: Encoded, images: list[bytes], groups: Sequence[Sequence[StateChange]]) -> None:
         apply = self._path.opened.tables.apply
-        for at, position in batch.retained:
-            image = RecordView(placed.images, at)
+        for part, at, position in batch.retained:
+            image = RecordView(images[part], at)
             topic = image.mqtt_topic
             if topic is not None:
                 value = b"" if len(image.body) else None

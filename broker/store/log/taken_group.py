@@ -23,7 +23,7 @@ class TakenGroup:
     keyed: bool = True
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    retained: list[tuple[int, int]] = field(default_factory=list)
+    retained: list[tuple[int, int, int]] = field(default_factory=list)
     controls: list[int] = field(default_factory=list)
 
     def forget_bytes(self) -> None:

@@ -2,6 +2,12 @@
 from remoting.native.compiled.ring cimport Entry, EntryBlock, Ring, Row
 from remoting.native.compiled.machine cimport record_dispatch, record_header
 
+# What a batch makes a record of: an image in one of its parts, and the bytes of its record.
+ctypedef struct Planned:
+    char *image
+    unsigned int size
+    unsigned int part
+
 cdef extern from *:
     """
     #if defined(__GNUC__)
@@ -11,17 +17,12 @@ cdef extern from *:
     #define LIGHTMQ_PREFETCH(at) ((void)(at))
     #define LIGHTMQ_RELEASE() ((void)0)
     #endif
-    /* Ask the processor for the 32 bytes of a queue's row; anything that is no such queue is left to later checks. */
-    static inline void prefetch_row(void *rows, PyObject *queue, long long limit) {
-        int overflow;
-        if (!PyLong_CheckExact(queue)) return;
-        long long number = PyLong_AsLongLongAndOverflow(queue, &overflow);
-        if (!overflow && number >= 0 && number < limit) LIGHTMQ_PREFETCH((char *)rows + 32 * number);
-    }
+    /* Ask the processor for the memory at a place that is written to soon. */
+    static inline void prefetch(void *at) { LIGHTMQ_PREFETCH(at); }
     /* What was stored before is seen by other processes before what is stored behind. */
     static inline void release_stores(void) { LIGHTMQ_RELEASE(); }
     """
-    void prefetch_row(void *rows, object queue, long long limit)
+    void prefetch(void *at) nogil
     void release_stores() nogil
 
 cdef extern from "unistd.h" nogil:
@@ -43,26 +44,30 @@ cdef class Encoder:
     cdef long long _record_limit
     cdef long long _queues_max
     # What stands still during one call.
-    cdef bytes _images
-    cdef list _queues
-    cdef Py_ssize_t _at
+    cdef list _images
+    cdef bytes _plan_memory
+    cdef Planned *_planned
     cdef Row *_rows
-    cdef long long _queue_limit
     cdef long long _store_ms
     cdef Py_ssize_t _last
     cdef bint _atomic
     cdef Entry *_entry
+    cdef Entry *_entries_end
+    # Bytes of all records together.
+    cdef long long _size
+    cdef Py_ssize_t _entries
     # What `_plan` found out.
     cdef Py_ssize_t _fitting
     cdef long long _bytes
-    cdef Encoded _begin(self, Ring ring, bytes images, list queues, bint atomic, long long store_ms, long long queue_limit, long long position)
-    cdef Py_ssize_t _count_entries(self, bytes images, list queues) except? -1
+    cdef Encoded _begin(self, Ring ring, list images, list queues, bint atomic, long long store_ms, long long queue_limit, long long position)
+    cdef Py_ssize_t _survey(self, list images, list queues) except? -1
+    cdef int _survey_part(self, bytes images, list queues, unsigned int part, Planned *planned) except? -1
     cdef long long _encode_pieces(self, Encoded batch, Py_ssize_t total, long long position, long long segment_end, next_segment) except? -1
     cdef int _plan(self, Py_ssize_t at, Py_ssize_t total, long long room) except? -1
     cdef int _put_all(self, Encoded batch, Py_ssize_t first, char *to, long long position) except? -1
     cdef long long _put(self, Encoded batch, Py_ssize_t at, char *to, long long position) except? -1
     cdef unsigned int _tag(self, record_header *head, char *meta) except? 0
-    cdef int _dispatch(self, tuple queues, record_dispatch *to, record_header *head) except? -1
-    cdef void _prefetch(self, tuple queues) noexcept
+    cdef int _name_queues(self, list queues, long long limit) except? -1
+    cdef void _dispatch(self, record_dispatch *to, record_header *head) noexcept
     cdef void _put_filler(self, char *to, long long size, long long position) noexcept
     cdef int _undo(self, Ring ring, Encoded batch) except? -1

@@ -8,7 +8,7 @@ were. Thread rule: loop thread, holding the interpreter's lock.
 import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy, memset
-from cython.cimports.remoting.native.compiled.encoder import prefetch_row
+from cython.cimports.remoting.native.compiled.encoder import Planned, prefetch
 from cython.cimports.remoting.native.compiled.machine import (
     all_ascii,
     crc32c_ready,
@@ -17,7 +17,7 @@ from cython.cimports.remoting.native.compiled.machine import (
     record_fits,
     record_header,
 )
-from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock, Ring
+from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock, Ring, Row
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -39,8 +39,8 @@ COUNT_MAX = cython.declare(cython.longlong, record.BATCH_COUNT_MAX)
 MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
 KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
 KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
-AHEAD = cython.declare(cython.Py_ssize_t, 8)
-"""How many messages before its turn a message's rows are asked for."""
+AHEAD = cython.declare(cython.Py_ssize_t, 24)
+"""How many entries before its turn an entry's row is asked for: most of a million queues are in no cache."""
 
 
 @cython.cfunc
@@ -79,7 +79,7 @@ class Encoder:
     def encode(
         self,
         ring: Ring,
-        images: bytes,
+        images: list,
         queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
@@ -88,18 +88,16 @@ class Encoder:
         segment_end: cython.longlong,
         next_segment,
     ):
-        """Return the records of the images from `position` on, `queues` of each."""
+        """Return the records of the images in all parts from `position` on."""
         batch: Encoded = self._begin(ring, images, queues, atomic, store_ms, queue_limit, position)
         batch._pieces = []
         try:
             batch.end_position = self._encode_pieces(batch, self._last + 1, position, segment_end, next_segment)
-        except BaseException as error:
+        except BaseException:
             self._undo(ring, batch)
-            if isinstance(error, (OverflowError, TypeError)):
-                raise LocalMisuse(f"a queue of a message is none: {error}") from error
             raise
         finally:
-            self._images = self._queues = None
+            self._images = self._plan_memory = None
         batch.entries._length = self._entry - batch.entries._at
         return batch
 
@@ -107,7 +105,7 @@ class Encoder:
     def _begin(
         self,
         ring: Ring,
-        images: bytes,
+        images: list,
         queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
@@ -116,17 +114,35 @@ class Encoder:
     ) -> Encoded:
         """Return an empty batch with room for the entries; what stands still while it is filled is set."""
         batch: Encoded = Encoded.__new__(Encoded)
-        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * self._count_entries(images, queues))
+        count: cython.Py_ssize_t = self._survey(images, queues)
+        packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * count)
         batch.entries = EntryBlock.__new__(EntryBlock)
         batch.entries._packed, batch.entries._length = packed, 0
         batch.entries._at = cython.cast(cython.pointer(Entry), PyBytes_AS_STRING(packed))
         batch.first_position, batch.offsets, batch.retained, batch.controls = position, [], [], []
-        self._images, self._queues = images, queues
-        self._store_ms, self._queue_limit = store_ms, min(queue_limit, ring._queues)
-        self._rows = ring._rows
-        self._last, self._atomic = len(queues) - 1, atomic
-        self._at, self._entry = 0, batch.entries._at
+        self._entry, self._entries_end = batch.entries._at, batch.entries._at + count
+        self._name_queues(queues, min(queue_limit, ring._queues))
+        self._images, self._atomic, self._store_ms, self._rows = images, atomic, store_ms, ring._rows
         return batch
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _name_queues(self, queues: list, limit: cython.longlong) -> cython.int:
+        """Write the ids of the queues into the entries; LocalMisuse for one that does not exist."""
+        queue: cython.longlong
+        entry: cython.pointer(Entry) = self._entry
+        try:
+            for of_part in queues:
+                for of_one in cython.cast(list, of_part):
+                    for one in cython.cast(tuple, of_one):
+                        queue = one
+                        if not 0 <= queue < limit:
+                            raise LocalMisuse(f"queue id {queue} does not exist")
+                        entry.queue = queue
+                        entry += 1
+        except (OverflowError, TypeError) as error:
+            raise LocalMisuse(f"a queue of a message is none: {error}") from error
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -138,12 +154,35 @@ class Encoder:
 
     @cython.cfunc
     @cython.exceptval(-1)
-    def _count_entries(self, images: bytes, queues: list) -> cython.Py_ssize_t:
-        """Return how many index entries the images make; LocalMisuse unless each is whole and has its queues."""
-        total: cython.Py_ssize_t = 0
+    def _survey(self, images: list, queues: list) -> cython.Py_ssize_t:
+        """Note where each image is and how large its record; return how many index entries they make.
+
+        LocalMisuse unless each is whole and has its queues. The records together take `_size` bytes.
+        """
+        count: cython.Py_ssize_t = 0
+        part: cython.Py_ssize_t
+        for of_part in queues:
+            count += len(cython.cast(list, of_part))
+        self._last, self._size, self._entries = count - 1, 0, 0
+        self._plan_memory = PyBytes_FromStringAndSize(cython.NULL, cython.sizeof(Planned) * count)
+        self._planned = cython.cast(cython.pointer(Planned), PyBytes_AS_STRING(self._plan_memory))
+        at: cython.pointer(Planned) = self._planned
+        for part in range(len(queues)):
+            of_images: bytes = images[part]
+            of_queues: list = queues[part]
+            self._survey_part(of_images, of_queues, part, at)
+            at += len(of_queues)
+        return self._entries
+
+    @cython.cfunc
+    @cython.exceptval(-1)
+    def _survey_part(
+        self, images: bytes, queues: list, part: cython.uint, planned: cython.pointer(Planned)
+    ) -> cython.int:
         at: cython.pointer(cython.char) = PyBytes_AS_STRING(images)
         left: cython.longlong = len(images)
         head: cython.pointer(record_header)
+        size: cython.longlong
         for of_one in queues:
             picked: tuple = of_one
             count: cython.Py_ssize_t = len(picked)
@@ -154,15 +193,18 @@ class Encoder:
                 raise LocalMisuse(f"{head.count} messages in a record with flags {head.flags:#x}")
             if count > self._queues_max:
                 raise LocalMisuse(f"a record for {count} queues; at most {self._queues_max}")
-            if head.total + PAIR * count > self._record_limit:
-                size: cython.longlong = head.total + PAIR * count
+            size = head.total + PAIR * count
+            if size > self._record_limit:
                 raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
-            total += count
+            planned.image, planned.size, planned.part = at, size, part
+            planned += 1
+            self._size += size
+            self._entries += count
             at += head.total
             left -= head.total
         if left:
             raise LocalMisuse(f"{left} bytes of images without queues")
-        return total
+        return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -204,11 +246,8 @@ class Encoder:
         size: cython.longlong
         left: cython.longlong = room
         first: cython.Py_ssize_t = at
-        image: cython.pointer(cython.char) = PyBytes_AS_STRING(self._images) + self._at
         while at < total:
-            size = cython.cast(cython.pointer(record_header), image).total
-            image += size
-            size += PAIR * len(cython.cast(tuple, self._queues[at]))
+            size = self._planned[at].size
             if left != size and left - size < HEADER:
                 break
             left -= size
@@ -225,19 +264,10 @@ class Encoder:
         size: cython.longlong
         at: cython.Py_ssize_t
         for at in range(first, first + self._fitting):
-            if at + AHEAD <= self._last:
-                self._prefetch(self._queues[at + AHEAD])
             size = self._put(batch, at, to, position)
             to += size
             position += size
         return 0
-
-    @cython.cfunc
-    @cython.exceptval(check=False)
-    def _prefetch(self, queues: tuple) -> cython.void:
-        """Ask for the memory of the rows that a later message needs: most of a million queues are in no cache."""
-        for queue in queues:
-            prefetch_row(self._rows, queue, self._queue_limit)
 
     @cython.cfunc
     @cython.exceptval(-1)
@@ -245,29 +275,28 @@ class Encoder:
         self, batch: Encoded, at: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
     ) -> cython.longlong:
         """Stamp image `at` to `to`, and make its entries; return the size of the record."""
-        image: cython.pointer(cython.char) = PyBytes_AS_STRING(self._images) + self._at
+        planned: cython.pointer(Planned) = self._planned + at
+        image: cython.pointer(cython.char) = planned.image
         head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), to)
-        queues: tuple = self._queues[at]
-        added: cython.longlong = PAIR * len(queues)
         tail: cython.longlong = cython.cast(cython.pointer(record_header), image).total - HEADER
+        added: cython.longlong = planned.size - HEADER - tail
         memcpy(to, image, HEADER)
         memcpy(to + HEADER + added, image + HEADER, tail)
         flags: cython.uint = head.flags & ~GROUP_OPEN
-        head.total, head.body_off, head.n_dispatch = HEADER + added + tail, head.body_off + added, len(queues)
+        head.total, head.body_off, head.n_dispatch = planned.size, head.body_off + added, added // PAIR
         head.epoch, head.position, head.store_ms = self._epoch, position, self._store_ms
         if head.keys_len or (head.n_props and not flags & MQTT):
             batch.keyed = True
         head.flags = flags | GROUP_OPEN if at < self._last and (head.magic == CONTROL or self._atomic) else flags
         head.tag_hash = self._tag(head, to + HEADER + added) if head.tags_len else 0
-        self._dispatch(queues, cython.cast(cython.pointer(record_dispatch), to + HEADER), head)
+        self._dispatch(cython.cast(cython.pointer(record_dispatch), to + HEADER), head)
         head.crc = record_checksum(to, head.total)
         if head.magic == CONTROL:
             batch.controls.append(position)
         else:
             batch.offsets.append(cython.cast(cython.pointer(record_dispatch), to + HEADER).offset if added else -1)
             if flags & KEPT_MASK == KEPT_VALUE:
-                batch.retained.append((self._at, position))
-        self._at += HEADER + tail
+                batch.retained.append((planned.part, image - PyBytes_AS_STRING(self._images[planned.part]), position))
         return head.total
 
     @cython.cfunc
@@ -288,27 +317,22 @@ class Encoder:
         return value
 
     @cython.cfunc
-    @cython.exceptval(-1)
-    def _dispatch(
-        self,
-        queues: tuple,
-        to: cython.pointer(record_dispatch),
-        head: cython.pointer(record_header),
-    ) -> cython.int:
+    @cython.exceptval(check=False)
+    def _dispatch(self, to: cython.pointer(record_dispatch), head: cython.pointer(record_header)) -> cython.void:
         """Give the record its offset in each queue, and move the queues' rows on."""
-        queue: cython.longlong
         row: cython.Py_ssize_t
-        for row in range(len(queues)):
-            queue = queues[row]
-            if not 0 <= queue < self._queue_limit:
-                raise LocalMisuse(f"queue id {queue} does not exist")
-            entry = self._entry
-            entry.offset, entry.position = self._rows[queue].next, head.position
-            entry.queue, entry.size, entry.tag, entry.count = queue, head.total, head.tag_hash, head.count
-            to[row].queue, to[row].reserved, to[row].offset = queue, 0, entry.offset
-            self._rows[queue].next = entry.offset + head.count
-            self._entry += 1
-        return 0
+        entry: cython.pointer(Entry) = self._entry
+        line: cython.pointer(Row)
+        for row in range(head.n_dispatch):
+            if self._entries_end - entry > AHEAD:
+                prefetch(self._rows + entry[AHEAD].queue)
+            line = self._rows + entry.queue
+            entry.offset, entry.position = line.next, head.position
+            entry.size, entry.tag, entry.count = head.total, head.tag_hash, head.count
+            to[row].queue, to[row].reserved, to[row].offset = entry.queue, 0, entry.offset
+            line.next = entry.offset + head.count
+            entry += 1
+        self._entry = entry
 
     @cython.cfunc
     @cython.exceptval(check=False)

@@ -17,9 +17,10 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records.record import HEADER_SIZE
 
 KEPT_MAX = cython.declare(cython.longlong, KEPT_BYTES_MAX)
+HEADER = cython.declare(cython.longlong, HEADER_SIZE)
 COUNT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 END = cython.declare(cython.Py_ssize_t, END_AT)
 BYTES_MAX = cython.declare(cython.longlong, 8 * 1024 * 1024)
@@ -64,7 +65,7 @@ class Pen:
     @cython.wraparound(False)
     def write(
         self,
-        images: bytes,
+        images: list,
         queues: list,
         atomic: cython.bint,
         store_ms: cython.longlong,
@@ -78,29 +79,29 @@ class Pen:
         """
         encoder: Encoder = self._encoder
         ring: Ring = self._ring
-        if not self._base <= position < self._limit or not queues:
+        if not self._base <= position < self._limit:
             return None
         batch: Encoded = encoder._begin(ring, images, queues, atomic, store_ms, self._queue_limit, position)
         start: cython.pointer(cython.char)
         entries: cython.longlong
+        left: cython.longlong
         try:
             if len(batch.entries._packed) > 32 * (ring._capacity - (count - first)):
                 return None
-            encoder._plan(0, encoder._last + 1, self._limit - position)
-            if encoder._fitting <= encoder._last or encoder._bytes > BYTES_MAX:
+            left = self._limit - position - encoder._size
+            if not encoder._size or (left and left < HEADER) or encoder._size > BYTES_MAX:
                 return None
-            start = self._room(batch, encoder._bytes)
+            encoder._fitting = encoder._last + 1
+            start = self._room(batch, encoder._size)
             try:
                 encoder._put_all(batch, 0, start, position)
-                self._write(start, encoder._bytes, position - self._base)
-            except BaseException as error:
+                self._write(start, encoder._size, position - self._base)
+            except BaseException:
                 encoder._undo(ring, batch)
-                if isinstance(error, (OverflowError, TypeError)):
-                    raise LocalMisuse(f"a queue of a message is none: {error}") from error
                 raise
         finally:
-            encoder._images = encoder._queues = None
-        batch.end_position = position + encoder._bytes
+            encoder._images = encoder._plan_memory = None
+        batch.end_position = position + encoder._size
         batch.entries._length = entries = encoder._entry - batch.entries._at
         ring._store(batch.entries, first, count)
         self._counters[END] = batch.end_position

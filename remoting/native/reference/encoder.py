@@ -40,7 +40,7 @@ class Encoded:
     entries: EntryBlock
     pieces: list[tuple[int, bytes]] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
-    retained: list[tuple[int, int]] = field(default_factory=list)
+    retained: list[tuple[int, int, int]] = field(default_factory=list)
     controls: list[int] = field(default_factory=list)
     keyed: bool = False
 
@@ -50,18 +50,25 @@ class Encoded:
 
 
 @dataclass(slots=True)
+class _Image:
+    """An image, where in which part it is, its queues, and the bytes of its record."""
+
+    view: RecordView
+    part: int
+    at: int
+    queues: tuple[int, ...]
+    size: int
+
+
+@dataclass(slots=True)
 class _Call:
     """What stands still during one call."""
 
     ring: Ring
-    images: list[RecordView]
-    queues: list[tuple[int, ...]]
-    last: int
+    images: list[_Image]
     atomic: bool
     store_ms: int
     queue_limit: int
-    at: int = 0
-    """Where the next image begins."""
 
 
 class Encoder:
@@ -75,8 +82,8 @@ class Encoder:
     def encode(
         self,
         ring: AnyRing,
-        images: bytes,
-        queues: list[tuple[int, ...]],
+        images: list[bytes],
+        queues: list[list[tuple[int, ...]]],
         atomic: bool,
         store_ms: int,
         queue_limit: int,
@@ -84,24 +91,24 @@ class Encoder:
         segment_end: int,
         next_segment: NextSegment,
     ) -> Encoded:
-        """Return the records of the images from `position` on, `queues` of each."""
+        """Return the records of the images in all parts from `position` on."""
         assert isinstance(ring, Ring)
-        views = self.checked(images, queues)
-        call = _Call(ring, views, queues, len(views) - 1, atomic, store_ms, min(queue_limit, ring.queues))
+        planned = self.checked(images, queues)
+        call = _Call(ring, planned, atomic, store_ms, min(queue_limit, ring.queues))
         batch = Encoded(position, position, EntryBlock([], [], [], [], [], []))
         at = 0
         try:
-            while at < len(views):
-                sizes, used = self.plan(views, queues, at, segment_end - position)
-                parts = self._records(batch, call, at, sizes, position)
-                at += len(sizes)
-                filler = 0 if at == len(views) else segment_end - position - used
+            while at < len(planned):
+                fitting, used = self.plan(planned, at, segment_end - position)
+                parts = self._records(batch, call, at, fitting, position)
+                at += fitting
+                filler = 0 if at == len(planned) else segment_end - position - used
                 if filler:
                     parts.append(self._filler(position + used, filler))
                 if parts:
                     batch.pieces.append((position, b"".join(parts)))
                     position += used + filler
-                if at < len(views):
+                if at < len(planned):
                     segment_end = next_segment(position)
         except BaseException:
             ring.undo(batch.entries)
@@ -112,19 +119,17 @@ class Encoder:
     def encode_planned(
         self,
         ring: Ring,
-        views: list[RecordView],
-        queues: list[tuple[int, ...]],
+        planned: list[_Image],
         atomic: bool,
         store_ms: int,
         queue_limit: int,
         position: int,
-        sizes: list[int],
     ) -> Encoded:
         """Return the records of the images, all of which `plan` has found to fit."""
-        call = _Call(ring, views, queues, len(views) - 1, atomic, store_ms, min(queue_limit, ring.queues))
+        call = _Call(ring, planned, atomic, store_ms, min(queue_limit, ring.queues))
         batch = Encoded(position, position, EntryBlock([], [], [], [], [], []))
         try:
-            piece = b"".join(self._records(batch, call, 0, sizes, position))
+            piece = b"".join(self._records(batch, call, 0, len(planned), position))
         except BaseException:
             ring.undo(batch.entries)
             raise
@@ -132,58 +137,60 @@ class Encoder:
         batch.end_position = position + len(piece)
         return batch
 
-    def checked(self, images: bytes, queues: list[tuple[int, ...]]) -> list[RecordView]:
+    def checked(self, images: list[bytes], queues: list[list[tuple[int, ...]]]) -> list[_Image]:
         """Return the images one by one; LocalMisuse unless each is whole and has its queues."""
-        views: list[RecordView] = []
-        at = 0
-        for of_one in queues:
-            try:
-                view = RecordView(images, at)
-            except CorruptRecord as error:
-                raise LocalMisuse("an image is cut short or its sizes contradict each other") from error
-            meta_end = HEADER_SIZE + len(view.meta)
-            body_end = ((meta_end + 7) & ~7) + len(view.body)
-            if view.dispatch() or view.total != (body_end + 7) & ~7:
-                raise LocalMisuse("an image is cut short or its sizes contradict each other")
-            magic = MAGIC | view.type
-            if magic not in (MESSAGE, BATCH, CONTROL) or not is_count(magic, view.flags, view.count):
-                raise LocalMisuse(f"{view.count} messages in a record with flags {view.flags:#x}")
-            if len(of_one) > self._queues_max:
-                raise LocalMisuse(f"a record for {len(of_one)} queues; at most {self._queues_max}")
-            size = view.total + DISPATCH_SIZE * len(of_one)
-            if size > self._record_limit:
-                raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
-            views.append(view)
-            at += view.total
-        if at != len(images):
-            raise LocalMisuse(f"{len(images) - at} bytes of images without queues")
-        return views
+        planned: list[_Image] = []
+        for part, (data, of_part) in enumerate(zip(images, queues, strict=True)):
+            at = 0
+            for of_one in of_part:
+                view = self._checked_one(data, at, of_one)
+                planned.append(_Image(view, part, at, of_one, view.total + DISPATCH_SIZE * len(of_one)))
+                at += view.total
+            if at != len(data):
+                raise LocalMisuse(f"{len(data) - at} bytes of images without queues")
+        return planned
 
-    def plan(
-        self, views: list[RecordView], queues: list[tuple[int, ...]], first: int, room: int
-    ) -> tuple[list[int], int]:
-        """Return the sizes of the records from `first` on that fit into `room` bytes, and their sum.
+    def _checked_one(self, data: bytes, at: int, queues: tuple[int, ...]) -> RecordView:
+        try:
+            view = RecordView(data, at)
+        except CorruptRecord as error:
+            raise LocalMisuse("an image is cut short or its sizes contradict each other") from error
+        meta_end = HEADER_SIZE + len(view.meta)
+        body_end = ((meta_end + 7) & ~7) + len(view.body)
+        if view.dispatch() or view.total != (body_end + 7) & ~7:
+            raise LocalMisuse("an image is cut short or its sizes contradict each other")
+        magic = MAGIC | view.type
+        if magic not in (MESSAGE, BATCH, CONTROL) or not is_count(magic, view.flags, view.count):
+            raise LocalMisuse(f"{view.count} messages in a record with flags {view.flags:#x}")
+        if len(queues) > self._queues_max:
+            raise LocalMisuse(f"a record for {len(queues)} queues; at most {self._queues_max}")
+        size = view.total + DISPATCH_SIZE * len(queues)
+        if size > self._record_limit:
+            raise RecordTooLarge(f"a record of {size} bytes; the largest the store takes is {self._record_limit}")
+        return view
+
+    def plan(self, planned: list[_Image], first: int, room: int) -> tuple[int, int]:
+        """Return how many records from `first` on fit into `room` bytes, and how many bytes they take.
 
         What stays free behind a record is nothing or at least a header, so that a filler always fits.
         """
-        sizes: list[int] = []
-        left = room
-        for at in range(first, len(views)):
-            size = views[at].total + DISPATCH_SIZE * len(queues[at])
-            if left - size < HEADER_SIZE and left != size:
+        left, fitting = room, 0
+        for image in planned[first:]:
+            if left - image.size < HEADER_SIZE and left != image.size:
                 break
-            left -= size
-            sizes.append(size)
-        return sizes, room - left
+            left -= image.size
+            fitting += 1
+        return fitting, room - left
 
-    def _records(self, batch: Encoded, call: _Call, first: int, sizes: list[int], position: int) -> list[bytes]:
-        """Stamp the images from `first` on, of these sizes; their entries are in the batch."""
+    def _records(self, batch: Encoded, call: _Call, first: int, count: int, position: int) -> list[bytes]:
+        """Stamp `count` images from `first` on; their entries are in the batch."""
         records = []
-        for at, size in enumerate(sizes, first):
-            image = call.images[at]
+        for at in range(first, first + count):
+            planned = call.images[at]
+            image = planned.view
             is_control = image.type == CONTROL & 0xFF
             flags = image.flags & ~FLAG_GROUP_OPEN
-            dispatch = self._dispatch(batch, call, image, call.queues[at], size, position)
+            dispatch = self._dispatch(batch, call, image, planned.queues, planned.size, position)
             if image.counts[2] or (image.counts[0] and not flags & FLAG_MQTT):
                 batch.keyed = True
             if is_control:
@@ -191,16 +198,15 @@ class Encoder:
             else:
                 batch.offsets.append(dispatch[0][1] if dispatch else -1)
                 if flags & RETAINED_MASK == RETAINED_VALUE:
-                    batch.retained.append((call.at, position))
-            open_flag = FLAG_GROUP_OPEN if at < call.last and (call.atomic or is_control) else 0
+                    batch.retained.append((planned.part, planned.at, position))
+            open_flag = FLAG_GROUP_OPEN if at < len(call.images) - 1 and (call.atomic or is_control) else 0
             records.append(
                 stamp(
                     image, epoch=self._epoch, position=position, store_ms=call.store_ms, dispatch=dispatch,
                     flags=flags | open_flag,
                 )
             )  # fmt: skip
-            position += size
-            call.at += image.total
+            position += planned.size
         return records
 
     @staticmethod

@@ -32,8 +32,8 @@ class Pen:
 
     def write(
         self,
-        images: bytes,
-        queues: list[tuple[int, ...]],
+        images: list[bytes],
+        queues: list[list[tuple[int, ...]]],
         atomic: bool,
         store_ms: int,
         position: int,
@@ -42,13 +42,13 @@ class Pen:
     ) -> Encoded | None:
         """Append the images at `position`, their entries behind number `count`; None when they do not fit."""
         ring = self._ring
-        if ring is None or not self._base <= position < self._limit or not queues:
+        if ring is None or not self._base <= position < self._limit:
             return None
-        views = self._encoder.checked(images, queues)
-        sizes, _ = self._encoder.plan(views, queues, 0, self._limit - position)
-        if len(sizes) < len(views):
+        planned = self._encoder.checked(images, queues)
+        fitting, _ = self._encoder.plan(planned, 0, self._limit - position)
+        if not planned or fitting < len(planned):
             return None
-        batch = self._encoder.encode_planned(ring, views, queues, atomic, store_ms, self._queue_limit, position, sizes)
+        batch = self._encoder.encode_planned(ring, planned, atomic, store_ms, self._queue_limit, position)
         if len(batch.entries) > ring.capacity - (count - first):
             ring.undo(batch.entries)
             return None

@@ -28,7 +28,7 @@ def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
     for byte, count in ((b"a", 160), (b"b", 140), (b"c", 200)):
         image = make_image(topic=b"", body=byte * 8112)
-        position = pen.write(image * count, [()] * count, False, 77, position, 1, 1).end_position
+        position = pen.write([image * count], [[()] * count], False, 77, position, 1, 1).end_position
     os.close(descriptor)
     data = path.read_bytes()
     assert position == 500 * 8192
@@ -46,6 +46,6 @@ def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
     pen = hot.core.make_pen(hot.core.make_encoder(3, 1 << 30, 8))
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
     images = make_image(topic=b"", body=bytes(1 << 20)) * 9
-    assert pen.write(images, [()] * 9, False, 77, 0, 1, 1) is None
+    assert pen.write([images], [[()] * 9], False, 77, 0, 1, 1) is None
     assert os.fstat(descriptor).st_size == 0
     os.close(descriptor)

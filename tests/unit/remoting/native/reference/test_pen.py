@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.store import hot
-from broker.store.placed import Placed, together
+from broker.store.placed import Placed, parts_of
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from tests.sim.batches import CAPACITY, QUEUES, Bench, seen
@@ -38,8 +38,7 @@ class PenBench(Bench):
 
     def write(self, batch: list[Placed], *, atomic: bool = False, first: int = 1):
         """Write behind what was written."""
-        whole = together(batch)
-        made = self.pen.write(whole.images, whole.queues, atomic, 77, self.position, first, self.number)
+        made = self.pen.write(*parts_of(batch), atomic, 77, self.position, first, self.number)
         if made is not None:
             self.position = made.end_position
             self.number += len(made.entries)
