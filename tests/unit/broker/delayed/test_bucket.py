@@ -1,4 +1,4 @@
-"""The order of delivery of one bucket, and what one mark tells, against a list that remembers everything."""
+"""The order of delivery of one bucket, and what one mark describes, compared with a list of everything."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_was_put_back_comes_again() -> None:
 
 
 def test_a_restart_knows_what_was_delivered() -> None:
-    """The value tells mark, floor and count."""
+    """The value has mark, floor and count."""
     bucket = bucket_with(5, 3, 9)
     keys = bucket.take(2)
     value = bucket.value(keys[-1], bucket.floor, 2)
@@ -145,7 +145,7 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
     st.integers(2, 6),
 )
 def test_every_message_once_and_in_time_whatever_happens_between(steps: list[tuple[str, int]], most: int) -> None:
-    """Puts, slow confirmation, small memory and crashes; the mark alone tells what was delivered."""
+    """Puts, slow confirmation, small memory and crashes; the mark alone shows what was delivered."""
     kept, delay_bucket.KEPT_MAX = delay_bucket.KEPT_MAX, most
     try:
         _run(steps)

@@ -219,7 +219,7 @@ def test_large_groups_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
-    """Counted, told, and the others come."""
+    """Counted and logged, and the others are delivered."""
     world.topics.ensure("four", 4)
     world.wait(encode_image(flags=1 << 16, queue_index=3, born_ms=1, topic=b"four", body=b"q"), 10)
     world.put(b"mqtt", 20)
@@ -231,7 +231,7 @@ def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
 
 
 def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) -> None:
-    """The system flags say how the body is compressed."""
+    """The system flags have the compression of the body."""
     world.topics.ensure("four", 4)
     world.wait(encode_image(flags=1 << 16, queue_index=3, born_ms=1, topic=b"four", body=b"q"), 10)
     world.bench.settle()
@@ -270,7 +270,7 @@ def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: pytest.
 
 
 def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What waits below the position is said again, what was delivered is not; a restart knows it."""
+    """What waits below the position is appended again, what was delivered is not; also after a restart."""
     monkeypatch.setattr(room, "GROUP_MAX", 3)
     for number in range(8):
         world.put(b"%d" % number, 100 if number % 2 else 2_000)
@@ -304,7 +304,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
 
 
 def test_what_is_said_again_late_is_not_lost(world: World) -> None:
-    """A message overdue when it is said again must not sort before what was delivered meanwhile."""
+    """A message overdue when it is appended again must not sort before what was delivered meanwhile."""
     world.put(b"1", 10)
     world.put(b"2", 30)
     world.now = START + 20

@@ -136,7 +136,7 @@ async def test_waiting_messages_are_read_by_nobody(running) -> None:
 
 
 async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(running) -> None:
-    """After a restart, without anybody asking."""
+    """After a restart, without any request."""
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(1_000_000)
     await running.restart()

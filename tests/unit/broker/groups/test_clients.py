@@ -1,4 +1,4 @@
-"""Who is connected, and how much each group was given."""
+"""Connected clients, and how much each group was given."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from broker.groups.clients import BUCKETS, DAY_MS, HOUR_MS, MINUTE_MS, Clients, 
 
 
 def make() -> tuple[Clients, list[str]]:
-    heard: list[str] = []
-    return Clients(expiry_ms=1_000, on_group_changed=heard.append), heard
+    changed: list[str] = []
+    return Clients(expiry_ms=1_000, on_group_changed=changed.append), changed
 
 
 def client(name: str, peer: object = "peer", now_ms: int = 0) -> GroupClient:
@@ -15,17 +15,17 @@ def client(name: str, peer: object = "peer", now_ms: int = 0) -> GroupClient:
 
 
 def test_members_are_sorted_and_joining_is_announced_once() -> None:
-    clients, heard = make()
+    clients, changed = make()
     assert clients.heartbeat(client("b"), (), {"g": {}})
     assert clients.heartbeat(client("a"), ("p",), {"g": {}})
     assert not clients.heartbeat(client("a"), (), {"g": {}})
     assert clients.members("g") == ["a", "b"]
-    assert heard == ["g", "g"]
+    assert changed == ["g", "g"]
     assert [item.client_id for item in clients.producers_of("p")] == ["a"]
 
 
 def test_leaving_by_word_by_connection_and_by_silence() -> None:
-    clients, heard = make()
+    clients, changed = make()
     clients.heartbeat(client("a"), (), {"g": {}})
     clients.heartbeat(client("b", "other"), (), {"g": {}})
     clients.heartbeat(client("c", "third", 5_000), (), {"g": {}})
@@ -35,12 +35,12 @@ def test_leaving_by_word_by_connection_and_by_silence() -> None:
     assert clients.expire(5_500) == 0
     assert clients.expire(6_001) == 1
     assert clients.members("g") == []
-    assert len(heard) == 6
+    assert len(changed) == 6
     assert len(clients) == 0
 
 
 def test_a_groups_subscription_comes_from_its_heartbeats() -> None:
-    clients, _heard = make()
+    clients, _changed = make()
     data = {"subscriptionDataSet": [{"topic": "t", "subString": "red || blue"}]}
     clients.heartbeat(client("a"), (), {"g": data})
     assert clients.subscription("g", "t")["subString"] == "red || blue"

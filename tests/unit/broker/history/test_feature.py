@@ -59,10 +59,10 @@ async def read(connection, queue_id: int, position: int, from_ms: int, last: int
 
 
 @pytest.mark.parametrize(
-    ("wish", "numbers"),
+    ("start", "numbers"),
     [(HistoryStart(from_offset=0), range(60)), (HistoryStart(last=25), range(55, 60)), (HistoryStart(last=20), ())],
 )
-async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wish, numbers) -> None:
+async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, start, numbers) -> None:
     """20 messages are in the filter's queue, 60 before it."""
     monkeypatch.setattr(history, "STEP_RECORDS_MAX", 7)
     monkeypatch.setattr(history, "SCANS_MAX", 1)
@@ -72,7 +72,7 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, wi
     subscribe = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1)])
     await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)
     await publish(running, 60, 20)
-    subscribe.filters = [FilterRequest(FILTER, 1, history=wish)]
+    subscribe.filters = [FilterRequest(FILTER, 1, history=start)]
     (result,) = (await call(connection, RequestCode.SUBSCRIBE, subscribe, Subscribed)).results
     assert (result.offset, result.live, result.existed) == (0, 20, True)
     if not numbers:
@@ -96,8 +96,8 @@ async def test_places_rise_and_survive_a_restart(running) -> None:
     await publish(running, 0, 3)
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
-    wished = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryStart(from_ms=5))])
-    (result,) = (await call(connection, RequestCode.SUBSCRIBE, wished, Subscribed)).results
+    from_time = SubscribeRequest("c", opened.epoch, True, [FilterRequest(FILTER, 1, history=HistoryStart(from_ms=5))])
+    (result,) = (await call(connection, RequestCode.SUBSCRIBE, from_time, Subscribed)).results
     assert unpack_before(result.before) == (0, 5, 0)
     body = encode_offsets([(b"c", result.queue_id | HISTORY_BIT, 640)])
     assert (await connection.request(Command(RequestCode.APPEND_OFFSETS, body=body))).code == 0

@@ -1,4 +1,4 @@
-"""What is said over the pipes, line by line."""
+"""The messages on the pipes, line by line."""
 
 from __future__ import annotations
 

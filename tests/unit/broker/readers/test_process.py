@@ -212,11 +212,11 @@ def reader(
         [sys.executable, "-m", "broker.readers"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdin is not None
-    told = ReaderSettings(
+    settings = ReaderSettings(
         directory=str(directory), host=host, port=port, pull_bytes_max=1 << 20, frame_size_bytes_max=1 << 20,
         output_bytes_max=1 << 20, connections_max=10, access_keys=access_keys,
     )  # fmt: skip
-    process.stdin.write(to_line(told))
+    process.stdin.write(to_line(settings))
     process.stdin.flush()
     try:
         yield process
@@ -267,7 +267,7 @@ def test_it_serves_ranges_counts_and_ends_with_the_pipe(store: tuple[StoreBench,
 
 
 def test_others_need_a_signature(store: tuple[StoreBench, int], tmp_path: Path) -> None:
-    """As at the broker: whoever is not on loopback signs, or is refused."""
+    """As at the broker: a peer that is not on loopback signs, or is refused."""
     address = own_address()
     if address is None:
         pytest.skip("this machine has no address but loopback")

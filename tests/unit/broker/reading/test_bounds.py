@@ -1,4 +1,4 @@
-"""QUEUE_BOUNDS: confirmed ends by topic or filter, held until there is news."""
+"""QUEUE_BOUNDS: confirmed ends by topic or filter, waiting until a queue has grown."""
 
 from __future__ import annotations
 

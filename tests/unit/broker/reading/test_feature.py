@@ -1,4 +1,4 @@
-"""Reading has the handlers of raw records, and tells how many requests wait."""
+"""Reading has the handlers of raw records, and counts the requests that wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A long poll ends on news, exactly at its deadline, or with its peer; never twice."""
+"""A long poll ends when a queue grows, exactly at its deadline, or with its peer; never twice."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def rot(running, queue_id: int, offset: int) -> int:
 
 
 async def test_damage_holds_up_neither_its_queue_nor_the_others(running) -> None:
-    """It is told once, with where to go on; the other queue of the pull is served."""
+    """It is answered once, with the offset to go on at; the other queue of the pull is served."""
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 4, b"a/2")))
     one, two = (running.store.queues.find(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
@@ -171,8 +171,8 @@ async def test_refusals(running) -> None:
     reply = await connection.request(asking(queue_id, 0, 9, RowFilter(sql="a >")))
     assert reply.code == ResponseCode.INVALID_PARAMETER
     assert "SQL expression" in (reply.remark or "")
-    gone = decode_filtered_reply((await connection.request(asking(9_999, 0, 9, RowFilter(sql="a = 1")))).body)
-    assert gone.status == STATUS_NO_SUCH_QUEUE
+    missing = decode_filtered_reply((await connection.request(asking(9_999, 0, 9, RowFilter(sql="a = 1")))).body)
+    assert missing.status == STATUS_NO_SUCH_QUEUE
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ async def test_of_a_filter_wider_than_the_rights_comes_what_may_be_read(running,
 
 
 async def test_what_is_withheld_is_counted_by_reason(running) -> None:
-    """Only what passed the filter, once for every pull; a damaged record, whose topic is unknown, is for nobody."""
+    """Only what passed the filter, once for every pull; a damaged record, whose topic is unknown, is withheld."""
     queue_id = await stored(running, b"a/1", b"a/2", b"a/3", b"a/2")
     running.judge_by(Thinning())
     connection = running.connect()

@@ -157,7 +157,7 @@ async def test_topics_and_groups_that_belong_together(running) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "offset"),
+    ("wanted", "offset"),
     [
         ({"timestamp": "-1"}, 5),
         ({"timestamp": "0", "isForce": "false"}, 0),
@@ -168,42 +168,42 @@ async def test_topics_and_groups_that_belong_together(running) -> None:
         ({"timestamp": "0", "queueId": "0", "offset": "99"}, 5),
     ],
 )
-async def test_offsets_move(running, wish, offset) -> None:
+async def test_offsets_move(running, wanted, offset) -> None:
     connection = running.connect()
     begin_ms = running.clock.now_ms()
     await topic_with_messages(running, connection)
     await commit(connection, 3)
-    if wish["timestamp"] not in ("0", "-1"):
-        wish = {**wish, "timestamp": str(begin_ms + int(wish["timestamp"]))}
-    reply = await ask(connection, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="g", topic="t", **wish)
+    if wanted["timestamp"] not in ("0", "-1"):
+        wanted = {**wanted, "timestamp": str(begin_ms + int(wanted["timestamp"]))}
+    reply = await ask(connection, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, group="g", topic="t", **wanted)
     table = {
         msgspec.json.decode(key)["queueId"]: value for key, value in fastjson.loads(reply.body)["offsetTable"].items()
     }
     assert table[0] == offset
-    assert (1 in table) == ("queueId" not in wish)
+    assert (1 in table) == ("queueId" not in wanted)
     assert await committed(connection) == str(offset)
 
 
-async def test_who_consumes_is_told_in_its_own_form(running) -> None:
+async def test_who_consumes_is_pushed_in_its_own_form(running) -> None:
     java, other = running.connect(), running.connect()
-    told: dict[str, Command] = {}
-    java.on_push(lambda push: told.__setitem__("java", push))
-    other.on_push(lambda push: told.__setitem__("other", push))
+    pushed: dict[str, Command] = {}
+    java.on_push(lambda push: pushed.__setitem__("java", push))
+    other.on_push(lambda push: pushed.__setitem__("other", push))
     await topic_with_messages(running, java)
     first, second = beat("one"), beat("two")
     first.language, second.language = "JAVA", "CPP"
     await java.request(first)
     await other.request(second)
-    told.clear()
+    pushed.clear()
     await ask(java, 222, group="g", topic="t", timestamp="-1", isForce="true")
     async with asyncio.timeout(5):
-        while len(told) < 2:
+        while len(pushed) < 2:
             await asyncio.sleep(0)
-    assert {push.code for push in told.values()} == {RequestCode.RESET_CONSUMER_CLIENT_OFFSET}
-    assert told["java"].fields["group"] == "g"
+    assert {push.code for push in pushed.values()} == {RequestCode.RESET_CONSUMER_CLIENT_OFFSET}
+    assert pushed["java"].fields["group"] == "g"
     queue = {"brokerName": "broker-a", "queueId": 0, "topic": "t"}
-    assert told["java"].body.startswith(b'{"offsetTable":{{"brokerName"')
-    assert {**queue, "offset": 5} in msgspec.json.decode(told["other"].body)["offsetTable"]
+    assert pushed["java"].body.startswith(b'{"offsetTable":{{"brokerName"')
+    assert {**queue, "offset": 5} in msgspec.json.decode(pushed["other"].body)["offsetTable"]
 
 
 async def test_an_unknown_topic_is_said(running) -> None:

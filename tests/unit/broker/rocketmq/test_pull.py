@@ -129,7 +129,7 @@ async def test_named_light_queues_carry_their_offsets(running) -> None:
 
 
 async def test_damage_moves_the_offset_behind_it(running) -> None:
-    """The answer says why; what stands before and behind the damage is served."""
+    """The answer has the reason; messages before and behind the damage are served."""
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
     for tags in ("red", "blue", "green"):

@@ -203,10 +203,10 @@ async def test_each_message_is_viewed_and_sent_back_by_its_own_position(running)
     (again,) = iter_stored(retried.body)
     assert (again.body, again.keys, again.tags) == (b"body 16", [b"key-16"], b"even")
     for wrong in (row_position(message.position & ((1 << 47) - 1), 5_000), 1 << 46, -1):
-        gone = await connection.request(
+        missing = await connection.request(
             Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"topic": "t", "offset": str(wrong)})
         )
-        assert gone.code == ResponseCode.SYSTEM_ERROR
+        assert missing.code == ResponseCode.SYSTEM_ERROR
     assert message_at(running.store, running.broker.reading.unpacker, 0) is None, (
         "the broker's own records are no messages"
     )

@@ -1,4 +1,4 @@
-"""Shared subscriptions over the wire: who is given what, what happens when members, proxies and the broker go."""
+"""Shared subscriptions over the wire: which member gets which message, also when members, proxies or the broker end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Proxy:
         return joined
 
     def settle(self, handle: int, credit: int = 0, done=(), back=()) -> None:
-        """Say what a member has."""
+        """Report what a member has."""
         body = encode(SharedSettle([SharedSettled(handle, credit, list(done), list(back))]))
         self.connection.oneway(Command(RequestCode.SHARED_SETTLE, flag=FLAG_ONEWAY, body=body))
 
@@ -127,7 +127,7 @@ async def test_what_nobody_can_take_waits_for_room(running) -> None:
 
 
 async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
-    """A fenced proxy, a filter nobody subscribed to, a session that does not exist: not joined, nothing given."""
+    """A fenced proxy, a filter without a subscription, a session that does not exist: not joined, nothing given."""
     one, two = Proxy(running), Proxy(running)
     old = await one.open("a")
     new = await two.open("a")
@@ -221,7 +221,7 @@ async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
 
 
 class FullPeer:
-    """A peer whose output is full while the test says so."""
+    """A peer whose output is full while the test sets it."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -269,7 +269,7 @@ async def test_large_backlogs_go_out_in_bounded_pushes(running, monkeypatch: pyt
 
 
 async def test_unreadable_and_expired_messages_are_passed_over_and_counted(running, monkeypatch) -> None:
-    """A damaged stretch holds nobody up."""
+    """A damaged stretch blocks no member."""
     proxy = Proxy(running)
     epoch = await proxy.open("a")
     await publish(running, 4)
@@ -324,7 +324,7 @@ async def test_a_group_of_durable_sessions_waits_and_one_of_clean_sessions_ends(
 
 
 async def test_a_retained_message_is_not_sent_for_a_shared_subscription(running) -> None:
-    """[MQTT 5 4.8.2] whoever wants them subscribes without a group."""
+    """[MQTT 5 4.8.2] a client that needs them subscribes without a group."""
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(TOPIC, flags=FLAG_RETAIN)))
     proxy = Proxy(running)
@@ -341,7 +341,7 @@ async def note(proxy: Proxy, client_id: str, epoch: int, *reserved: tuple[int, i
 
 
 async def test_what_a_session_has_noted_is_its_own(running) -> None:
-    """[MQTT-4.8.2-4] nobody else gets it when the member leaves, or after a restart before the group was written."""
+    """[MQTT-4.8.2-4] no other member gets it when this one leaves, nor after a restart before the group is written."""
     proxy = Proxy(running)
     a, b = await proxy.open("a"), await proxy.open("b")
     await proxy.take(1, "a", a, 3)
@@ -355,7 +355,7 @@ async def test_what_a_session_has_noted_is_its_own(running) -> None:
     await proxy.connection.request(Command(RequestCode.SESSION_CLOSE, body=encode(SessionClose("a", a, True, [], []))))
     await proxy.take(2, "b", b, 9)
     assert [offset for _, offset, _ in await proxy.until(2)] == [0, 2]
-    running.broker.shared._save_timer.cancel()  # what the group says of it was not written
+    running.broker.shared._save_timer.cancel()  # the group's state was not written
     await running.restart()
     again = Proxy(running)
     b = await again.open("b")

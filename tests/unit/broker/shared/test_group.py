@@ -62,7 +62,7 @@ def member(group: SharedGroup, name: str, credit: int) -> ShareMember:
 
 
 def test_offsets_go_round_those_who_can_take_them() -> None:
-    """Members with room take turns; one without room is passed over, and what nobody can take stays."""
+    """Members with room take turns; one without room is passed over, and what no member can take stays."""
     group = SharedGroup(7, 10)
     member(group, "a", 3)
     member(group, "b", 1)
@@ -110,7 +110,7 @@ def test_what_cannot_be_delivered_is_given_back() -> None:
 
 
 def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
-    """[MQTT-3.10.4-3] what has been sent is finished; then the member is gone."""
+    """[MQTT-3.10.4-3] what has been sent is finished; then the member is removed."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 5)
     distribute(group, 1)
@@ -126,7 +126,7 @@ def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
 
 
 def test_a_member_is_handed_bytes_up_to_a_limit() -> None:
-    """Large records: what is out with one member is bounded whatever it said it can take."""
+    """Large records: what is out with one member is bounded whatever its credit."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 100)
     assert distribute(group, 10, HELD_BYTES_MAX // 2) == [("a", 0), ("a", 1)]
@@ -189,7 +189,7 @@ def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
 
 
 def test_what_was_given_back_can_be_claimed_while_it_lies_there() -> None:
-    """A proxy whose connection was lost for a moment takes its clients' messages again if nobody has them."""
+    """A proxy whose connection was lost for a moment takes its clients' messages again if no member has them."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 2)
     distribute(group, 2)
@@ -207,7 +207,7 @@ def test_what_was_given_back_can_be_claimed_while_it_lies_there() -> None:
 
 
 class Model(RuleBasedStateMachine):
-    """The group beside a table that says of each offset who has it."""
+    """The group beside a table of the member that has each offset."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Model(RuleBasedStateMachine):
 
     @rule(credit=st.integers(0, 4))
     def join(self, credit: int) -> None:
-        """Somebody new."""
+        """A new member."""
         self.names += 1
         name = f"m{self.names}"
         self.members[name] = member(self.group, name, credit)
@@ -246,7 +246,7 @@ class Model(RuleBasedStateMachine):
         for name, offset in given:
             self.where[offset] = name
         left = len(given) < len(free)
-        assert not (left and self.group.capacity(1)), "somebody could take what is left"
+        assert not (left and self.group.capacity(1)), "a member could take what is left"
 
     @rule(data=st.data())
     @precondition(lambda self: self.members)
@@ -265,10 +265,10 @@ class Model(RuleBasedStateMachine):
     def leave(self, data: st.DataObject, retire: bool) -> None:
         """A member goes, at once or after unsubscribing."""
         name = data.draw(st.sampled_from(sorted(self.members)))
-        gone = self.members.pop(name)
+        left = self.members.pop(name)
         if retire:
-            self.group.retire(gone)
-        self.group.leave(gone)
+            self.group.retire(left)
+        self.group.leave(left)
         self.where = {offset: "free" if holder == name else holder for offset, holder in self.where.items()}
 
     @rule()
@@ -327,7 +327,7 @@ def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
 
 
 def test_what_a_member_may_not_see_goes_to_one_that_may() -> None:
-    """It is not handed to the first one again; what everybody refuses is for nobody."""
+    """It is not handed to the first one again; what all refuse goes to none."""
     group = SharedGroup(1, 0)
     one, two = group.join("one"), group.join("two")
     group.grant(one, 10)

@@ -17,7 +17,7 @@ def publish(store, queue_id: int, count: int) -> None:
 
 
 def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(bench) -> None:
-    """History is not shared; nobody's acknowledgements outlive the group."""
+    """History is not shared; acknowledgements do not outlive the group."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
     publish(bench.store, queue, 3)
@@ -27,12 +27,12 @@ def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(
     assert groups.join(NAME, "b", queue) is group
     assert groups.holders(NAME) == 2
     assert list(groups.of_queue(queue)) == [group]
-    told = []
-    groups.on_release(lambda name, client_id: told.append((name, client_id, groups.get(name) is group)))
+    released = []
+    groups.on_release(lambda name, client_id: released.append((name, client_id, groups.get(name) is group)))
     groups.release(NAME, "a")
     assert groups.get(NAME) is group
     groups.release(NAME, "b")
-    assert told == [(NAME, "a", True), (NAME, "b", True)]
+    assert released == [(NAME, "a", True), (NAME, "b", True)]
     assert groups.get(NAME) is None
     assert list(groups.of_queue(queue)) == []
     assert len(SharedGroups(bench.reopen())) == 0
@@ -67,11 +67,11 @@ def test_what_was_acknowledged_and_saved_survives(bench) -> None:
     loaded = again.join(NAME, "a", queue)
     assert (loaded.offsets.low, loaded.offsets.next, loaded.offsets.ranges()) == (1, 4, [(2, 3)])
     assert loaded.offsets.awaiting
-    assert again.expire(2_000) == 0, "somebody holds it"
+    assert again.expire(2_000) == 0, "a session is subscribed to it"
 
 
 def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
-    """Clean sessions are unknown after a restart until their proxies say them again."""
+    """Clean sessions are unknown after a restart until their proxies open them again."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
     groups.join(NAME, "a", queue)

@@ -1,4 +1,4 @@
-"""Subscriptions as the broker sees them: who follows, and that filters without a subscriber end."""
+"""Subscriptions as the broker sees them: followers are counted, and filters without a subscriber end."""
 
 from __future__ import annotations
 

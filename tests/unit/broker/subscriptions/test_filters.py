@@ -16,13 +16,13 @@ def make(store, now_ms: int = 0, most: int = 10) -> Filters:
 
 def test_a_filter_has_one_queue_however_many_hold_it(bench) -> None:
     filters = make(bench.store)
-    heard = []
-    filters.on_change(heard.append)
+    changed = []
+    filters.on_change(changed.append)
     queue_id = filters.acquire(b"plant/+/t")
     assert filters.acquire(b"plant/+/t") == queue_id
     assert filters.match(b"plant/7/t") == [queue_id]
     assert filters.match(b"plant/7/u") == []
-    assert heard == [b"plant/+/t"]
+    assert changed == [b"plant/+/t"]
     assert filters.holders(b"plant/+/t") == 2
 
 

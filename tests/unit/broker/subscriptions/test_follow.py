@@ -1,4 +1,4 @@
-"""FOLLOW and NOTIFY: only interested proxies hear, coalesced, and a slow one loses nothing."""
+"""FOLLOW and NOTIFY: only interested proxies are notified, coalesced, and a slow one loses nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from remoting.protocol.records import names
 from remoting.protocol.records.record import iter_records
 
 
-async def heard(pushes: list, queue_id: int, end: int) -> None:
+async def notified(pushes: list, queue_id: int, end: int) -> None:
     async with asyncio.timeout(5):
         while not any((queue_id, end) in decode_notify(push.body)[0] for push in pushes):
             await asyncio.sleep(0)
@@ -31,7 +31,7 @@ async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
     reply = await connection.request(Command(RequestCode.FOLLOW, body=encode_follow([mine, 999])))
     assert decode_follow_reply(reply.body) == [0, 0]
     await other.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 50, b"a/2")))
-    await heard(pushes, mine, 50)
+    await notified(pushes, mine, 50)
     assert len(pushes) == 1
     assert pushes[0].code == RequestCode.NOTIFY
     assert pushes[0].is_oneway
@@ -75,7 +75,7 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
         await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     assert not sent
     peer.writable = True
-    await heard(sent, mine, 3)
+    await notified(sent, mine, 3)
     assert len(sent) == 1
 
 
@@ -87,7 +87,7 @@ async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> Non
     connection.on_push(pushes.append)
     await connection.request(Command(RequestCode.FOLLOW, fields={"records": "1"}, body=encode_follow([exact])))
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
-    await heard(pushes, exact, 2)
+    await notified(pushes, exact, 2)
     _, records = decode_notify(pushes[0].body)
     views = list(iter_records(records))
     assert [view.mqtt_topic for view in views] == [b"a/1", b"a/1"]
@@ -103,7 +103,7 @@ async def test_a_large_append_is_told_but_not_pushed(running) -> None:
     connection.on_push(pushes.append)
     await connection.request(Command(RequestCode.FOLLOW, fields={"records": "1"}, body=encode_follow([exact])))
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 2_000)))
-    await heard(pushes, exact, 2_000)
+    await notified(pushes, exact, 2_000)
     assert sum(len(decode_notify(push.body)[1]) for push in pushes) <= PUSHED_BYTES_MAX
 
 
@@ -118,7 +118,7 @@ async def test_who_takes_all_gets_it_as_it_was_written(running, policy: bool) ->
         running.judge_by(lambda *_: True)
     await connection.request(Command(RequestCode.FOLLOW, fields={"records": "all"}, body=encode_follow([exact])))
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"a/1")))
-    await heard(pushes, exact, 2)
+    await notified(pushes, exact, 2)
     ends, records = decode_notify(pushes[0].body)
     assert ends == [(exact, 2)]
     topics = [view.mqtt_topic for view in iter_records(records)]
@@ -133,5 +133,5 @@ async def test_what_is_written_together_is_pushed_up_to_a_limit(running) -> None
     await connection.request(Command(RequestCode.FOLLOW, fields={"records": "all"}, body=encode_follow([exact])))
     body = bytes(WHOLE_BYTES_MAX)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", body=body)))
-    await heard(pushes, exact, 1)
+    await notified(pushes, exact, 1)
     assert not len(decode_notify(pushes[0].body)[1])

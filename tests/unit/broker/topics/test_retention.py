@@ -1,4 +1,4 @@
-"""Topics that keep less than the log: their queues and light queues, and nobody else's."""
+"""Topics that keep less than the log: their queues and light queues, and no others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parents(running, topic: str) -> list[int]:
 
 
 async def test_a_topic_that_keeps_an_hour(running) -> None:
-    """Older messages are gone from parent, exact and `plant/#` queues, not from those of other topics or of `#`."""
+    """Older messages have expired from parent, exact and `plant/#` queues, not from those of other topics or of `#`."""
     await change(running, "plant", f"+retention.ms={HOUR_MS}")
     for topic_filter in (b"plant/#", b"#"):
         running.broker.subscriptions.filters.acquire(topic_filter)
@@ -115,11 +115,11 @@ def test_names_that_no_topic_gives_belong_to_none(bench) -> None:
 
 
 def test_rules() -> None:
-    """What is not said is the log's."""
+    """What is not set is the log's."""
 
     def rule(**attributes: str) -> GroupRule | None:
-        said = {name.replace("_", "."): value for name, value in attributes.items()}
-        return rule_of(TopicSettings(name="t", attributes=said), (7,))
+        named = {name.replace("_", "."): value for name, value in attributes.items()}
+        return rule_of(TopicSettings(name="t", attributes=named), (7,))
 
     assert rule() is None
     assert rule(retention_ms="0") == GroupRule((7,), 0, 0)

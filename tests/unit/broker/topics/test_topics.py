@@ -37,7 +37,7 @@ def test_spaces_and_empty_pieces_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "remark"),
     [
         ("queue.type=BatchCQ", "neither"),
         ("+queue.type", "neither"),
@@ -52,8 +52,8 @@ def test_spaces_and_empty_pieces_do_not_matter() -> None:
         ("+retention.bytes=-1", "bytes"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, said: str) -> None:
-    with pytest.raises(Refused, match=said) as refused:
+def test_what_is_wrong_is_named(text: str, remark: str) -> None:
+    with pytest.raises(Refused, match=remark) as refused:
         changed({}, text, created=True)
     assert refused.value.code == ResponseCode.INVALID_PARAMETER
 

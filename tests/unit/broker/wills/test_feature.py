@@ -1,4 +1,4 @@
-"""A will that is due becomes one message, whoever dies on the way."""
+"""A will that is due becomes one message, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SPEC = WillSpec(b"state/pump", b"gone", 1, True, 0, [(b"colour", b"red")], b"ann
 
 
 class Judge:
-    """A proxy: opens sessions, hears of wills."""
+    """A proxy: opens sessions, judges wills."""
 
     def __init__(self, bench) -> None:
         self.connection = bench.connect()
@@ -100,9 +100,9 @@ async def test_a_will_that_cannot_be_stored_is_dropped_with_its_reason(running) 
 
 
 async def test_without_a_proxy_it_waits_for_one(running) -> None:
-    gone = Judge(running)
-    await gone.open()
-    await gone.connection.close()
+    lost = Judge(running)
+    await lost.open()
+    await lost.connection.close()
     running.clock.advance_ms(running.config.proxy_grace_ms)
     running.broker.maintain(running.clock.now_ms())
     judge = await Judge(running).watch()

@@ -151,7 +151,7 @@ def test_a_lost_proxy_that_stays_away_has_its_wills_published(at) -> None:
     assert at.due() == [1]
     at.open(2, continues=1)
     at.close(2)
-    assert at.due() == [], "the connection's will is gone: it is not held again"
+    assert at.due() == [], "the connection's will was removed: it is not stored again"
 
 
 def test_a_client_that_comes_back_elsewhere_while_its_proxy_is_lost(at) -> None:
