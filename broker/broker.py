@@ -118,7 +118,7 @@ class BrokerParts:
             sessions,
             retained=self.retained.table,
             shared=self.shared,
-            will_room=self.wills.room,
+            verdicts=self.wills.verdicts,
             appender=appender,
             visible=visible,
         )

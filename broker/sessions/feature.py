@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature
     from broker.topics.topics import VisibleQueues
-    from broker.wills.feature import WillRoom
+    from broker.wills.feature import WillVerdicts
     from remoting.transport.contracts import Handler
 
 
@@ -29,7 +29,7 @@ class SessionFeature(Feature):
         *,
         retained: Retained,
         shared: SharedFeature,
-        will_room: WillRoom,
+        verdicts: WillVerdicts,
         appender: Appender,
         visible: VisibleQueues,
     ) -> None:
@@ -40,7 +40,7 @@ class SessionFeature(Feature):
             sessions=sessions,
             retained=retained,
             shared=shared,
-            will_room=will_room,
+            verdicts=verdicts,
             handovers=self._handovers,
             appender=appender,
         )

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature
-    from broker.wills.feature import WillRoom
+    from broker.wills.feature import WillVerdicts
 
 HANDOVER_MS = 1_000
 """How long the holder of a session may take to hand it in."""
@@ -110,7 +110,7 @@ class SessionRequests:
         sessions: Sessions,
         retained: Retained,
         shared: SharedFeature,
-        will_room: WillRoom,
+        verdicts: WillVerdicts,
         handovers: Handovers,
         appender: Appender,
     ) -> None:
@@ -122,7 +122,7 @@ class SessionRequests:
         self._sessions = sessions
         self._retained = retained
         self._shared = shared
-        self._will_room = will_room
+        self._verdicts = verdicts
         self._handovers = handovers
         self._appender = appender
         self._gathered: list[tuple[Peer, Command, SubscribeRequest]] = []
@@ -171,7 +171,7 @@ class SessionRequests:
             self._shared.away(request.client_id)
             body = encode(SessionFenced(request.client_id, epoch))
             cast("Peer", owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
-        self._will_room.run()
+        self._verdicts.run()
         self._answers.reply_at(opened.position, peer, command.reply(body=encode(opened.reply)))
 
     def _watch_owner(self, peer: Peer) -> Peer:
@@ -185,7 +185,7 @@ class SessionRequests:
         self._appender.catch_up()
         self._appender.flush_exact()
         self._sessions.owner_closed(peer, self._clock.now_ms())
-        self._will_room.run()
+        self._verdicts.run()
 
     def session_close(self, peer: Peer, command: Command) -> None:
         """Give a client id back, keeping or forgetting the session."""
@@ -193,7 +193,7 @@ class SessionRequests:
         self._appender.catch_up()
         position = self._sessions.close(request, self._clock.now_ms())
         self._shared.away(request.client_id)
-        self._will_room.run()
+        self._verdicts.run()
         self._handovers.handed_in(request.client_id)
         self._answers.reply_at(position, peer, command.reply())
 

@@ -39,7 +39,7 @@ ASKED_PER_RUN_MAX = 1_024
 RUN_PAUSE_MS = 10
 
 
-class WillRoom:
+class WillVerdicts:
     """Sends wills that are due to proxies for a verdict."""
 
     def __init__(self, wills: Wills, clock: Clock, *, verdict_ms: int) -> None:
@@ -101,36 +101,41 @@ class WillRoom:
             self._timer = None
 
 
-class WillRequests:
-    """Requests of proxies: registration as a judge, and verdicts."""
+class WillFeature(Feature):
+    """Wills of connections, from SESSION_OPEN to their message."""
 
-    def __init__(
-        self, tools: RequestTools, *, wills: Wills, will_room: WillRoom, appender: Appender, placement: Placement
-    ) -> None:
+    def __init__(self, tools: RequestTools, wills: Wills, *, appender: Appender, placement: Placement) -> None:
+        self.table = wills
+        self.verdicts = WillVerdicts(wills, tools.clock, verdict_ms=tools.config.will_verdict_ms)
         self._tools = tools
-        self._wills = wills
-        self._will_room = will_room
         self._appender = appender
         self._placement = placement
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            Code.WILL_WATCH: self.will_watch,
-            Code.WILL_VERDICT: self.will_verdict,
-        }
+        """Request code -> handler: WILL_WATCH, WILL_VERDICT."""
+        return {Code.WILL_WATCH: self.will_watch, Code.WILL_VERDICT: self.will_verdict}
+
+    def stop(self) -> None:
+        """Send wills to no proxy any more."""
+        self.verdicts.stop()
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Request verdicts for wills that became due with the end of their sessions."""
+        del now_ms
+        self.verdicts.run()
+        return {}
 
     def will_watch(self, peer: Peer, command: Command) -> Command:
         """WILL_WATCH: register a proxy as a judge of wills."""
         self._tools.authorizer.authorize(peer, command, SESSION, "wills")
-        self._will_room.watch(peer)
+        self.verdicts.watch(peer)
         return command.reply()
 
     def will_verdict(self, peer: Peer, command: Command) -> None:
         """WILL_VERDICT: publish or drop a will; a verdict about one that no longer exists changes nothing."""
         verdict = decode(WillVerdict, command.body)
         self._tools.authorizer.authorize(peer, command, SESSION, verdict.client_id)
-        will = self._wills.get(verdict.client_id, verdict.epoch)
+        will = self.table.get(verdict.client_id, verdict.epoch)
         if will is not None and will.is_asked:
             self._appender.flush()
             if verdict.allowed:
@@ -147,7 +152,7 @@ class WillRequests:
         except LightMQError as error:
             self._drop(will, "refused", str(error))
             return
-        wills = self._wills
+        wills = self.table
         removal = wills.remove(will)
         try:
             self._tools.store.append(message, changes=[removal])
@@ -162,7 +167,7 @@ class WillRequests:
             self._tools.metrics.wills.child("published").value += 1
 
     def _drop(self, will: StoredWill, outcome: str, reason: str) -> None:
-        self._tools.store.append_state([self._wills.remove(will)])
+        self._tools.store.append_state([self.table.remove(will)])
         self._tools.metrics.wills.child(outcome).value += 1
         self._tools.log.warning("will_not_published", client_id=will.client_id, outcome=outcome, reason=reason)
 
@@ -177,26 +182,3 @@ class WillRequests:
             body=spec.payload,
         )
         return self._placement.placed(image)
-
-
-class WillFeature(Feature):
-    """Wills of connections, from SESSION_OPEN to their message."""
-
-    def __init__(self, tools: RequestTools, wills: Wills, *, appender: Appender, placement: Placement) -> None:
-        self.table = wills
-        self.room = WillRoom(wills, tools.clock, verdict_ms=tools.config.will_verdict_ms)
-        self._requests = WillRequests(tools, wills=wills, will_room=self.room, appender=appender, placement=placement)
-
-    def handlers(self) -> dict[int, Handler]:
-        """WILL_WATCH and WILL_VERDICT."""
-        return self._requests.handlers()
-
-    def stop(self) -> None:
-        """Send wills to no proxy any more."""
-        self.room.stop()
-
-    def maintain(self, now_ms: int) -> dict[str, int]:
-        """Request verdicts for wills that became due with the end of their sessions."""
-        del now_ms
-        self.room.run()
-        return {}
