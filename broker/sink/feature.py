@@ -53,28 +53,27 @@ if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.retained.retained import RetainedQuota
     from broker.topics.feature import TopicFeature
-    from broker.topics.publication import Publication
 
 
-class SinkRequests:
-    """The requests of an exactly-once sink."""
+class SinkFeature(Feature):
+    """The broker half of exactly-once sinks."""
 
     def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        stages: Stages,
-        ledger: SinkLedger,
-        placement: Placement,
-        quota: RetainedQuota,
-        publication: Publication,
+        self, tools: RequestTools, topics: TopicFeature, *, placement: Placement, quota: RetainedQuota
     ) -> None:
+        config, limits = tools.config, tools.config.limits
+        self.stages = Stages(
+            tools.store,
+            topics.hidden,
+            expiry_ms=config.stage_expiry_s * 1_000,
+            attempts_max=limits.stage_attempts_max,
+            now_ms=tools.identity.started_ms,
+        )
+        self.ledger = SinkLedger(tools.store, self.stages, placement, group_bytes_max=limits.commit_group_bytes_max)
         self._tools = tools
-        self._stages = stages
-        self._ledger = ledger
         self._placement = placement
         self._quota = quota
-        self._publication = publication
+        self._publication = topics.publication
         self._commits: dict[str, CommitRun] = {}
 
     def handlers(self) -> dict[int, Handler]:
@@ -83,9 +82,27 @@ class SinkRequests:
             Code.STAGE: self.stage,
             Code.COMMIT_BATCH: self.commit_batch,
             Code.ABORT_BATCH: self.abort_batch,
-            Code.LEDGER: self.ledger,
+            Code.LEDGER: self.ledger_state,
             Code.CHECK_PUBLISH: self.check_publish,
         }
+
+    def start(self) -> None:
+        """Finish the commits that a stop interrupted: part of them is visible already."""
+        for run in self.ledger.unfinished():
+            try:
+                while not run.finished:
+                    self.ledger.step(run)
+                self._tools.log.info("commit_finished", sink=run.sink, batch=run.batch, rows=run.total)
+            except LightMQError as error:
+                self._tools.log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Drop the attempts that were not committed in time."""
+        return {"stage_expired": self.ledger.expire(now_ms)}
+
+    def status(self) -> dict[str, int]:
+        """How many attempts are staged."""
+        return {"staged_attempts": len(self.stages)}
 
     def stage(self, peer: Peer, command: Command) -> None:
         """Stage rows of one attempt, hidden from readers; answers how many rows the attempt has in all."""
@@ -94,14 +111,14 @@ class SinkRequests:
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(key.sink))
         if self._quota.active:
             admit_retained(self._quota, self._tools.metrics, image_views(command.body))
-        last, position = self._ledger.last_batch(key.sink)
+        last, position = self.ledger.last_batch(key.sink)
         if key.batch <= last:
             # The batch is visible already: no rows may be added.
             count = sum(image.count for image in image_views(command.body))
             self._tools.answers.reply_at(position, peer, command.reply(body=encode(StageReply(count))))
             return
-        attempt = self._stages.open(key, self._tools.clock.now_ms())
-        staged = self._stages.staged(key)
+        attempt = self.stages.open(key, self._tools.clock.now_ms())
+        staged = self.stages.staged(key)
         first = int(command.fields.get("first", staged))
         if not 0 <= first <= staged:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
@@ -112,7 +129,7 @@ class SinkRequests:
             end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position
         except StoreError as error:
             raise refusal_of(self._tools.metrics, error) from error
-        reply = command.reply(body=encode(StageReply(self._stages.staged(key))))
+        reply = command.reply(body=encode(StageReply(self.stages.staged(key))))
         self._tools.answers.reply_at(end, peer, reply)
 
     def commit_batch(self, peer: Peer, command: Command) -> None:
@@ -121,7 +138,7 @@ class SinkRequests:
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         handles = _numbers(request.handles)
         if request.prepare:
-            end = self._ledger.prepare(request.sink, request.batch, handles)
+            end = self.ledger.prepare(request.sink, request.batch, handles)
             self._tools.answers.reply_at(end, peer, command.reply(body=encode(BatchCommitted(already=False, count=0))))
             return
         waiting = self._commits.get(request.sink)
@@ -130,10 +147,10 @@ class SinkRequests:
                 ResponseCode.SYSTEM_BUSY, f"batch {waiting.batch} of sink {request.sink!r} is being committed"
             )
         plan = [(part.group, _numbers(part.handles)) for part in request.plan]
-        run = waiting or self._ledger.begin(request.sink, request.batch, handles, plan)
+        run = waiting or self.ledger.begin(request.sink, request.batch, handles, plan)
         if run is None:
-            last, position = self._ledger.last_batch(request.sink)
-            decided = _planned(self._ledger.plan(request.sink)) if last == request.batch else []
+            last, position = self.ledger.last_batch(request.sink)
+            decided = _planned(self.ledger.plan(request.sink)) if last == request.batch else []
             answer = BatchCommitted(already=True, count=0, plan=decided)
             self._tools.answers.reply_at(position, peer, command.reply(body=encode(answer)))
             return
@@ -145,17 +162,17 @@ class SinkRequests:
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
         end = 0
         if request.batch == NO_BATCH:
-            end = self._ledger.forget(request.sink)
+            end = self.ledger.forget(request.sink)
         elif request.sink not in self._commits:
-            self._ledger.abort(request.sink, request.batch)
+            self.ledger.abort(request.sink, request.batch)
         self._tools.answers.reply_at(end, peer, command.reply())
 
-    def ledger(self, peer: Peer, command: Command) -> None:
+    def ledger_state(self, peer: Peer, command: Command) -> None:
         """The last committed batch of a sink, and the part of it at other groups."""
         request = decode(Ledger, command.body)
         self._tools.authorizer.authorize(peer, command, PUBLISH, of_sink(request.sink))
-        last, position = self._ledger.last_batch(request.sink)
-        state = LedgerState(last, _planned(self._ledger.plan(request.sink)))
+        last, position = self.ledger.last_batch(request.sink)
+        state = LedgerState(last, _planned(self.ledger.plan(request.sink)))
         self._tools.answers.reply_at(position, peer, command.reply(body=encode(state)))
 
     def check_publish(self, peer: Peer, command: Command) -> Command:
@@ -171,7 +188,7 @@ class SinkRequests:
         try:
             if not run.finished:
                 self._commits[run.sink] = run
-                self._ledger.step(run)
+                self.ledger.step(run)
         except StoreError as error:
             self._commits.pop(run.sink, None)
             raise refusal_of(self._tools.metrics, error) from error
@@ -226,51 +243,3 @@ def _attempt_key(command: Command) -> AttemptKey:
         raise Refused(
             ResponseCode.INVALID_PARAMETER, f"STAGE needs the fields sink, batch, partition, attempt: {error}"
         ) from error
-
-
-class SinkFeature(Feature):
-    """The broker half of exactly-once sinks."""
-
-    def __init__(
-        self, tools: RequestTools, topics: TopicFeature, *, placement: Placement, quota: RetainedQuota
-    ) -> None:
-        config, limits = tools.config, tools.config.limits
-        self.stages = Stages(
-            tools.store,
-            topics.hidden,
-            expiry_ms=config.stage_expiry_s * 1_000,
-            attempts_max=limits.stage_attempts_max,
-            now_ms=tools.identity.started_ms,
-        )
-        self.ledger = SinkLedger(tools.store, self.stages, placement, group_bytes_max=limits.commit_group_bytes_max)
-        self._log = tools.log
-        self._requests = SinkRequests(
-            tools,
-            stages=self.stages,
-            ledger=self.ledger,
-            placement=placement,
-            quota=quota,
-            publication=topics.publication,
-        )
-
-    def handlers(self) -> dict[int, Handler]:
-        """STAGE, COMMIT_BATCH, ABORT_BATCH, LEDGER, CHECK_PUBLISH."""
-        return self._requests.handlers()
-
-    def start(self) -> None:
-        """Finish the commits that a stop interrupted: part of them is visible already."""
-        for run in self.ledger.unfinished():
-            try:
-                while not run.finished:
-                    self.ledger.step(run)
-                self._log.info("commit_finished", sink=run.sink, batch=run.batch, rows=run.total)
-            except LightMQError as error:
-                self._log.error("commit_not_finished", sink=run.sink, batch=run.batch, error=str(error))
-
-    def maintain(self, now_ms: int) -> dict[str, int]:
-        """Drop the attempts that were not committed in time."""
-        return {"stage_expired": self.ledger.expire(now_ms)}
-
-    def status(self) -> dict[str, int]:
-        """How many attempts are staged."""
-        return {"staged_attempts": len(self.stages)}
