@@ -15,7 +15,7 @@ TYPED = typed(
         "delivery.delivery",
         "sessions.qos2",
         "publishing.inbound",
-        "link.link",
+        "link",
         "delivery.notify",
         "publishing.pacing",
         "access.permissions",

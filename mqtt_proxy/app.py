@@ -21,7 +21,7 @@ from mqtt_proxy.delivery.offsets import OffsetCommitter
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.pump import Pump
 from mqtt_proxy.delivery.record_cache import RecordCache
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.listener import Listener, drain
 from mqtt_proxy.listening.open_ports import Listening
@@ -29,15 +29,14 @@ from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.publishing.publisher import Publisher
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from mqtt_proxy.sessions.owners import Owners
 from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.sessions.services import Services
 from mqtt_proxy.shared.hub import SharedHub
-from mqtt_proxy.sys_topics.tree import SysTree
-from mqtt_proxy.sys_topics.values import SysValues
-from mqtt_proxy.wills.wills import WillJudge
+from mqtt_proxy.sys_topics import SysTree, SysValues
+from mqtt_proxy.wills import WillJudge
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.client.uplink import Uplink

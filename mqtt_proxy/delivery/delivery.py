@@ -25,9 +25,8 @@ from mqtt_proxy.delivery.source import Source, settle
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.shared.hub import SharedHub
+from mqtt_proxy.shared.hub import Memberships, SharedHub
 from mqtt_proxy.shared.member import SharedSource
-from mqtt_proxy.shared.memberships import Memberships
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 
 from mqtt_proxy.delivery.record_cache import Feed, QueueFollower, RecordCache, split_pushed
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from remoting.protocol.bodies.follow_body import decode_follow_reply, decode_notify, encode_follow
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

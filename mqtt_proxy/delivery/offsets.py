@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from remoting.protocol.bodies.session_body import FINISHED, encode_offsets
 from remoting.protocol.frames.codes import RequestCode
 from runtime.logs import get_logger
 
 if TYPE_CHECKING:
     from mqtt_proxy.delivery.source import Source
-    from mqtt_proxy.history.replay import HistoryRun
+    from mqtt_proxy.history import HistoryRun
 
 OFFSETS_PER_REQUEST_MAX = 8_192
 """Offsets in one request; more go in the next one at once."""

@@ -2,7 +2,7 @@
 
 Plain is a record that says nothing of its message but topic and client id, for a subscription without options and a
 client without topic aliases. Everything else is looked at record by record: properties, what is left of the expiry,
-Subscription Identifiers, No Local, the retain flag as it was published, overlapping subscriptions (`overlap`).
+Subscription Identifiers, No Local, the retain flag as it was published, overlapping subscriptions.
 [MQTT-3.3.1-12] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
 
 Invariant: a cursor moves only with the message handed to the session, or with one that is not sent: expired
@@ -10,29 +10,91 @@ Invariant: a cursor moves only with the message handed to the session, or with o
 publisher. Whatever a session is passed over for is counted in `Removed`, by reason: for everybody on the metrics page
 and for the session; its own counts go to the broker with SESSION_CLOSE, which shows them (SESSION_LIST). Loop rule: on
 the loop's thread.
+
+Of a message that several subscriptions of a session match one copy is sent. A record names every queue it stands in. Of
+the session's sources that it stands in the oldest delivers it, with the highest QoS any of them grants [MQTT-3.3.5-1];
+the others pass over it, but not before the oldest has come that far. So no source's cursor runs ahead of a message that
+another one still has to send, and a subscription can be dropped at any time without a gap; a topic's messages always
+come through one source, in order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mqtt_proxy.delivery.batches import send_run
-from mqtt_proxy.delivery.overlap import PASSED, WAIT, decide, gather
 from mqtt_proxy.delivery.record_cache import Chunk
 from mqtt_proxy.delivery.source import Source
-from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.encode import publish_head
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, QOS_2
 from mqtt_proxy.mqtt.session.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.retained.replay import RetainedRun
+from mqtt_proxy.retained import RetainedRun
 from remoting.access.rules import READ_HISTORY, READ_LIVE
 from remoting.protocol.records.mqtt_properties import MessageProperties, expiry_of, from_pairs
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+PASSED = -1
+"""An older source has sent it: pass over."""
+WAIT = -2
+"""An older source will send it: do not go on before it has."""
+
+
+def decide(
+    dispatch: Iterable[tuple[int, int]],
+    source: Source,
+    by_queue: Mapping[int, Source],
+    offset: int,
+    *,
+    own: bool = False,
+) -> int:
+    """What `source` does with the record at its `offset`: send with the QoS answered, PASSED or WAIT.
+
+    `own`: the client published it itself, so to its subscriptions with No Local it does not belong [MQTT-3.8.3-3].
+    """
+    if own and source.no_local:
+        return PASSED
+    qos = source.qos
+    older: Source | None = None
+    older_offset = 0
+    for queue_id, other_offset in dispatch:
+        other = by_queue.get(queue_id)
+        if other is None or other is source or (own and other.no_local):
+            continue
+        if other.serial < source.serial:
+            if other.cursor <= other_offset:
+                return WAIT
+            if older is None or other.serial < older.serial:
+                older, older_offset = other, other_offset
+        elif other.qos > qos and other_offset >= other.start:
+            qos = other.qos
+    if older is None:
+        return qos
+    source.leave_to(older, offset, older_offset)
+    return PASSED
+
+
+def gather(
+    dispatch: Iterable[tuple[int, int]], source: Source, by_queue: Mapping[int, Source], *, own: bool = False
+) -> tuple[list[int], bool]:
+    """The Subscription Identifiers of all subscriptions the one copy stands for [MQTT-3.3.4-4], and whether any of them
+    wants the retain flag as it was published.
+    """
+    identifiers = [source.subscription_id] if source.subscription_id else []
+    as_published = source.retain_as_published
+    for queue_id, offset in dispatch:
+        other = by_queue.get(queue_id)
+        if other is None or other is source or (own and other.no_local) or offset < other.start:
+            continue
+        as_published = as_published or other.retain_as_published
+        if other.subscription_id and other.subscription_id not in identifiers:
+            identifiers.append(other.subscription_id)
+    return identifiers, as_published
 
 
 class Removed:

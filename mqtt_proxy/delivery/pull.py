@@ -15,7 +15,7 @@ import functools
 
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.record_cache import Chunk, Feed, QueueFollower, RecordCache
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,

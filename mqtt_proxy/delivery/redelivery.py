@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from mqtt_proxy.delivery.delivery import Delivery, Token
 from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again
 from mqtt_proxy.delivery.source import Source
-from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.shared.member import SharedSource
 from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL

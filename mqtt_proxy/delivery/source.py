@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from mqtt_proxy.delivery.record_cache import Chunk, Feed
-from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.mqtt.session.place import DeliveryOrigin
-from mqtt_proxy.retained.replay import RetainedRun
+from mqtt_proxy.retained import RetainedRun
 
 
 def settle(tokens: Iterable[Any]) -> int:

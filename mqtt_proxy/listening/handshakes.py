@@ -27,7 +27,7 @@ from mqtt_proxy.listening.peer import RemoteAddress, direct_peer, is_loopback
 from mqtt_proxy.listening.proxy_header import HeaderReader, HeaderViolation, ProxyHeader
 from mqtt_proxy.listening.stream_connection import StreamProtocol
 from mqtt_proxy.listening.tls import TlsFiles
-from mqtt_proxy.websocket.handshake import Rules
+from mqtt_proxy.websocket import Rules
 from runtime.logs import get_logger
 
 Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]

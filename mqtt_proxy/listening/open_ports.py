@@ -13,7 +13,7 @@ from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.handshakes import ListenerSpec, Networks
 from mqtt_proxy.listening.listener import Listener
 from mqtt_proxy.listening.tls import TlsFiles
-from mqtt_proxy.websocket.handshake import Rules
+from mqtt_proxy.websocket import Rules
 from runtime.logs import get_logger
 from runtime.process import keep_large_buffers_apart, room_for
 

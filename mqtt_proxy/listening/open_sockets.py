@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.peer import RemoteAddress
-from mqtt_proxy.quotas.quotas import Quotas, SocketOpening
+from mqtt_proxy.quotas import Quotas, SocketOpening
 from runtime.logs import get_logger
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol, cast
 
+from mqtt_proxy import websocket
 from mqtt_proxy.listening.connection import Connection
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.loop_state import LoopState
@@ -20,17 +21,15 @@ from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.listening.stream_connection import read_buffer
 from mqtt_proxy.mqtt.codec.reason_codes import Reason
 from mqtt_proxy.mqtt.session.session_state import Status
-from mqtt_proxy.websocket import frames
-from mqtt_proxy.websocket.frames import FrameReader
-from mqtt_proxy.websocket.handshake import REQUEST_BYTES_MAX, Handshake, Rules
+from mqtt_proxy.websocket import REQUEST_BYTES_MAX, FrameReader, Handshake, Rules
 from runtime.logs import get_logger
 
 _CODES = {
-    "disconnect": frames.NORMAL,
-    "peer_closed": frames.NORMAL,
-    "server_stopping": frames.GOING_AWAY,
-    "draining": frames.GOING_AWAY,
-    str(Reason.TOO_LARGE): frames.TOO_BIG,
+    "disconnect": websocket.NORMAL,
+    "peer_closed": websocket.NORMAL,
+    "server_stopping": websocket.GOING_AWAY,
+    "draining": websocket.GOING_AWAY,
+    str(Reason.TOO_LARGE): websocket.TOO_BIG,
 }
 """Why a connection was closed -> the close code; anything else is a matter of policy."""
 
@@ -121,7 +120,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
     def write(self, data: bytes) -> None:
         """Send as one binary frame."""
         if data and self._transport is not None:
-            self._transport.write(frames.data_frame(data))
+            self._transport.write(websocket.data_frame(data))
 
     def close(self) -> None:
         """Say why with a close frame, then end."""
@@ -131,8 +130,8 @@ class WebSocketWire(asyncio.BufferedProtocol):
         code = None if self._frames is None else self._frames.close_code
         if code is None:
             reason = "" if self._connection is None else self._connection.close_reason or ""
-            code = _CODES.get(reason, frames.POLICY)
-        self._transport.write(frames.close_frame(code))
+            code = _CODES.get(reason, websocket.POLICY)
+        self._transport.write(websocket.close_frame(code))
         self._transport.close()
 
     def abort(self) -> None:
@@ -222,4 +221,4 @@ class WebSocketWire(asyncio.BufferedProtocol):
         if self._frames.ping is None or not self._connection.writable or self._closing or self._transport is None:
             return
         answer, self._frames.ping = self._frames.ping, None
-        self._transport.write(frames.pong_frame(answer))
+        self._transport.write(websocket.pong_frame(answer))

@@ -18,7 +18,7 @@ from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.publishing.pacing import Pacing, nobody
 from mqtt_proxy.publishing.publisher import Publisher
-from mqtt_proxy.quotas.quotas import PublishRates, RatedPublisher
+from mqtt_proxy.quotas import PublishRates, RatedPublisher
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import Clock
 from runtime.logs import get_logger

@@ -1,12 +1,16 @@
-"""Who published, and what the publisher tells them.
+"""Those who publish: what they are told, and what of theirs may be sent again when its answer was lost with the broker.
 
-Invariant: whoever asked hears to which messages nobody has subscribed before it hears that they are confirmed. Loop
-rule: everything on the loop's thread.
+    QoS 0   arrives at most once: dropped
+    QoS 1   may arrive twice: sent again to the broker that comes, in the order of receipt
+    QoS 2   its session alone knows which of it is stored: its connection is closed, its messages are left to it
+
+Invariant: an origin that asked is told to which messages nobody has subscribed before they are confirmed to it. Bytes
+and messages that are given up are counted once, in `take_dropped`. Loop rule: everything on the loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from remoting.protocol.bodies.append_body import decode_unwanted
@@ -60,3 +64,71 @@ def tell_unwanted(runs: Sequence[Run], reply: bytes) -> None:
         if found and run.origin.asks:
             run.origin.unwanted(found)
         first += run.count
+
+
+QOS_EXACT = 2
+
+
+class Unanswered:
+    """What waits for the next broker."""
+
+    def __init__(self) -> None:
+        self.runs: list[Run] = []
+        """In order of receipt."""
+        self._dropped_count = self._dropped_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.runs)
+
+    def has(self, origin: Origin) -> bool:
+        """Whether something of this connection waits."""
+        return any(run.origin is origin for run in self.runs)
+
+    def add(self, runs: Sequence[Run]) -> list[Origin]:
+        """Take these over, behind those before; return whose messages cannot be sent again by us."""
+        once: dict[Origin, None] = {}
+        for run in runs:
+            each = each_qos(run)
+            if max(each) == QOS_EXACT:
+                once[run.origin] = None
+            kept = again(run, each)
+            if kept is not None:
+                self.runs.append(kept)
+            self._drop(run, kept)
+        return list(once)
+
+    def give_up(self, origins: Collection[Origin], more: Sequence[Run]) -> None:
+        """Drop what waits of these, and `more` of theirs."""
+        for run in (*(one for one in self.runs if one.origin in origins), *more):
+            self._drop(run, None)
+        self.runs = [run for run in self.runs if run.origin not in origins]
+
+    def take(self) -> list[Run]:
+        """All of it, to be sent before anything else."""
+        runs, self.runs = self.runs, []
+        return runs
+
+    def take_dropped(self) -> tuple[int, int]:
+        """(messages, bytes) that were given up since the last call."""
+        dropped = self._dropped_count, self._dropped_bytes
+        self._dropped_count = self._dropped_bytes = 0
+        return dropped
+
+    def _drop(self, run: Run, kept: Run | None) -> None:
+        self._dropped_count += run.count - (0 if kept is None else kept.count)
+        self._dropped_bytes += run.size_bytes - (0 if kept is None else kept.size_bytes)
+
+
+def each_qos(run: Run) -> list[int]:
+    """The QoS of every message of a run."""
+    return [image.flags & FLAG_QOS_MASK for image in iter_images(run.images)]
+
+
+def again(run: Run, each: Sequence[int]) -> Run | None:
+    """What of a run may be sent twice; None when nothing is left."""
+    if all(each):
+        return run
+    kept = [bytes(image.raw) for image in iter_images(run.images) if image.flags & FLAG_QOS_MASK]
+    if not kept:
+        return None
+    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept))

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
-from mqtt_proxy.quotas.quotas import Pause, PublishRates, RatedPublisher
+from mqtt_proxy.quotas import Pause, PublishRates, RatedPublisher
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

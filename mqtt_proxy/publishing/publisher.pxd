@@ -1,7 +1,7 @@
 # Types of publish.py; see remoting/native/typed.py.
 cimport cython
 
-from mqtt_proxy.link.link cimport Link
+from mqtt_proxy.link cimport Link
 
 cdef class Run:
     cdef public object origin

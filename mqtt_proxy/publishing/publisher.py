@@ -25,12 +25,11 @@ import functools
 from collections.abc import Collection, Sequence
 
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import scan
-from mqtt_proxy.publishing.origin import Origin, is_asked, tell_unwanted
-from mqtt_proxy.publishing.unanswered import Unanswered
+from mqtt_proxy.publishing.origin import Origin, Unanswered, is_asked, tell_unwanted
 from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name

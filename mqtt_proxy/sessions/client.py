@@ -15,12 +15,12 @@ from functools import partial
 from typing import Any
 
 from mqtt_proxy.access import admission
-from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.access.admission import Dialog
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.delivery.delivery import Delivery
 from mqtt_proxy.delivery.offsets import UNKNOWN
 from mqtt_proxy.delivery.source import Source
-from mqtt_proxy.link.link import LinkDownError
+from mqtt_proxy.link import LinkDownError
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.mqtt.session.events import (
     Acknowledged,
@@ -41,7 +41,7 @@ from mqtt_proxy.sessions.connecting import Connecting
 from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
 from mqtt_proxy.sessions.services import Services
-from mqtt_proxy.subscriptions.subscriptions import PendingSubscribe, Subscriptions
+from mqtt_proxy.subscriptions import PendingSubscribe, Subscriptions
 from remoting.access.identity import Shown
 from remoting.protocol.bodies.session_body import SessionOpened, Subscribed
 from remoting.protocol.errors import LightMQError

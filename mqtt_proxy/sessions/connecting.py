@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from mqtt_proxy.access import admission
-from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.access.admission import Dialog
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
@@ -26,7 +26,7 @@ from mqtt_proxy.sessions.owners import Owner
 from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
 from mqtt_proxy.sessions.services import Services
-from mqtt_proxy.subscriptions.subscriptions import Subscriptions
+from mqtt_proxy.subscriptions import Subscriptions
 from remoting.access.identity import Identity
 from remoting.protocol.bodies.session_body import SessionOpened
 from remoting.protocol.errors import LightMQError, Refused

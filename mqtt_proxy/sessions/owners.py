@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Protocol
 
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from remoting.protocol.bodies.session_body import SessionFenced, decode
 from remoting.protocol.frames.codes import RequestCode

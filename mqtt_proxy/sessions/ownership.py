@@ -17,9 +17,8 @@ from mqtt_proxy.delivery.redelivery import Redelivery
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.sessions.calls import Answered
-from mqtt_proxy.sessions.services import Services
-from mqtt_proxy.wills.wills import will_spec
+from mqtt_proxy.sessions.services import Answered, Services
+from mqtt_proxy.wills import will_spec
 from remoting.access.identity import Identity
 from remoting.protocol.bodies.session_body import (
     WILL_DISCARD,

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 from typing import Protocol, cast
 
 from mqtt_proxy.delivery.resume import ResumePlan
-from mqtt_proxy.link.link import Link, LinkDownError
+from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2

@@ -1,19 +1,23 @@
-"""The proxy's conversation with the broker about all its members of shared subscriptions.
+"""The proxy's conversation with the broker about its members of shared subscriptions, and the members of one session.
 
-The broker decides who gets a message and pushes it; a `member` says how many more it can take. All
-members' words of one loop turn leave as one SHARED_SETTLE. After a loss of the broker a member joins again under a new
-handle and names what its client still has to acknowledge. What a member cannot send for long goes to another.
+The broker decides who gets a message and pushes it; a `member` says how many more it can take. What all members have to
+say in one loop turn leaves as one SHARED_SETTLE. After a loss of the broker a member joins again under a new handle and
+names what its client still has to acknowledge. What a member cannot send for long goes to another. The members of one
+session take turns in sending and share its window.
 
-Invariant: a handle names one member of one connection to the broker. Loop rule: on the loop's thread.
+Invariant: a handle names one member of one connection to the broker; each member knows how many share its window. Loop
+rule: on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.mqtt.session.outgoing import Outgoing
+from mqtt_proxy.shared.member import MessageSender, SharedSource
 from remoting.protocol.bodies.shared_body import (
     SharedMember,
     SharedSettle,
@@ -26,6 +30,7 @@ from remoting.protocol.bodies.shared_body import (
 )
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView
 from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
@@ -161,3 +166,79 @@ class SharedHub:
         for source in self._members.values():
             source.lost()
         self._members.clear()
+
+
+class Memberships:
+    """The memberships of one session: they take turns in sending."""
+
+    __slots__ = ("_hub", "_outgoing", "_turn", "_wake", "sources")
+
+    def __init__(self, hub: SharedHub, outgoing: Outgoing, wake: Callable[[], None]) -> None:
+        self._hub = hub
+        self._outgoing = outgoing
+        self._wake = wake
+        self._turn = 0
+        self.sources: list[SharedSource] = []
+
+    def add(
+        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
+    ) -> SharedSource:
+        """A subscription begins or is taken up again."""
+        source = SharedSource(self._hub, self._outgoing, topic_filter, queue_id, qos)
+        source.judge(judged)
+        self.sources.append(source)
+        self._share()
+        source.join(client_id, epoch, self._wake)
+        return source
+
+    def remove(self, source: SharedSource) -> None:
+        """A subscription has ended; the broker is told before anything else is asked of it."""
+        self.sources.remove(source)
+        self._share()
+        source.leave()
+        self._hub.flush()
+
+    def rejoin(self, epoch: int) -> None:
+        """The broker was lost and is back."""
+        for source in self.sources:
+            source.join(source.client_id, epoch, self._wake)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes messages again, or no longer."""
+        for source in self.sources:
+            source.set_writable(writable)
+
+    def room_again(self) -> None:
+        """The session's window may have room."""
+        for source in self.sources:
+            source.room_again()
+
+    def at(self, queue_id: int) -> SharedSource | None:
+        """The membership whose messages lie in this queue; of several the oldest."""
+        return next((source for source in self.sources if source.queue_id == queue_id), None)
+
+    def release(self) -> None:
+        """The session has ended; everything there is to say was said by `SharedHub.flush`."""
+        for source in self.sources:
+            self._hub.forget(source)
+        self.sources.clear()
+
+    def send(self, outbound: MessageSender, portion: int) -> int:
+        """Send up to `portion` messages as far as the turn's budget goes; how many were."""
+        sent = 0
+        for _ in range(len(self.sources)):
+            self._turn = (self._turn + 1) % len(self.sources)
+            source = self.sources[self._turn]
+            while source.waiting and sent < portion and outbound.budget_bytes > 0:
+                offset, raw = source.waiting[0]
+                record = RecordView(raw)
+                qos = min(record.flags & 3, source.qos)
+                if qos and self._outgoing.free <= 0:
+                    self._hub.watch(source)
+                    break
+                sent += source.send(outbound, offset, record, qos)
+        return sent
+
+    def _share(self) -> None:
+        for source in self.sources:
+            source.sharers = len(self.sources)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from mqtt_proxy.mqtt.codec.encode import PUBACK_WORD, PUBCOMP_WORD, PUBREC_WORD, acknowledgements
 from mqtt_proxy.mqtt.codec.reason_codes import FAILURE_MIN
-from mqtt_proxy.mqtt.session.aliases import IncomingAliases
+from mqtt_proxy.mqtt.session.topic_names import IncomingAliases
 from remoting.protocol.errors import LocalMisuse
 
 TAKEN, CONFIRMED, RELEASED = 0, 1, 2

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
-from mqtt_proxy.mqtt.session.aliases import OutgoingAliases
+from mqtt_proxy.mqtt.session.topic_names import OutgoingAliases
 from remoting.protocol.errors import LocalMisuse
 
 PHASE_PUBLISH = 0

@@ -28,7 +28,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, PACKET_NAMES, Packet
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import encode_length, fixed_header
-from mqtt_proxy.mqtt.session import handle_connect, handle_publish, handle_subscribe, scan
+from mqtt_proxy.mqtt.session import handlers, scan
 from mqtt_proxy.mqtt.session.answers import Answers
 from mqtt_proxy.mqtt.session.deliveries import Deliveries
 from mqtt_proxy.mqtt.session.events import Event
@@ -93,7 +93,7 @@ class Session:
             position = self._consume(data, position)
         except PacketViolation as violation:
             if isinstance(violation, UnsupportedLevel):
-                state.out.append(handle_connect.level_refusal(violation))
+                state.out.append(handlers.level_refusal(violation))
             state.end_run()
             state.fail(violation.reason, violation.detail)
             return state.take_events()
@@ -218,20 +218,20 @@ class Session:
 
 
 _TABLE: dict[Status, dict[int, Handler]] = {
-    Status.EXPECT_CONNECT: {packets.CONNECT: handle_connect.connect},
+    Status.EXPECT_CONNECT: {packets.CONNECT: handlers.connect},
     Status.DECIDING: {},
-    Status.AUTHENTICATING: {packets.AUTH: handle_connect.authenticate, packets.DISCONNECT: handle_connect.disconnect},
+    Status.AUTHENTICATING: {packets.AUTH: handlers.authenticate, packets.DISCONNECT: handlers.disconnect},
     Status.CONNECTED: {
-        packets.PUBLISH: handle_publish.publish,
-        packets.PUBACK: handle_publish.acknowledged,
-        packets.PUBREC: handle_publish.received,
-        packets.PUBREL: handle_publish.release,
-        packets.PUBCOMP: handle_publish.completed,
-        packets.SUBSCRIBE: handle_subscribe.subscribe,
-        packets.UNSUBSCRIBE: handle_subscribe.unsubscribe,
-        packets.PINGREQ: handle_connect.ping,
-        packets.DISCONNECT: handle_connect.disconnect,
-        packets.AUTH: handle_connect.authenticate,
+        packets.PUBLISH: handlers.publish,
+        packets.PUBACK: handlers.acknowledged,
+        packets.PUBREC: handlers.received,
+        packets.PUBREL: handlers.release,
+        packets.PUBCOMP: handlers.completed,
+        packets.SUBSCRIBE: handlers.subscribe,
+        packets.UNSUBSCRIBE: handlers.unsubscribe,
+        packets.PINGREQ: handlers.ping,
+        packets.DISCONNECT: handlers.disconnect,
+        packets.AUTH: handlers.authenticate,
     },
     Status.CLOSED: {},
 }

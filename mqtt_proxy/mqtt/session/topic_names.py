@@ -1,15 +1,28 @@
-"""Which topic names, filters and message properties a session accepts: the standard's rules plus the limits, with a
-cache of names seen before.
+"""Which topic names, filters and message properties a session accepts; delayed topics and topic aliases.
 
-Invariant: a name in the cache has passed every check, so the hot loop asks one table, which gives
-it the one object of each name: whoever looks it up afterwards compares no bytes. The cache is bounded: when full it
-is emptied, never grown. One instance serves all sessions of a process; it belongs to the event loop.
+A cache holds names seen before: a name in it has passed every check, so the hot loop asks one table, which gives it the
+one object of each name: later look-ups compare no bytes. The cache is bounded: when full it is emptied, never grown.
+One instance serves all sessions of a process; it belongs to the event loop.
+
+Topic aliases of one connection, both ways, are a number in the place of a topic's name (MQTT 5). Invariant: an alias
+means something on this connection only, and only from the PUBLISH that carried both [3.3.2.3.4]. Both tables are
+bounded by the maximum their receiver announced; a full table of ours gives no further alias.
+
+A message that is to be delivered later says so in one of two ways:
+
+    MQTT 5          user property `delay-ms` = milliseconds
+    any version     topic `$delayed/<seconds>/<topic>`
+
+Both become the same: the real topic and the property, which the broker acts by. What is judged, routed and remembered
+is the real topic; the prefix goes no further than here. Invariant: a packet that passed has at most one `delay-ms`, of
+digits, within the limit.
 """
 
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason
+from mqtt_proxy.mqtt.codec.packets import Publish
+from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason, ReasonCode
 from mqtt_proxy.mqtt.codec.wire import check_text
 from remoting.protocol.records.mqtt_properties import MessageProperties
 from remoting.protocol.records.topics import validate_filter, validate_topic_name
@@ -39,7 +52,7 @@ class TopicNames:
         problem = validate_topic_name(topic)
         if problem is not None:
             raise PacketViolation(Reason.TOPIC_NAME, f"{what}: {problem}")
-        # Topics that begin with $ may stand for something else (`delayed_topics`): they are looked at every time.
+        # Topics that begin with $ may stand for something else (a delayed topic): they are looked at every time.
         if len(topic) <= KNOWN_TOPIC_BYTES_MAX and not topic.startswith(b"$"):
             if len(self.known) >= KNOWN_TOPICS_MAX:
                 self.known.clear()
@@ -73,3 +86,98 @@ def check_properties(limits: SessionLimits, properties: MessageProperties | None
     if size_bytes > limits.properties_bytes_max:
         detail = f"properties of {size_bytes} bytes, at most {limits.properties_bytes_max}"
         raise PacketViolation(Reason.TOO_LARGE, detail)
+
+
+ALIASED_TOPIC_BYTES_MIN = 4
+"""A shorter topic costs less than the property that would stand for it."""
+
+
+class IncomingAliases:
+    """What the client's aliases stand for."""
+
+    __slots__ = ("_maximum", "_names")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._names: dict[int, bytes] = {}
+
+    def resolve(self, alias: int, topic: bytes) -> bytes:
+        """The topic of a PUBLISH; `alias` 0 = it has none. Raises PacketViolation."""
+        if alias > self._maximum:
+            detail = f"Topic Alias {alias}, at most {self._maximum} [MQTT-3.3.2-9]"
+            raise PacketViolation(Reason.TOPIC_ALIAS, detail)
+        if topic:
+            if alias:
+                self._names[alias] = topic
+            return topic
+        known = self._names.get(alias)
+        if known is None:
+            raise PacketViolation(Reason.PROTOCOL, "PUBLISH without a topic name or a known Topic Alias [3.3.2.1]")
+        return known
+
+
+class OutgoingAliases:
+    """The aliases we have given."""
+
+    __slots__ = ("_maximum", "_numbers")
+
+    def __init__(self, maximum: int) -> None:
+        self._maximum = maximum
+        self._numbers: dict[bytes, int] = {}
+
+    def look_up(self, topic: bytes) -> tuple[int, bool]:
+        """(alias, whether the client knows it already); alias 0 = none."""
+        alias = self._numbers.get(topic)
+        if alias is not None:
+            return alias, True
+        if len(self._numbers) >= self._maximum or len(topic) < ALIASED_TOPIC_BYTES_MIN:
+            return 0, False
+        return len(self._numbers) + 1, False
+
+    def given(self, topic: bytes, alias: int) -> None:
+        """The PUBLISH that tells the client of this alias is on its way."""
+        self._numbers[topic] = alias
+
+
+DELAYED_PREFIX = b"$delayed/"
+DELAY_KEY = b"delay-ms"
+DIGITS_MAX = 12
+
+
+def unfold_delayed(packet: Publish) -> None:
+    """Put the real topic and the property in the place of the topic form; PacketViolation when it is not one."""
+    if not packet.topic.startswith(DELAYED_PREFIX):
+        return
+    seconds, _, topic = packet.topic[len(DELAYED_PREFIX) :].partition(b"/")
+    if not _is_number(seconds) or not topic:
+        detail = "a topic below $delayed/ is $delayed/<seconds>/<topic>"
+        raise PacketViolation(Reason.TOPIC_NAME_REFUSED, detail)
+    packet.topic = topic
+    said = packet.properties or MessageProperties()
+    user = [pair for pair in said.user if pair[0] != DELAY_KEY]
+    packet.properties = MessageProperties(
+        said.payload_format,
+        said.expiry_s,
+        said.content_type,
+        said.response_topic,
+        said.correlation_data,
+        [*user, (DELAY_KEY, b"%d" % (int(seconds) * 1_000))],
+    )
+
+
+def delay_refusal(limits: SessionLimits, properties: MessageProperties | None) -> tuple[ReasonCode, str] | None:
+    """Why a message may not wait as long as it says, as code and words; None when it may or does not ask to."""
+    if properties is None:
+        return None
+    wishes = [value for key, value in properties.user if key == DELAY_KEY]
+    if not wishes:
+        return None
+    if len(wishes) > 1 or not _is_number(wishes[0]):
+        return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "delay-ms is one number of milliseconds"
+    if int(wishes[0]) > limits.delay_s_max * 1_000:
+        return ReasonCode.QUOTA_EXCEEDED, f"a delay of {int(wishes[0])} ms, at most {limits.delay_s_max} s"
+    return None
+
+
+def _is_number(text: bytes) -> bool:
+    return text.isdigit() and len(text) <= DIGITS_MAX

@@ -11,7 +11,7 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec import packets
@@ -21,7 +21,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.properties import SUBSCRIPTION_ID
 from mqtt_proxy.mqtt.codec.wire import fixed_header
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from remoting.access.identity import ANONYMOUS, Identity, Shown, Unproven
 from remoting.access.rules import READ_ALL_MASK, WRITE_ALL_MASK, Verdict

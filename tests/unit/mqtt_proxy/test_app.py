@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.sessions.client import Client
-from mqtt_proxy.subscriptions.subscriptions import Subscriptions
+from mqtt_proxy.subscriptions import Subscriptions
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode

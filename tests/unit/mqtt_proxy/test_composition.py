@@ -7,10 +7,10 @@ from typing import Any
 
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.link.link import Link
+from mqtt_proxy.link import Link
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from remoting.client.uplink import Uplink
 from runtime.clock import ManualClock
 from runtime.metrics import Registry

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mqtt_proxy.access.admission import ConnectRefusal, admit, join, leave
-from mqtt_proxy.access.dialog import Dialog
+from mqtt_proxy.access.admission import ConnectRefusal, Dialog, admit, join, leave
 from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from remoting.access.identity import ANONYMOUS, Identity
 from tests.unit.mqtt_proxy.rig import FakeAccess
 

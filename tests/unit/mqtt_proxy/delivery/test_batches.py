@@ -6,8 +6,8 @@ from mqtt_proxy.delivery.batches import send_run
 from mqtt_proxy.delivery.record_cache import Chunk, Feed
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.mqtt.session.aliases import OutgoingAliases
 from mqtt_proxy.mqtt.session.session import Session
+from mqtt_proxy.mqtt.session.topic_names import OutgoingAliases
 from tests.support.records import make_mqtt_record
 
 AMPLE = 1 << 20

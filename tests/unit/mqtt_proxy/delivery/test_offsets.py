@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.history.replay import HistoryRun
+from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.mqtt.codec import packets
 from remoting.protocol.bodies.session_body import FINISHED, HISTORY_BIT
 from remoting.protocol.errors import Refused

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.delivery.overlap import PASSED, WAIT, decide, gather
+from mqtt_proxy.delivery.outbound import PASSED, WAIT, decide, gather
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.source import Source
 

@@ -13,7 +13,7 @@ from mqtt_proxy.listening.handshakes import ListenerSpec
 from mqtt_proxy.listening.listener import random_client_id
 from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.listening.world import World, world
 

@@ -8,7 +8,7 @@ from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from runtime.metrics import Registry
 
 ONE, OTHER = RemoteAddress("10.0.0.1", False), RemoteAddress("10.0.0.2", False, "tls")

@@ -29,7 +29,7 @@ from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
-from mqtt_proxy.websocket.handshake import Rules
+from mqtt_proxy.websocket import Rules
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.listening.world import World, world
 

@@ -17,7 +17,7 @@ from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Event, PublishBatch
-from mqtt_proxy.quotas.quotas import Quotas
+from mqtt_proxy.quotas import Quotas
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 

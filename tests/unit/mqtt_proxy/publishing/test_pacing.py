@@ -8,7 +8,7 @@ from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.publishing.pacing import Pacing
-from mqtt_proxy.quotas.quotas import PublishRates, RatedPublisher
+from mqtt_proxy.quotas import PublishRates, RatedPublisher
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.publish import images
+from mqtt_proxy.publishing.origin import Unanswered, again, each_qos
 from mqtt_proxy.publishing.publisher import Run
-from mqtt_proxy.publishing.unanswered import Unanswered, again, each_qos
 from tests.unit.mqtt_proxy.publishing.test_publisher import Origin
 from tests.unit.mqtt_proxy.rig import publish
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from mqtt_proxy.link.link import LinkDownError
+from mqtt_proxy.link import LinkDownError
 from mqtt_proxy.mqtt.codec import packets
 from remoting.protocol.bodies.session_body import FilterRequest, SubscribeRequest
 from remoting.protocol.errors import LightMQError

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mqtt_proxy.mqtt.session.outgoing import Outgoing, Qos2Steps
+from mqtt_proxy.shared.hub import Memberships
 from mqtt_proxy.shared.member import WINDOW_MAX
-from mqtt_proxy.shared.memberships import Memberships
 from remoting.protocol.bodies.shared_body import SharedSettled
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView
 from tests.unit.mqtt_proxy.rig import settle

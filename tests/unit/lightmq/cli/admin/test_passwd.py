@@ -11,7 +11,7 @@ from lightmq.cli.application import run
 from lightmq.cli.outcome import CommandFailed
 from lightmq.credentials.passwords import PasswordFile
 from mqtt_proxy.access.methods.credentials import verify
-from mqtt_proxy.access.methods.password_file import parse
+from mqtt_proxy.access.methods.password_method import parse
 
 
 def test_a_password_from_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

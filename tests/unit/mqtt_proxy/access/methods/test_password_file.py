@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.access.methods.password_file import PasswordFileError, load, parse
+from mqtt_proxy.access.methods.password_method import PasswordFileError, load, parse
 from mqtt_proxy.access.methods.scram import derive
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")

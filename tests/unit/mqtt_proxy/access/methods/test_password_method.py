@@ -9,9 +9,8 @@ import pytest
 
 from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.counters import AccessCounters
-from mqtt_proxy.access.methods import credentials, password_file
-from mqtt_proxy.access.methods.password_file import PasswordFileError
-from mqtt_proxy.access.methods.password_method import PasswordMethod
+from mqtt_proxy.access.methods import credentials, password_method
+from mqtt_proxy.access.methods.password_method import PasswordFileError, PasswordMethod
 from mqtt_proxy.access.methods.scram import derive
 from remoting.access.identity import Identity, Shown, Unproven
 from runtime.clock import ManualClock
@@ -100,7 +99,7 @@ async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.Monk
         raise PasswordFileError("Too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(password_file, "load", no_descriptor)
+        patched.setattr(password_method, "load", no_descriptor)
         assert await method.check(shown("ann", b"two")) is Unproven.DENIED
     clock.advance_ms(1_000)
     assert isinstance(await method.check(shown("ann", b"two")), Identity)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation
-from mqtt_proxy.mqtt.session.aliases import IncomingAliases, OutgoingAliases
+from mqtt_proxy.mqtt.session.topic_names import IncomingAliases, OutgoingAliases
 
 
 def test_an_alias_of_the_client() -> None:

@@ -1,0 +1,222 @@
+"""Messages from before a subscription: how a client asks for them, and how they are read.
+
+MQTT 5: one user property of SUBSCRIBE, for all filters of the packet:
+
+    from-time     milliseconds since 1970, or ISO 8601 (without a zone: UTC)
+    from-offset   offset in the filter's queue; 0 = everything that is kept
+    last          number of messages
+
+Both versions: `$history/<name>=<value>/<filter>`, for that filter alone. It is the subscription `<filter>`, begun
+earlier, and is unsubscribed from under either name. What stands in the filter's queue is had by a lower cursor there.
+
+What stood in the log before the queue began is read by a `HistoryRun`, in steps no larger than can be sent. It goes out
+before anything at the source's cursor, like retained messages but without the retain flag, and is acknowledged by log
+position: the lowest one the client may not have is committed like a queue offset, so that it goes on there after a
+crash.
+
+Invariant: a request that is not understood is refused, never ignored. At most one request of a run is under way;
+`unacked` is in rising order, all of it below what `ready` holds. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from mqtt_proxy.link import Link
+from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from remoting.protocol.bodies.session_body import (
+    FINISHED,
+    HISTORY_BIT,
+    HistoryReply,
+    HistoryRequest,
+    HistoryStart,
+    decode,
+    encode,
+    unpack_before,
+)
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.records.record import RecordView, iter_records
+from runtime.logs import get_logger
+
+HISTORY_PREFIX = "$history/"
+NAMES = ("from-time", "from-offset", "last")
+NUMBER_DIGITS_MAX = 18
+"""Longest number taken, so that it fits 63 bits; a longer one is refused."""
+
+
+class NotUnderstood(ValueError):
+    """A wish that names no time, offset or number of messages."""
+
+
+def plain_filter(topic_filter: str) -> str:
+    """Return the filter that a `$history/` name subscribes to; every other filter is itself."""
+    if not topic_filter.startswith(HISTORY_PREFIX):
+        return topic_filter
+    return topic_filter[len(HISTORY_PREFIX) :].partition("/")[2]
+
+
+def start_of_filter(topic_filter: str) -> HistoryStart | None:
+    """Return what a `$history/` name asks for; None for every other filter. Raises NotUnderstood."""
+    if not topic_filter.startswith(HISTORY_PREFIX):
+        return None
+    said, slash, inner = topic_filter[len(HISTORY_PREFIX) :].partition("/")
+    name, equals, value = said.partition("=")
+    if not (slash and inner and equals):
+        raise NotUnderstood(f"{topic_filter!r} is not {HISTORY_PREFIX}<name>=<value>/<filter>")
+    return _start(name, value)
+
+
+def start_of_user(user: Iterable[tuple[bytes, bytes]]) -> HistoryStart | None:
+    """Return what the user properties of a SUBSCRIBE ask for; None when nothing. Raises NotUnderstood."""
+    found = [(key.decode(), value) for key, value in user if key in _KEYS]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise NotUnderstood(f"more than one of {', '.join(NAMES)}")
+    name, value = found[0]
+    return _start(name, value.decode("utf-8", "replace"))
+
+
+_KEYS = frozenset(name.encode() for name in NAMES)
+
+
+def _start(name: str, value: str) -> HistoryStart:
+    if name == "from-time":
+        return HistoryStart(from_ms=_time_ms(value))
+    if name == "from-offset":
+        return HistoryStart(from_offset=_number(name, value))
+    if name == "last":
+        return HistoryStart(last=_number(name, value))
+    raise NotUnderstood(f"{name!r} is none of {', '.join(NAMES)}")
+
+
+def _number(name: str, value: str) -> int:
+    if not (value.isascii() and value.isdigit()) or len(value) > NUMBER_DIGITS_MAX:
+        raise NotUnderstood(f"{name}={value[:40]!r} is not a number of at most {NUMBER_DIGITS_MAX} digits")
+    return int(value)
+
+
+def _time_ms(value: str) -> int:
+    if value.isascii() and value.isdigit():
+        return _number("from-time", value)
+    try:
+        moment = datetime.fromisoformat(value)
+        zoned = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        return max(0, int(zoned.timestamp() * 1_000))
+    except (ValueError, OverflowError) as error:
+        raise NotUnderstood(f"from-time={value[:40]!r} is neither milliseconds nor ISO 8601") from error
+
+
+RETRY_PAUSE_S = 0.2
+"""Pause before a step is asked for again that was not answered."""
+
+LOG = get_logger("proxy.history")
+
+
+class HistoryRun(DeliveryOrigin):
+    """The messages before one subscription's queue."""
+
+    __slots__ = (
+        "_busy",
+        "_filter",
+        "_from_ms",
+        "_last",
+        "_link",
+        "_own_queue",
+        "_position",
+        "_refused",
+        "_wake",
+        "committed",
+        "ended",
+        "ready",
+        "unacked",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        topic_filter: str,
+        own_queue: int,
+        before: int,
+        wake: Callable[[], None],
+        refused: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`before` is the place to begin at, see `session_body`; `refused` hears that the broker will not go on."""
+        super().__init__(own_queue | HISTORY_BIT)
+        self._link = link
+        self._filter = topic_filter
+        self._own_queue = own_queue
+        self._wake = wake
+        self._refused = refused
+        self._position, self._from_ms, self._last = unpack_before(before)
+        self._busy = False
+        self.ended = before == FINISHED
+        """Whether there is nothing more to read."""
+        self.committed = before
+        self.ready: deque[RecordView] = deque()
+        self.unacked: dict[int, None] = {}
+
+    @property
+    def active(self) -> bool:
+        """Whether the source's live messages still have to wait."""
+        return bool(self.ready) or not self.ended
+
+    @property
+    def located(self) -> bool:
+        """Whether it is a position already where it goes on, and not a wish."""
+        return self.ended or (self._position > 0 and not self._last)
+
+    @property
+    def cursor(self) -> int:
+        """Where sending goes on."""
+        return self.ready[0].position if self.ready else FINISHED if self.ended else self._position
+
+    def lowest(self) -> int:
+        """The place to commit: everything below it is with the client."""
+        for position in self.unacked:
+            return position
+        return self.cursor if self.located else self.committed
+
+    def sent_before(self, offset: int) -> None:
+        """A delivery of the session's previous connection is still in flight."""
+        self.unacked[offset] = None
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at this position."""
+        self.unacked.pop(offset, None)
+
+    def fetch(self) -> None:
+        """Ask for the next step unless one is here or under way."""
+        if self._busy or self.ready or self.ended or not self._link.up:
+            return
+        self._busy = True
+        request = HistoryRequest(self._own_queue, self._filter, self._position, self._from_ms, self._last)
+        task = self._link.post(RequestCode.HISTORY, encode(request))
+        task.add_done_callback(self._fetched)
+
+    def _fetched(self, task: asyncio.Future[bytes]) -> None:
+        self._busy = False
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            LOG.warning("history_not_read", filter=self._filter, error=str(error))
+            if isinstance(error, Refused):  # over too many queues, or what cannot be read: live is better than nothing
+                self.ended = True
+                self._refused()
+                self._wake()
+                return
+            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._wake)
+            return
+        reply = decode(HistoryReply, task.result())
+        self._position = reply.position
+        if self._last:
+            self._last = 0 if reply.done else reply.last
+        else:
+            self.ready.extend(iter_records(reply.records))
+            self.ended = reply.done
+        self._wake()

@@ -1,1 +1,0 @@
-"""Messages from before a subscription: how they are asked for, and how they are read."""

@@ -1,0 +1,85 @@
+"""Retained messages of a fresh SUBSCRIBE: positions in the log, read in steps no larger than can be sent.
+
+The broker answers a SUBSCRIBE with positions only. A run holds them, asks for the next step when the last one is out,
+and keeps at most one step of messages: ten thousand retained topics cost ten thousand numbers. A message that was
+replaced or removed meanwhile is left out of the answer; its successor comes as a live message.
+Invariant: at most one request under way per run. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from mqtt_proxy.link import Link
+from remoting.protocol.bodies.pull_body import encode_records_at
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.records.record import RecordView, iter_records
+from runtime.logs import get_logger
+
+STEP_RECORDS_MAX = 64
+"""Retained messages asked for at once; a default in-flight window."""
+
+RETRY_PAUSE_S = 0.2
+"""Pause before a step is asked for again that was not answered."""
+
+Retained = tuple[int, bytes, memoryview, int, RecordView]
+"""(log position, topic, payload, QoS it was published with, the record itself)."""
+
+LOG = get_logger("proxy.retained")
+
+
+class RetainedRun:
+    """What one subscription still has to be given of its retained messages."""
+
+    __slots__ = ("_busy", "_link", "_positions", "_step", "_wake", "ready")
+
+    def __init__(self, link: Link, positions: Iterable[int], wake: Callable[[], None]) -> None:
+        self._link = link
+        self._positions = deque(positions)
+        self._wake = wake
+        self._busy = False
+        self._step: list[int] = []
+        """What the request under way asks for."""
+        self.ready: deque[Retained] = deque()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether everything was taken."""
+        return not (self._positions or self.ready or self._busy)
+
+    def extend(self, positions: Iterable[int]) -> None:
+        """The filter was subscribed again: its retained messages come again [MQTT-3.8.4-3]."""
+        self._positions.extend(positions)
+
+    def remaining(self) -> list[int]:
+        """Positions not yet taken."""
+        return [position for position, *_ in self.ready] + self._step + list(self._positions)
+
+    def fetch(self) -> None:
+        """Ask for the next step unless one is here or under way."""
+        if self._busy or self.ready or not self._positions or not self._link.up:
+            return
+        step = [self._positions.popleft() for _ in range(min(STEP_RECORDS_MAX, len(self._positions)))]
+        self._busy, self._step = True, step
+        task = self._link.post(RequestCode.RECORDS_AT, encode_records_at(step))
+        task.add_done_callback(lambda done: self._fetched(step, done))
+
+    def _fetched(self, step: list[int], task: asyncio.Future[bytes]) -> None:
+        self._busy, self._step = False, []
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.ready.extend(map(_retained, iter_records(task.result())))
+        else:
+            LOG.warning("retained_not_read", positions=len(step), error=str(error))
+            self._positions.extendleft(reversed(step))
+            asyncio.get_running_loop().call_later(RETRY_PAUSE_S, self._wake)
+            return
+        self._wake()
+
+
+def _retained(record: RecordView) -> Retained:
+    return record.position, record.mqtt_topic or record.topic, record.body, record.flags & 3, record

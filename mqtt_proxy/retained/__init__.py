@@ -1,1 +1,0 @@
-"""Retained messages that a fresh SUBSCRIBE is given first."""

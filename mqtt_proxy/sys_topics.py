@@ -1,0 +1,339 @@
+"""The `$SYS` tree: served by the proxy itself, never stored. Its values have the names that Mosquitto's users know.
+
+    $SYS/broker/version, uptime, timestamp
+    $SYS/broker/clients/connected, disconnected, total, maximum, expired
+    $SYS/broker/messages/received, sent, stored      bytes/received, sent
+    $SYS/broker/publish/messages/received, sent, dropped      publish/bytes/received
+    $SYS/broker/subscriptions/count    retained messages/count    heap/current, heap/maximum
+    $SYS/broker/load/<messages|publish|bytes>/<received|sent>/1min, 5min, 15min    load/connections, load/sockets
+
+What a proxy counts is its own since its start, subscriptions those of clients connected to it; clients, retained and
+stored messages are the broker's, of all its proxies, as of its last answer. `messages/...` are PUBLISHes, their
+acknowledgements and CONNECTs.
+
+A subscription whose filter begins with `$SYS/` is an ordinary one for the broker, which thereby keeps it in durable
+sessions; its queue stays empty, because no client may publish there. After the SUBACK, or after the CONNACK of a
+resumed session, it gets all values it matches with the retain flag, later those that changed, all at QoS 0. `#` and
+`+/...` do not match, as the standard says of topics that begin with `$`. A slow subscriber is left out for a while and
+then given what has changed since: of a value only the newest counts.
+Invariant: one timer and one request per interval, however many follow. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import resource
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+
+import msgspec
+
+from mqtt_proxy.link import Link
+from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.session.session import Session
+from remoting.access.rules import READ_LIVE, READ_RETAINED
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.records.topics import matches
+from runtime.clock import Clock
+from runtime.logs import get_logger
+from runtime.metrics import Counter
+
+BROKER_PREFIX = "$SYS/broker/"
+_OF_THE_BROKER = {
+    "clients_total": "clients/total",
+    "clients_connected": "clients/connected",
+    "clients_expired": "clients/expired",
+    "messages_stored": "messages/stored",
+    "retained_messages": "retained messages/count",
+}
+
+
+WINDOWS_MIN = (1, 5, 15)
+"""Windows of the load averages."""
+
+
+class Loads:
+    """Rates of counters that only go up, by name: exponentially weighted means of the rates between samples.
+
+    After a window's length two thirds of its mean come from within the window. The first sample gives rates of 0, time
+    that stands still changes nothing.
+    """
+
+    def __init__(self) -> None:
+        self._seen_ms: int | None = None
+        self._counts: dict[str, float] = {}
+        self._means: dict[tuple[str, int], float] = {}
+
+    def sample(self, counts: Mapping[str, float], now_ms: int) -> None:
+        """Take in what the counters say now."""
+        if self._seen_ms is not None and now_ms <= self._seen_ms:
+            return
+        minutes = 0.0 if self._seen_ms is None else (now_ms - self._seen_ms) / 60_000
+        for name, count in counts.items():
+            rate = (count - self._counts.get(name, count)) / minutes if minutes else 0.0
+            for window in WINDOWS_MIN:
+                mean = self._means.get((name, window), 0.0)
+                self._means[name, window] = rate + (mean - rate) * math.exp(-minutes / window)
+        self._counts = dict(counts)
+        self._seen_ms = now_ms
+
+    def items(self) -> Iterator[tuple[str, int, float]]:
+        """Yield (name, window in minutes, number per minute)."""
+        for (name, window), mean in self._means.items():
+            yield name, window, mean
+
+
+class SysValues:
+    """Reads the counters when it is asked."""
+
+    def __init__(self, metrics: ProxyMetrics, front: FrontCounters, clock: Clock, connected: Callable[[], int]) -> None:
+        self._metrics = metrics
+        self._front = front
+        self._clock = clock
+        self._connected = connected
+        self._started_ms = clock.monotonic_ns() // 1_000_000
+        self._loads = Loads()
+        self._clients_max = 0
+        self._memory_bytes_max = 0
+        self._said: dict[str, str] = {}
+        self._version = f"LightMQ {metadata.version('lightmq')}"
+        self.sample()
+
+    def sample(self) -> None:
+        """Take in the counters for the load averages; call it regularly."""
+        self._clients_max = max(self._clients_max, self._connected())
+        self._loads.sample(self._counts(), self._clock.monotonic_ns() // 1_000_000)
+
+    def set_broker_status(self, status: Mapping[str, object]) -> None:
+        """Take in the broker's own numbers; what it does not name is not shown."""
+        self._said = {topic: str(status[key]) for key, topic in _OF_THE_BROKER.items() if key in status}
+        total, connected = status.get("clients_total"), status.get("clients_connected")
+        if isinstance(total, int) and isinstance(connected, int):
+            self._said["clients/disconnected"] = str(total - connected)
+            self._clients_max = max(self._clients_max, connected)
+
+    def read(self) -> dict[bytes, bytes]:
+        """Topic -> value, all of them."""
+        uptime_s = self._clock.monotonic_ns() // 1_000_000_000 - self._started_ms // 1_000
+        # The kernel updates its own maximum with a delay: what was seen now may be above it.
+        memory_bytes, peak_bytes = _resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
+        self._memory_bytes_max = max(self._memory_bytes_max, memory_bytes, peak_bytes)
+        values = {
+            "version": self._version,
+            "uptime": f"{uptime_s} seconds",
+            "clients/connected": str(self._connected()),
+            "clients/maximum": str(self._clients_max),
+            "subscriptions/count": str(int(self._metrics.subscriptions.open.value)),
+            "publish/messages/dropped": str(_sum(self._metrics.publishes.refused)),
+            "publish/bytes/received": str(self._metrics.publishes.bytes_in.value),
+            "heap/current": str(memory_bytes),
+            "heap/maximum": str(self._memory_bytes_max),
+        }
+        values |= {name: str(int(count)) for name, count in self._counts().items() if name not in _LOADS_ONLY}
+        values |= {f"load/{_load_name(name)}/{window}min": f"{mean:.2f}" for name, window, mean in self._loads.items()}
+        values |= self._said
+        return {(BROKER_PREFIX + name).encode(): value.encode() for name, value in values.items()}
+
+    def _counts(self) -> dict[str, float]:
+        metrics, front = self._metrics, self._front
+        published, delivered = (
+            metrics.publishes.confirmed.value,
+            metrics.deliveries.sent.value + metrics.deliveries.retained.value,
+        )
+        acknowledged = metrics.deliveries.acknowledged.value
+        return {
+            "messages/received": published + acknowledged + metrics.sessions.opened.value,
+            "messages/sent": published + delivered + metrics.sessions.opened.value,
+            "publish/messages/received": published,
+            "publish/messages/sent": delivered,
+            "bytes/received": front.bytes_in.value,
+            "bytes/sent": front.bytes_out.value,
+            "connections": metrics.sessions.opened.value,
+            "sockets": front.opened.value,
+        }
+
+
+_LOADS_ONLY = frozenset({"connections", "sockets"})
+
+
+def _load_name(name: str) -> str:
+    return name.replace("publish/messages/", "publish/")
+
+
+def _sum(counter: Counter) -> int:
+    return int(sum(child.value for child in counter.children.values()))
+
+
+def _resident_bytes() -> int:
+    """Memory this process holds now; 0 where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+    return pages * resource.getpagesize()
+
+
+PREFIX = "$SYS/"
+
+LOG = get_logger("proxy.sys")
+
+
+class SysFollower:
+    """The `$SYS` filters of one session."""
+
+    __slots__ = ("_flush", "_may_read", "_session", "_tree", "_writable", "filters", "seen")
+
+    def __init__(
+        self,
+        tree: SysTree,
+        session: Session,
+        flush: Callable[[], None],
+        writable: Callable[[], bool],
+        may_read: Callable[[bytes, int], bool],
+    ) -> None:
+        self._tree = tree
+        self._session = session
+        self._flush = flush
+        self._writable = writable
+        self._may_read = may_read
+        self.filters: dict[str, int] = {}
+        """Filter -> subscription identifier, 0 for none."""
+        self.seen = 0
+        """The round it has been given everything of."""
+
+    def follow(self, topic_filter: str, subscription_id: int = 0, *, with_values: bool = True) -> None:
+        """Send changes of what the filter matches from now on, and all values as retained messages now if wanted."""
+        self.filters[topic_filter] = subscription_id
+        self._tree.follow(self, topic_filter if with_values else None)
+
+    def unfollow(self, topic_filter: str) -> None:
+        """The filter was unsubscribed; it need not be one of these."""
+        if topic_filter in self.filters:
+            del self.filters[topic_filter]
+            if not self.filters:
+                self._tree.unfollow(self)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the session has ended."""
+        return self._session.state.close_reason is not None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it can be sent something now."""
+        return not self.ended and self._writable()
+
+    def send_matching(self, topic_filter: str, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send those of these values that this filter matches, as retained messages."""
+        ids = [self.filters[topic_filter]] if self.filters[topic_filter] else []
+        for topic, value in values:
+            if matches(topic_filter, topic) and self._may_read(topic, READ_RETAINED):
+                self._session.deliveries.deliver(topic, value, 0, True, False, None, None, ids)
+        self._flush()
+
+    def send_changed(self, values: Iterable[tuple[bytes, bytes]]) -> None:
+        """Send those of these values that some filter matches, once each, with the identifiers of all that do."""
+        for topic, value in values:
+            found = [each for topic_filter, each in self.filters.items() if matches(topic_filter, topic)]
+            if found and self._may_read(topic, READ_LIVE):
+                ids = [each for each in found if each]
+                self._session.deliveries.deliver(topic, value, 0, False, False, None, None, ids)
+        self._flush()
+
+
+class SysTree:
+    """All followers, the newest values, and when each changed."""
+
+    def __init__(self, values: SysValues, link: Link, *, interval_s: int) -> None:
+        self._values = values
+        self._link = link
+        self._interval_s = interval_s
+        self._followers: dict[SysFollower, None] = {}
+        self._newest: dict[bytes, tuple[bytes, int]] = {}
+        self._round = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Future[bytes] | None = None
+
+    def __len__(self) -> int:
+        return len(self._followers)
+
+    def start(self) -> None:
+        """Read the values, ask the broker for its own, and so again every interval; nothing with an interval of 0."""
+        if self._interval_s:
+            self._read(self._round)
+            self._ask()
+            self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def follower(
+        self,
+        session: Session,
+        flush: Callable[[], None],
+        writable: Callable[[], bool],
+        may_read: Callable[[bytes, int], bool],
+    ) -> SysFollower:
+        """The follower of a session, which follows nothing yet."""
+        return SysFollower(self, session, flush, writable, may_read)
+
+    def follow(self, follower: SysFollower, topic_filter: str | None) -> None:
+        """Tell it of changes; send the present values that this filter matches."""
+        if not self._interval_s:
+            return
+        if follower not in self._followers:
+            follower.seen = self._round
+            self._followers[follower] = None
+        if topic_filter is not None:
+            follower.send_matching(topic_filter, ((topic, value) for topic, (value, _) in self._newest.items()))
+
+    def unfollow(self, follower: SysFollower) -> None:
+        """It follows nothing any more."""
+        self._followers.pop(follower, None)
+
+    def _tick(self) -> None:
+        self._round += 1
+        self._values.sample()
+        self.start()
+        for follower in [one for one in self._followers if one.ended]:
+            del self._followers[follower]
+        for follower in self._followers:
+            if follower.takes:
+                self._tell(follower)
+
+    def _tell(self, follower: SysFollower) -> None:
+        changed = [(topic, value) for topic, (value, since) in self._newest.items() if since > follower.seen]
+        follower.seen = self._round
+        if changed:
+            follower.send_changed(changed)
+
+    def _read(self, told_in: int) -> None:
+        """Note which values changed, to be told in this round."""
+        for topic, value in self._values.read().items():
+            known = self._newest.get(topic)
+            if known is None or known[0] != value:
+                self._newest[topic] = (value, told_in)
+
+    def _ask(self) -> None:
+        """Ask the broker for its numbers: there for who subscribes from then on, told to others in the next round."""
+        if self._link.up and (self._asking is None or self._asking.done()):
+            self._asking = self._link.post(RequestCode.CLUSTER_STATUS, b"")
+            self._asking.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Future[bytes]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:
+            LOG.debug("broker_status_unknown", error=str(error))
+            return
+        try:
+            status = msgspec.json.decode(task.result(), type=dict[str, object])
+        except msgspec.DecodeError as problem:
+            LOG.warning("broker_status_unreadable", error=str(problem))
+            return
+        self._values.set_broker_status(status)
+        self._read(self._round + 1)

@@ -1,1 +1,0 @@
-"""The `$SYS` topics: values, load averages and the sessions that follow them."""

@@ -1,1 +1,0 @@
-"""Wills: handed to the broker at CONNECT, judged once more when one is due."""
