@@ -25,7 +25,7 @@ from remoting.protocol.bodies.pull_body import PulledRange
 from remoting.protocol.records.image import encode_batch_image
 from spark_connector.columns.batches import decode_range
 from spark_connector.queues import QueueKey, QueueRange
-from spark_connector.writing.batch_encoder import CODECS
+from spark_connector.writing.row_encoder import CODECS
 
 SIX = pa.schema([SCHEMA.field(name) for name in ("topic", "queueOffset", "key", "tag", "body", "bornTimestamp")])
 KEY = QueueKey("metrics", "broker-a", 0)

@@ -27,13 +27,12 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.transport.failures import split_address
-from spark_connector.brokers.masters import masters_at
+from spark_connector.brokers import masters_at
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.avro import AvroDecoder, plan_avro
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.json.bodies import JsonDecoder
-from spark_connector.decode.protobuf_bodies import ProtobufDecoder
-from spark_connector.decode.protobuf_schema import find_message, struct_of
+from spark_connector.decode.protobuf import ProtobufDecoder, find_message, struct_of
 from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
 from spark_connector.decode.sparkplug.payload import payload_class, plan_sparkplug

@@ -27,7 +27,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.record import BATCH, DISPATCH_SIZE, HEADER_SIZE, MESSAGE
-from spark_connector.writing.batch_encoder import encode_batches
+from spark_connector.writing.row_encoder import encode_batches
 
 BODY = b"x" * 100
 TOPIC = "disk"

@@ -41,7 +41,7 @@ from spark_connector.queues import QueueRange
 from spark_connector.reading.bounds import BoundsWatch
 from spark_connector.reading.fetch import RangeFetcher
 from spark_connector.reading.selection import select
-from spark_connector.writing.batch_encoder import encode_batches
+from spark_connector.writing.row_encoder import encode_batches
 
 BATCH_TOPIC = "bench-batches"
 BATCH_ENTRIES = 2_000

@@ -19,10 +19,9 @@ from typing import Any
 from remoting.protocol.records.record import BATCH_COUNT_MAX
 from spark_connector.errors import OptionError
 from spark_connector.options import parsers
-from spark_connector.options.kafka_names import option_hint, translated
 from spark_connector.options.option_table import ConnectionOptions, declared, option, option_name, spellings
 from spark_connector.options.parsers import QueueName
-from spark_connector.options.schema import nearest
+from spark_connector.options.schema import nearest, option_hint, translated
 
 PERMISSIVE, FAILFAST = "permissive", "failfast"
 FORMATS = ("json", "avro", "protobuf", "sparkplug")

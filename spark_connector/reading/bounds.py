@@ -17,8 +17,7 @@ from remoting.protocol.bodies.pull_body import (
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import split_address
-from spark_connector.brokers.connections import Address
-from spark_connector.brokers.masters import GroupMaster, find_masters
+from spark_connector.brokers import Address, GroupMaster, find_masters
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.queues import QueueKey

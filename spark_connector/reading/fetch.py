@@ -43,8 +43,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import LMQ_PREFIX
 from remoting.transport.failures import ConnectionLost
-from spark_connector.brokers.connections import POOL, Address, check, unreachable
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector.brokers import POOL, Address, GroupMaster, check, unreachable
 from spark_connector.errors import BrokenRecord, BrokerRefused, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueRange

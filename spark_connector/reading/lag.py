@@ -21,7 +21,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector.brokers import GroupMaster
 from spark_connector.errors import OptionError
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import Positions, from_json

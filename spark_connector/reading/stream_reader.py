@@ -46,7 +46,7 @@ from pyspark.sql.streaming.datasource import (
 
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers.outage import Outage
+from spark_connector.brokers import Outage
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.parsers import LATEST
 from spark_connector.options.read_write import ReadOptions

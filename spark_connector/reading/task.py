@@ -1,7 +1,10 @@
-"""One reading task: the ranges it was given, fetched and decoded into Arrow batches, in the executor.
+"""One reading task: the ranges it was given, fetched and decoded into Arrow batches, in the executor; and samples.
 
 Invariant: what a task yields depends only on its partition, so a repeated task yields the same rows. Thread rule:
 runs in a Python worker of Spark, one task at a time.
+
+The sample from which `inferSchema` finds the fields is the newest bodies of a selection, read on the driver. Invariant:
+at most `inferSchemaRows` bodies of at most `SAMPLE_BYTES_MAX` are read.
 """
 
 from __future__ import annotations
@@ -12,17 +15,21 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from remoting.protocol.bodies.pull_body import RowFilter
-from spark_connector.brokers.connections import Address
+from spark_connector.brokers import Address, masters_at
+from spark_connector.errors import BrokenRecord, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import check_projection
-from spark_connector.queues import QueueRange
+from spark_connector.queues import QueueKey, QueueRange
+from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.fetch import RangeFetcher
+from spark_connector.reading.selection import Bounds, row_filter, select
 from spark_connector.worker import begin_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from spark_connector.decode.stage import DecodeStage
+    from spark_connector.decode.plan import DecodeStage
 
 
 class RangePartition(InputPartition):
@@ -54,11 +61,8 @@ def read_task(
     """
     if not isinstance(partition, RangePartition):
         return
-    from spark_connector.brokers.masters import masters_at
     from spark_connector.columns.arrow import arrow_schema
     from spark_connector.columns.batches import decode_range
-    from spark_connector.errors import BrokenRecord
-    from spark_connector.reading.fetch import RangeFetcher
 
     begin_task()
     wanted = arrow_schema(schema if stage is None else stage.source)
@@ -83,8 +87,7 @@ def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None
     Returns what the tasks do with bodies, None where they do nothing.
     """
     if options.decode is not None:
-        from spark_connector.decode.stage import plan_stage
-        from spark_connector.reading.sample import sample_bodies
+        from spark_connector.decode.plan import plan_stage
 
         wanted, stage = plan_stage(schema, options, sample_bodies)
         for field, known in zip(schema.fields, wanted.fields, strict=True):
@@ -96,3 +99,51 @@ def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None
     for field, name in zip(schema.fields, names, strict=True):
         field.name = name
     return None
+
+
+SAMPLE_BYTES_MAX = 16 * 1024 * 1024
+"""Body bytes of a sample; what comes after is not looked at."""
+
+
+def sample_bodies(options: ReadOptions) -> list[bytes]:
+    """The newest bodies of the selection, about as many of every queue that has some."""
+    selection = select(options)
+    watch = BoundsWatch(options, selection)
+    bounds = {key: one for key, one in watch.read().items() if one.max > one.min}
+    ranges = newest(bounds, options.infer_schema_rows)
+    if not ranges:
+        return []
+    from pyspark.sql import types
+
+    from spark_connector.columns.arrow import arrow_schema
+    from spark_connector.columns.batches import decode_range
+
+    schema = arrow_schema(types.StructType([types.StructField("body", types.BinaryType())]))
+    fetcher = RangeFetcher(ranges, watch.masters, options, row_filter=row_filter(selection, options))
+    bodies: list[bytes] = []
+    size = 0
+    try:
+        for current, pulled in fetcher.pulls():
+            for batch in decode_range(pulled, current, schema, fetcher.filter_of(current)):
+                bodies += [body or b"" for body in batch.column(0).to_pylist()]
+                size += batch.nbytes
+            if size > SAMPLE_BYTES_MAX:
+                break
+    except DataLost:
+        # Retention took some of the messages meanwhile; the rest is as good a sample.
+        pass
+    return bodies
+
+
+def newest(bounds: Mapping[QueueKey, Bounds], rows: int) -> list[QueueRange]:
+    """Ranges at the ends of the queues, `rows` together (at least one each)."""
+    left, ranges = rows, []
+    by_size = sorted(bounds.items(), key=lambda item: (item[1].max - item[1].min, item[0]))
+    for index, (key, one) in enumerate(by_size):
+        share = max(1, left // (len(by_size) - index))
+        taken = min(share, one.max - one.min)
+        left = max(0, left - taken)
+        ranges.append(QueueRange(key, one.id, one.max - taken, one.max))
+        if not left:
+            break
+    return ranges

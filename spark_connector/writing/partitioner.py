@@ -28,8 +28,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import QUEUE_INDEX_ANY
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers.connections import ask, check
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector.brokers import GroupMaster, ask, check
 from spark_connector.errors import BrokerUnreachable, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.columns import NOT_FOR_MQTT

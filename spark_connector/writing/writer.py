@@ -31,7 +31,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from remoting.protocol.bodies.sink_body import StageHandle
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers.masters import GroupMaster, find_masters
+from spark_connector.brokers import GroupMaster, find_masters
 from spark_connector.errors import BrokerRefused, OptionError, phrase
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.worker import Clock, begin_task, wall_ms
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from spark_connector.writing.partitioner import Partitioner
     from spark_connector.writing.row_encoder import EncodedRows
-    from spark_connector.writing.sending import AttemptName
+    from spark_connector.writing.sink import AttemptName
 
 
 def check_allowed(sink: str | None, options: WriteOptions) -> None:
@@ -245,10 +245,9 @@ def write_task(
     from pyspark import TaskContext
 
     begin_task()
-    from spark_connector.brokers.outage import patiently
+    from spark_connector.brokers import patiently
     from spark_connector.writing.partitioner import Partitioner
-    from spark_connector.writing.sending import AttemptName
-    from spark_connector.writing.sink import check_replay, sink_home
+    from spark_connector.writing.sink import AttemptName, check_replay, sink_home
 
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -285,7 +284,7 @@ def _send(
     attempt: AttemptName | None,
 ) -> dict[str, int]:
     """Encode and send the rows to the groups of their topics; rows by group."""
-    from spark_connector.writing.sending import RowSender
+    from spark_connector.writing.sink import RowSender
 
     senders: dict[str, RowSender] = {}
     largest = LargestRow(columns.parts)
@@ -321,7 +320,7 @@ def encoded_rows(
     from spark_connector.writing.row_encoder import Defaults, encode_rows
 
     if options.batch_codec is not None:
-        from spark_connector.writing.batch_encoder import encode_batches
+        from spark_connector.writing.row_encoder import encode_batches
 
         assert options.topic is not None, "checked when the options were read"
         return encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
@@ -333,7 +332,7 @@ def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
 
     Every step may be repeated.
     """
-    from spark_connector.brokers.outage import patiently
+    from spark_connector.brokers import patiently
     from spark_connector.writing.sink import commit_everywhere
 
     left = [message for message in messages if isinstance(message, StagedRows)]

@@ -16,7 +16,7 @@ from remoting.client.blocking import BlockingConnection
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
-from spark_connector.decode.protobuf_schema import find_message
+from spark_connector.decode.protobuf import find_message
 from spark_connector.decode.sequence_gaps import sequence_gaps
 from tests.interop.spark_scenario import Frames
 from tests.unit.spark_connector.decode.messages import descriptor_set

@@ -31,10 +31,10 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.stored_message import iter_stored
-from spark_connector.brokers.masters import find_masters
+from spark_connector.brokers import find_masters
 from spark_connector.errors import BrokerRefused
 from spark_connector.options.read_write import parse_write
-from spark_connector.writing import sending
+from spark_connector.writing import sink
 from spark_connector.writing.row_encoder import EncodedRows
 from tests.processes import wire
 from tests.processes.rig import DEADLINE_S, ROOT, Client, Server, no_traceback
@@ -205,7 +205,7 @@ def spark_is_refused(scene: Scene) -> None:
     entry = image.encode_mqtt_image(b"line/a", b"no", 1, 0, b"spark")
     rows = EncodedRows(memoryview(entry), np.array([0, len(entry)], np.int64))
     (master,) = find_masters(options).values()
-    for attempt in (sending.AttemptName("s", 0, 0, 0), None):
+    for attempt in (sink.AttemptName("s", 0, 0, 0), None):
         with pytest.raises(BrokerRefused, match="disk full"):
             send_rows(master.address, [rows], attempt, options)
 

@@ -8,13 +8,12 @@ import pytest
 
 from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
 from remoting.transport.failures import join_address
-from spark_connector.brokers import masters
-from spark_connector.brokers.connections import Address
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector import brokers
+from spark_connector.brokers import Address, GroupMaster
 from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing.row_encoder import EncodedRows
-from spark_connector.writing.sending import AttemptName, RowSender
+from spark_connector.writing.sink import AttemptName, RowSender
 
 
 def send_rows(
@@ -35,4 +34,4 @@ def tell_groups(monkeypatch: pytest.MonkeyPatch, addresses: Mapping[str, Address
             {group: BrokerData("", group, {0: join_address(*address)}) for group, address in addresses.items()}
         )
 
-    monkeypatch.setattr(masters, "broker_groups", broker_groups)
+    monkeypatch.setattr(brokers, "broker_groups", broker_groups)

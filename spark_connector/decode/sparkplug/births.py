@@ -39,8 +39,7 @@ from remoting.protocol.bodies.pull_body import (
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import record
-from spark_connector.brokers.connections import Address
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector.brokers import Address, GroupMaster
 from spark_connector.decode.sparkplug.payload import payload_class
 from spark_connector.errors import BrokenRecord, BrokerRefused
 from spark_connector.options.read_write import ReadOptions

@@ -18,7 +18,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.libraries import need
+from spark_connector.decode.errors import need
 
 PACKAGE = "lightmq.sparkplug"
 SCALARS = {"double": 1, "float": 2, "uint64": 4, "bool": 8, "string": 9, "bytes": 12, "uint32": 13}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_connector.brokers.connections import POOL
+from spark_connector.brokers import POOL
 from spark_connector.options.read_write import ReadOptions, WriteOptions, parse_read, parse_write
 from tests.unit.spark_connector.toy_broker import ToyBroker
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from spark_connector.decode.errors import REASON_CHARACTERS_MAX, Mismatch, shorten
+import pytest
+
+from spark_connector.decode.errors import REASON_CHARACTERS_MAX, Mismatch, need, shorten
+from spark_connector.errors import OptionError
 
 
 def test_a_path_grows_from_the_inside() -> None:
@@ -13,3 +16,9 @@ def test_a_path_grows_from_the_inside() -> None:
 def test_reasons_are_one_short_line() -> None:
     assert shorten("a\n  b") == "a b"
     assert len(shorten("x" * 1000)) == REASON_CHARACTERS_MAX
+
+
+def test_what_is_there_and_what_is_not() -> None:
+    assert need("json", "json").loads("1") == 1
+    with pytest.raises(OptionError, match=r"avro needs the package 'nowhere' .* pip install nowhere"):
+        need("nowhere.schema", "avro")

@@ -12,7 +12,7 @@ from spark_connector.decode.plan import all_columns, check_given, find_column, p
 from spark_connector.errors import OptionError
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import COLUMN_TYPES
-from spark_connector.reading.sample import sample_bodies
+from spark_connector.reading.task import sample_bodies
 
 Options = Callable[..., ReadOptions]
 

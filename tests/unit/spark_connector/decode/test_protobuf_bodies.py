@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.errors import Mismatch
-from spark_connector.decode.protobuf_bodies import ProtobufDecoder, duration, timestamp
-from spark_connector.decode.protobuf_schema import find_message, struct_of
+from spark_connector.decode.protobuf import ProtobufDecoder, duration, find_message, struct_of, timestamp
 from tests.unit.spark_connector.decode.messages import descriptor_set
 
 RAW = descriptor_set().SerializeToString()

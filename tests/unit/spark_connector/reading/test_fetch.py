@@ -10,11 +10,19 @@ from remoting.protocol.bodies.pull_body import QueueRecords, decode_range_pull, 
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
-from spark_connector.brokers.masters import masters_at
+from remoting.transport.failures import ConnectionLost, RequestTimeout
+from spark_connector.brokers import masters_at
 from spark_connector.errors import BrokerUnreachable, DataLost
-from spark_connector.options.read_write import ReadOptions
+from spark_connector.options.read_write import ReadOptions, parse_read
 from spark_connector.queues import QueueKey, QueueRange
-from spark_connector.reading.fetch import RangeFetcher, mean_record_bytes
+from spark_connector.reading.fetch import (
+    FAILURES_MAX,
+    TIMEOUT_MS_MAX,
+    NotAnswered,
+    RangeFetcher,
+    TaskEndpoints,
+    mean_record_bytes,
+)
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 Options = Callable[..., ReadOptions]
@@ -194,3 +202,39 @@ def test_damage_is_a_loss_that_names_its_offsets(filled: ToyBroker, read_options
     filled.queue("t", 0).damaged = range(38, 45)
     work = ranges(filled, (0, 36, 40), (0, 0, 2))
     assert bodies(work, filled, allowed) == [b"36", b"37", b"0", b"1"]
+
+
+BROKER, READER = ("b", 1), ("r", 2)
+
+
+def endpoints_at(brokers: dict[str, tuple[str, int]], readers: dict[str, tuple[str, int]]) -> TaskEndpoints:
+    """The endpoints of a task whose brokers were last at these addresses."""
+    return TaskEndpoints(masters_at(brokers, parse_read({"topic": "t"})), readers)
+
+
+def test_readers_come_first_and_may_lose_a_connection() -> None:
+    endpoints = endpoints_at({"a": BROKER, "z": ("z", 9)}, {"a": READER})
+    assert (endpoints.of("a"), endpoints.is_reader("a"), endpoints.of("z"), endpoints.is_reader("z")) == (
+        READER,
+        True,
+        ("z", 9),
+        False,
+    )
+    assert endpoints.timeout_ms("a", 20_000) == TIMEOUT_MS_MAX
+    assert endpoints.timeout_ms("z", 20_000) == 20_000
+    for _ in range(FAILURES_MAX):
+        assert endpoints.of("a") == READER
+        endpoints.reader_failed("a", ConnectionLost("gone"))
+    assert (endpoints.of("a"), endpoints.is_reader("a"), endpoints.timeout_ms("a", 20_000)) == (BROKER, False, 20_000)
+
+
+def test_a_useless_answer_and_a_silence_end_it_at_once() -> None:
+    for failure in (NotAnswered("x"), RequestTimeout(1, "r:2", 5)):
+        endpoints = endpoints_at({"a": BROKER}, {"a": READER})
+        endpoints.reader_failed("a", failure)
+        assert endpoints.of("a") == BROKER
+
+
+def test_the_broker_stays_the_authority() -> None:
+    endpoints = endpoints_at({"b": ("h", 1)}, {"b": ("r", 2)})
+    assert (endpoints.of("b"), endpoints.masters["b"].address) == (("r", 2), ("h", 1))

@@ -13,12 +13,14 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from remoting.protocol.frames.codes import RequestCode
 from spark_connector.errors import BrokerUnreachable, DataLost, OptionError
 from spark_connector.options.read_write import ReadOptions
+from spark_connector.queues import QueueKey
 from spark_connector.reading import stream_reader
 from spark_connector.reading.bounds import BoundsWatch
 from spark_connector.reading.offsets import from_json
-from spark_connector.reading.stream_reader import RocketMQStreamReader
+from spark_connector.reading.selection import select
+from spark_connector.reading.stream_reader import Replay, RocketMQStreamReader, commit_progress
 from tests.unit.spark_connector.engine import ALL, Engine
-from tests.unit.spark_connector.toy_broker import ToyBroker
+from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 Options = Callable[..., ReadOptions]
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("mqttTopic", StringType())])
@@ -351,3 +353,82 @@ def test_an_idle_query_asks_less_often(
     for _ in range(8):
         hasty.latestOffset(end, ReadAllAvailable())
     assert set(asked) == ({50} if others else {50, 200})
+
+
+def test_every_queue_of_the_broker(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
+    broker.publish("t", [b"x"], mqtt=False)
+    options = read_options(topic="t")
+    watch = BoundsWatch(options, select(options))
+    positions = {QueueKey("t", NAME, 0): 1, QueueKey("t", NAME, 1): 2, QueueKey("t", "elsewhere", 0): 3}
+    commit_progress("g", positions, watch)
+    assert broker.offsets == {("g", "t", 0): 1, ("g", "t", 1): 2}
+    broker.close()
+    with pytest.raises(BrokerUnreachable):
+        commit_progress("g", positions, watch)
+
+
+KEY = QueueKey("t", NAME, 0)
+
+
+class Now:
+    """A clock for a replay."""
+
+    def __init__(self, at_ms: int) -> None:
+        self.at_ms = at_ms
+
+    def __call__(self) -> int:
+        return self.at_ms
+
+
+@pytest.fixture
+def options(read_options: Options) -> ReadOptions:
+    return read_options(topic="t")
+
+
+def watched(options: ReadOptions) -> tuple[BoundsWatch, dict[QueueKey, object]]:
+    watch = BoundsWatch(options, select(options))
+    return watch, watch.read()
+
+
+def test_the_clock_runs_from_the_oldest_message_not_read(
+    broker: ToyBroker, options: ReadOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The toy broker stores one message a millisecond; it tells of the second offset for any time."""
+    broker.publish("t", [b"x"] * 50, mqtt=False)
+    watch, bounds = watched(options)
+    asked: list[int] = []
+    real = watch.read
+    monkeypatch.setattr(watch, "read", lambda *, at_ms: asked.append(at_ms) or real(at_ms=at_ms))
+    now = Now(10_000)
+    replay = Replay(2.5, now)
+    assert replay.cap({KEY: 20}, bounds, watch) == {KEY: 20}, "the first batch is empty"
+    assert asked == []
+    assert replay.cap({KEY: 20}, bounds, watch) == {KEY: 1, QueueKey("t", NAME, 1): 0}
+    now.at_ms += 10
+    replay.cap({KEY: 30}, bounds, watch)
+    assert asked == [20, 45], "it began at message 20 and runs 2.5 times as fast"
+    assert not replay.is_live
+    now.at_ms += 20_000
+    assert replay.cap({KEY: 30}, bounds, watch) is None
+    assert replay.is_live
+    now.at_ms -= 20_000
+    assert replay.cap({KEY: 0}, bounds, watch) is None, "live for good"
+
+
+def test_with_nothing_to_read_it_is_live_at_once(broker: ToyBroker, options: ReadOptions) -> None:
+    broker.publish("t", [b"x"] * 5, mqtt=False)
+    watch, bounds = watched(options)
+    replay = Replay(1.0)
+    replay.cap({KEY: 5}, bounds, watch)
+    assert replay.cap({KEY: 5}, bounds, watch) is None
+    assert replay.is_live
+
+
+def test_a_broker_that_does_not_tell_holds_the_stream_where_it_is(broker: ToyBroker, options: ReadOptions) -> None:
+    broker.publish("t", [b"x"] * 5, mqtt=False)
+    watch, bounds = watched(options)
+    broker.close()
+    replay = Replay(1.0)
+    replay.cap({KEY: 2}, bounds, watch)
+    assert replay.cap({KEY: 2}, bounds, watch) == {KEY: 2}
+    assert not replay.is_live

@@ -13,7 +13,9 @@ from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.errors import BrokenRecord, DataLost, OptionError
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey, QueueRange
-from spark_connector.reading.task import RangePartition, check_schema, read_task
+from spark_connector.reading import task
+from spark_connector.reading.selection import Bounds
+from spark_connector.reading.task import RangePartition, check_schema, newest, read_task, sample_bodies
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 SCHEMA = StructType([StructField("body", BinaryType()), StructField("queueOffset", LongType())])
@@ -85,3 +87,23 @@ def test_the_schema_is_checked_and_spelled_right(read_options: Callable[..., Rea
     assert given.fields[0].name == "queueOffset"
     with pytest.raises(OptionError, match="not string"):
         check_schema(StructType([StructField("body", StringType())]), options)
+
+
+Options = Callable[..., ReadOptions]
+
+
+def test_the_sample_is_the_newest_of_every_queue() -> None:
+    bounds = {QueueKey("t", "b", n): Bounds(n, 0, size) for n, size in ((0, 100), (1, 3), (2, 50))}
+    ranges = {one.key.queue: (one.start, one.end) for one in newest(bounds, 43)}
+    assert ranges == {1: (0, 3), 2: (30, 50), 0: (80, 100)}
+    assert [one.rows for one in newest(bounds, 1)] == [1]
+
+
+def test_a_sample_is_bounded_by_its_bytes(
+    broker: ToyBroker, read_options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "SAMPLE_BYTES_MAX", 1)
+    broker.publish("a/1", [b'{"x":1}'])
+    broker.publish("b/1", [b'{"y":1}'])
+    options = read_options(topic="a,b", decode="json", inferSchema="true")
+    assert len(sample_bodies(options)) == 1

@@ -9,9 +9,8 @@ from remoting.batches import body
 from remoting.batches.row import BatchRow
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, image_views, wanted_queue
 from spark_connector.errors import OptionError
-from spark_connector.writing import batch_encoder as batch_entries
-from spark_connector.writing.batch_encoder import encode_batches
-from spark_connector.writing.row_encoder import EncodedRows
+from spark_connector.writing import row_encoder as batch_entries
+from spark_connector.writing.row_encoder import EncodedRows, encode_batches
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -13,7 +13,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers.masters import GroupMaster, masters_at
+from spark_connector.brokers import GroupMaster, masters_at
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner

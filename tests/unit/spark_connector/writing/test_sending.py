@@ -10,12 +10,12 @@ import pytest
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
-from spark_connector.brokers.masters import GroupMaster
+from spark_connector.brokers import GroupMaster
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
-from spark_connector.writing import sending
+from spark_connector.writing import sink
 from spark_connector.writing.row_encoder import EncodedRows
-from spark_connector.writing.sending import AttemptName, RowSender
+from spark_connector.writing.sink import AttemptName, RowSender
 from tests.support.spark_rows import send_rows
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
@@ -39,7 +39,7 @@ def visible(broker: ToyBroker) -> int:
 @pytest.fixture(autouse=True)
 def small_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rows per frame, so that a small test has many."""
-    monkeypatch.setattr(sending, "FRAME_BYTES_MAX", 300)
+    monkeypatch.setattr(sink, "FRAME_BYTES_MAX", 300)
 
 
 @pytest.mark.parametrize("broken", range(1, 6))

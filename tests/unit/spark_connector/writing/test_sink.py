@@ -9,12 +9,12 @@ import pytest
 
 from remoting.protocol.bodies.sink_body import Planned, StageHandle
 from remoting.protocol.records import image
-from spark_connector.brokers.masters import GroupMaster, masters_at
+from spark_connector.brokers import GroupMaster, masters_at
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
 from spark_connector.writing.row_encoder import EncodedRows
-from spark_connector.writing.sending import AttemptName
+from spark_connector.writing.sink import AttemptName
 from tests.support.spark_rows import send_rows, tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 

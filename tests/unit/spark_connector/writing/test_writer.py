@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -13,13 +14,21 @@ import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
 from remoting.protocol.bodies.route_body import QueueData
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import image_views
-from spark_connector.brokers.masters import masters_at
-from spark_connector.errors import BrokerUnreachable, OptionError
+from spark_connector.brokers import masters_at
+from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner, sink, writer
 from spark_connector.writing.columns import sink_columns
-from spark_connector.writing.writer import RocketMQBatchWriter, RocketMQStreamWriter, StagedRows
+from spark_connector.writing.writer import (
+    LargestRow,
+    RocketMQBatchWriter,
+    RocketMQStreamWriter,
+    StagedRows,
+    check_allowed,
+)
 from tests.support.spark_rows import tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
@@ -227,3 +236,65 @@ def test_batches_of_rows_become_records_of_many(write_options: Options) -> None:
     columns = sink_columns([("body", "binary")], options)
     found = list(writer.encoded(batches(3, 9), columns, options, lambda: 7))
     assert [[each.rows(n, n + 1) for n in range(len(each))] for each in found] == [[3], [4, 4, 1]]
+
+
+BODY = "refused: code 13: the message body of 9 bytes exceeds 8"
+PROPERTIES = "refused: code 13: 40001 bytes of properties exceed 32767"
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def largest_of_two_batches(columns: dict[str, str]) -> LargestRow:
+    """Of three rows and a later one; the second has no body, the third the most properties."""
+    largest = LargestRow(columns)
+    properties = pa.array([[("a", "1")], None, [("ab", "123"), ("b", None)], [("a", "22")]], MAP)
+    keys = pa.array(["k0", "k1", "k2", "k3"])
+    first = {"body": pa.array([b"123456789", None, b"1"]), "key": keys[:3], "properties": properties[:3]}
+    largest.note(first)
+    largest.note({"body": pa.array(["12"]), "key": keys[3:], "properties": properties[3:]})
+    return largest
+
+
+@pytest.mark.parametrize(
+    ("refusal", "columns", "says"),
+    [
+        (BODY, {"body": "value"}, f"column 'value' holds 9 bytes in the row with key 'k0': {BODY}"),
+        (PROPERTIES, {"body": "body"}, f"column 'properties' holds 6 bytes in the row with key 'k2': {PROPERTIES}"),
+        (PROPERTIES, {"body": "body", "headers": "headers"}, "column 'headers' holds 6 bytes in the row with key 'k2'"),
+    ],
+)
+def test_column_and_key_are_named(refusal: str, columns: dict[str, str], says: str) -> None:
+    with pytest.raises(OptionError, match=re.escape(says)), largest_of_two_batches(columns).named():
+        raise BrokerRefused(refusal, ResponseCode.MESSAGE_ILLEGAL)
+
+
+@pytest.mark.parametrize(
+    "other", [BrokerRefused("no permission", ResponseCode.NO_PERMISSION), BrokerRefused("odd", 13)], ids=str
+)
+def test_other_refusals_are_left_alone(other: BrokerRefused) -> None:
+    with pytest.raises(BrokerRefused) as raised, LargestRow({"body": "body"}).named():
+        raise other
+    assert raised.value is other
+
+
+def test_what_may_not_be_written_is_said_beforehand(
+    broker: ToyBroker, write_options: Callable[..., WriteOptions]
+) -> None:
+    """Topic of an option and sink; no question without either; old brokers say nothing; nobody there is said too."""
+
+    def judged(command: Command) -> Command:
+        assert command.code == RequestCode.CHECK_PUBLISH
+        code = ResponseCode.NO_PERMISSION if command.fields.get("topic") == "a/b" else 0
+        return command.reply(code, f"no {sorted(command.fields)}")
+
+    broker.faults = [broker.answer, judged]  # the first question is which brokers there are
+    with pytest.raises(BrokerRefused, match=r"no .'sink', 'topic'"):
+        check_allowed("etl", write_options(mqttTopic="a/b"))
+    broker.faults = [broker.answer, judged]
+    check_allowed("etl", write_options(mqttTopic="c/d"))
+    asked = broker.requests.count(RequestCode.CHECK_PUBLISH)
+    check_allowed(None, write_options(delivery="at-least-once"))
+    assert broker.requests.count(RequestCode.CHECK_PUBLISH) == asked == 2
+    check_allowed("etl", write_options(mqttTopic="a/b"))  # answered by a broker that does not know the question
+    broker.close()
+    with pytest.raises(BrokerUnreachable):
+        check_allowed(None, write_options(fetchretries="0"))

@@ -9,7 +9,7 @@ import pytest
 from remoting.protocol.bodies.pull_body import QueueRecords, encode_multi_pull_reply
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from spark_connector.brokers.masters import masters_at
+from spark_connector.brokers import masters_at
 from spark_connector.decode.sparkplug import births as module
 from spark_connector.decode.sparkplug.births import Births, Need
 from spark_connector.errors import BrokenRecord

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from remoting.protocol.records import names
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
+from spark_connector.decode.plan import plan_stage
 from spark_connector.decode.sparkplug import births as module
 from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
 from spark_connector.decode.sparkplug.payload import DATATYPES, plan_sparkplug
-from spark_connector.decode.stage import plan_stage
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
-from spark_connector.reading.sample import sample_bodies
+from spark_connector.reading.task import sample_bodies
 from tests.unit.spark_connector.decode.payloads import (
     AT_MS,
     FOREIGN_BIRTH,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from google.protobuf import descriptor_pb2
 
-from spark_connector.decode.protobuf_schema import find_message, is_map, is_repeated, plan_protobuf
+from spark_connector.decode.protobuf import find_message, is_map, is_repeated, plan_protobuf
 from spark_connector.errors import OptionError
 from tests.unit.spark_connector.decode.messages import descriptor_set
 

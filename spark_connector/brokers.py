@@ -1,0 +1,365 @@
+"""The way to the brokers: connections of one Python worker process, the masters of broker groups, and outages.
+
+Connections. Spark keeps worker processes over batches, so a module-level pool saves a handshake per task. Invariant: a
+connection goes back to the pool only when every request sent on it was answered; any failure closes it, and one that
+the server has closed meanwhile is not lent again, so that a broker's restart costs no attempt.
+
+Masters. `GroupMaster` is the shell of `remoting.client.master_link` for threads: connections come from the pool, and
+the name servers are the controllers that are asked. Invariant: a name server that does not answer is passed over; if
+none answers, the error names each address.
+
+    find_masters ──▶ GroupMaster per group ──▶ lend, ask, ask_all
+                         │ refused, lost or silent ──▶ failed ──▶ the next attempt follows the steps of its MasterLink
+
+Outages. A broker that restarts, or a group that elects a new master, is back within seconds; the query's work waits,
+and none of it is lost. Invariant: an outage is logged once; the clock runs only while nothing succeeds.
+
+Thread rule: one task, or the driver-side process of the query; a lock guards the pool's lists where that does not hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from remoting.client.blocking import BlockingConnection, dial_master
+from remoting.client.master_link import MasterLink
+from remoting.client.tls import ClientTls
+from remoting.protocol.bodies.route_body import MASTER_ID, BrokerData, ClusterInfo, decode_body
+from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.failures import TlsFailed, checked, join_address, not_master, split_address
+from remoting.transport.signature import Signer
+from spark_connector.errors import BrokerMoved, BrokerRefused, BrokerUnreachable, phrase
+from spark_connector.options.option_table import ConnectionOptions
+
+IDLE_PER_ADDRESS_MAX = 4
+"""Idle connections kept per address and process; more are closed."""
+
+NAME_SERVER = " (the option 'nameServer')"
+
+LOG = logging.getLogger("lightmq.spark")
+Answer = TypeVar("Answer")
+Address = tuple[str, int]
+Manner = tuple[Signer | None, ClientTls | None]
+"""How a connection speaks: what signs on it, and TLS."""
+
+
+class Pool:
+    """Idle connections by address."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._idle: dict[Address, list[tuple[Manner, BlockingConnection]]] = {}
+
+    @contextmanager
+    def borrow(
+        self,
+        address: Address,
+        timeout_ms: int,
+        *,
+        signer: Signer | None = None,
+        tls: ClientTls | None = None,
+        while_silent: Callable[[], None] | None = None,
+    ) -> Iterator[BlockingConnection]:
+        """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind.
+
+        `while_silent` is called now and then while it waits in vain; what it raises ends the wait.
+        """
+        manner = (signer, tls)
+        connection = self._take(address, manner) or BlockingConnection(*address, timeout_ms, signer=signer, tls=tls)
+        connection.while_silent = while_silent
+        done = False
+        try:
+            yield connection
+            done = True
+        finally:
+            connection.while_silent = None
+            if done and not connection.closed and connection.in_flight == 0:
+                self._give(address, manner, connection)
+            else:
+                connection.close()
+
+    def forget(self, address: Address) -> None:
+        """Close what is idle for an address: after one failure the others are probably as dead."""
+        with self._lock:
+            idle = self._idle.pop(address, [])
+        for _, connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Close every idle connection; the pool can be used again."""
+        for address in list(self._idle):
+            self.forget(address)
+
+    def _take(self, address: Address, manner: Manner) -> BlockingConnection | None:
+        with self._lock:
+            if self._process != os.getpid():
+                # A forked child must not speak on its parent's sockets.
+                self._idle.clear()
+                self._process = os.getpid()
+            idle = self._idle.get(address, [])
+            for at in reversed(range(len(idle))):
+                if idle[at][0] != manner:
+                    continue
+                connection = idle.pop(at)[1]
+                if not connection.stale:
+                    return connection
+                connection.close()
+            return None
+
+    def _give(self, address: Address, manner: Manner, connection: BlockingConnection) -> None:
+        with self._lock:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_PER_ADDRESS_MAX:
+                idle.append((manner, connection))
+                return
+        connection.close()
+
+
+POOL = Pool()
+
+
+def repeated(once: Callable[[], Answer], address: Callable[[], Address], options: ConnectionOptions) -> Answer:
+    """Do `once` until it succeeds, with the pauses and as often as the options say.
+
+    Raises BrokerUnreachable naming the address once the retries are used up; a refusal is not repeated.
+    """
+    failure: Exception | None = None
+    for attempt in range(options.fetch_retries + 1):
+        if attempt:
+            time.sleep(options.fetch_retry_interval_ms / 1000)
+        try:
+            return once()
+        except (LocalMisuse, BrokerRefused):
+            raise
+        except TlsFailed as refused:  # asking again does not change a certificate
+            raise BrokerUnreachable(f"{refused} (the options 'tlsCaFile' and 'tlsServerName')") from refused
+        except (OSError, LightMQError) as caught:
+            failure = caught
+    raise unreachable(address(), failure, options)
+
+
+def ask(address: Address, command: Command, options: ConnectionOptions, *, refusal_is_error: bool = True) -> Command:
+    """Send one request that may safely be repeated to a name server and return its answer.
+
+    Raises BrokerUnreachable naming the address once the retries are used up, and BrokerRefused for a refusal, unless
+    the caller wants to read the code itself.
+    """
+
+    def once() -> Command:
+        try:
+            with POOL.borrow(
+                address, options.pull_timeout_ms, signer=options.signer, tls=options.client_tls
+            ) as connection:
+                return connection.request(command)
+        except (OSError, LightMQError):
+            POOL.forget(address)
+            raise
+
+    reply = repeated(once, lambda: address, options)
+    return check(reply, address) if refusal_is_error else reply
+
+
+def check(reply: Command, address: Address) -> Command:
+    """Return the answer if it says yes, else raise BrokerRefused with the broker's own words.
+
+    Raises BrokerMoved when the broker is not the master of its group any more.
+    """
+    where = join_address(*address)
+    if not_master(reply) is not None:
+        raise BrokerMoved(f"the broker at {where} is not the master of its group: {reply.remark}")
+    try:
+        return checked(reply)
+    except Refused as refusal:
+        raise BrokerRefused(f"the broker at {where} refused: {refusal}", refusal.code) from None
+
+
+def unreachable(address: Address, failure: Exception | None, options: ConnectionOptions) -> BrokerUnreachable:
+    """Return the error for an address that did not answer after all attempts."""
+    reason = "" if failure is None else phrase(failure).removesuffix(NAME_SERVER)
+    return BrokerUnreachable(
+        f"no answer from {join_address(*address)} after {options.fetch_retries + 1} attempts: {reason}{NAME_SERVER}"
+    )
+
+
+LOOK_TIMEOUT_MS = 2_000
+"""Longest wait for a name server while a master is lost or silent."""
+
+
+def broker_groups(options: ConnectionOptions) -> ClusterInfo:
+    """The broker groups and their masters, by the first name server that answers and knows a master.
+
+    A server that is no name server is taken to be the one broker itself, under the name "". Raises BrokerUnreachable
+    naming every address that was tried.
+    """
+    failures = []
+    for server in options.name_server:
+        try:
+            reply = ask(server, Command(RequestCode.GET_BROKER_CLUSTER_INFO), options, refusal_is_error=False)
+        except BrokerUnreachable as failure:
+            failures.append(phrase(failure))
+            continue
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return ClusterInfo({"": BrokerData("", "", {MASTER_ID: join_address(*server)})})
+        info = decode_body(check(reply, server).body, ClusterInfo)
+        if any(data.master() for data in info.broker_addr_table.values()):
+            return info
+        failures.append(f"the name server at {join_address(*server)} knows no broker with a master: is one running?")
+    raise BrokerUnreachable("; ".join(failures))
+
+
+class GroupMaster:
+    """The master of one broker group; `group` is empty where a broker is addressed itself."""
+
+    def __init__(self, group: str, address: Address, options: ConnectionOptions) -> None:
+        """`address` is where the master was last."""
+        self.group = group
+        self.address = address
+        """Where the master was dialled last."""
+        self._link = MasterLink(group, join_address(*address), asked="the name server")
+        self._options = options
+        self._quick = replace(options, pull_timeout_ms=min(options.pull_timeout_ms, LOOK_TIMEOUT_MS), fetch_retries=0)
+
+    def lend(self, lent: ExitStack) -> BlockingConnection:
+        """Make one attempt to reach the master; `lent` gives the connection back to the pool.
+
+        Raises what the attempt failed with.
+        """
+
+        def dial(address: str) -> BlockingConnection:
+            self.address = split_address(address)
+            lending = POOL.borrow(
+                self.address,
+                self._options.pull_timeout_ms,
+                signer=self._options.signer,
+                tls=self._options.client_tls,
+                while_silent=self._check_silence,
+            )
+            return lent.enter_context(lending)
+
+        return dial_master(self._link, dial, self._groups)
+
+    def check(self, reply: Command) -> Command:
+        """Return the master's answer if it says yes, else raise BrokerRefused, or BrokerMoved from a former master."""
+        self._note(reply)
+        return check(reply, self.address)
+
+    def failed(self) -> None:
+        """The last attempt failed: the next one dials and asks the name servers in turn."""
+        POOL.forget(self.address)
+        self._link.doubt(join_address(*self.address))
+
+    def ask(self, command: Command, *, refusal_is_error: bool = True) -> Command:
+        """Send one request that may safely be repeated, to whichever broker is the master, and return its answer.
+
+        Raises BrokerUnreachable once the retries are used up, and BrokerRefused for a refusal, unless the caller
+        wants to read the code itself.
+        """
+        (reply,) = repeated(lambda: self._attempt([command]), lambda: self.address, self._options)
+        return check(reply, self.address) if refusal_is_error else reply
+
+    def ask_all(self, commands: Sequence[Command]) -> list[Command]:
+        """The answers, whatever their codes, to repeatable requests that are all under way at once. Raises as `ask`."""
+        return repeated(lambda: self._attempt(commands), lambda: self.address, self._options)
+
+    def _attempt(self, commands: Sequence[Command]) -> list[Command]:
+        try:
+            with ExitStack() as lent:
+                connection = self.lend(lent)
+                sent = [connection.send(command) for command in commands]
+                replies = [connection.receive(one) for one in sent]
+            for reply in replies:
+                self._note(reply)
+        except (OSError, LightMQError):
+            self.failed()
+            raise
+        return replies
+
+    def _note(self, reply: Command) -> None:
+        """Raise BrokerMoved for the answer of a former master; it may name the present one."""
+        moved = not_master(reply)
+        if moved is not None:
+            self._link.refused(moved, join_address(*self.address))
+            check(reply, self.address)
+
+    def _groups(self) -> ClusterInfo:
+        groups = broker_groups(self._quick)
+        alone = groups.broker_addr_table.get("")
+        return groups if alone is None else ClusterInfo({self._link.broker_name: alone})
+
+    def _check_silence(self) -> None:
+        """Raise BrokerMoved while the master is silent and another one took its place.
+
+        A broker that is suspended or cut off does not say so itself.
+        """
+        try:
+            masters = _masters(broker_groups(self._quick))
+        except (BrokerUnreachable, BrokerRefused):
+            return  # no master is known at the moment: it may still be this one
+        if "" not in masters and self.address not in masters.values():
+            raise BrokerMoved(
+                f"the broker at {join_address(*self.address)} is silent and no longer the master of its group"
+            )
+
+
+def find_masters(options: ConnectionOptions) -> dict[str, GroupMaster]:
+    """Broker group → its master, ordered by name; raises BrokerUnreachable."""
+    return masters_at(_masters(broker_groups(options)), options)
+
+
+def masters_at(addresses: Mapping[str, Address], options: ConnectionOptions) -> dict[str, GroupMaster]:
+    """Broker group → its master, from the addresses where they were last."""
+    return {group: GroupMaster(group, address, options) for group, address in addresses.items()}
+
+
+def _masters(groups: ClusterInfo) -> dict[str, Address]:
+    table = groups.broker_addr_table
+    found = {name: table[name].master() for name in sorted(table)}
+    return {name: split_address(address) for name, address in found.items() if address}
+
+
+class Outage:
+    """The present outage of one query, if there is one."""
+
+    def __init__(self, options: ConnectionOptions) -> None:
+        self._wait_ms = options.broker_wait_ms
+        self._pause_ms = options.fetch_retry_interval_ms
+        self._since: float | None = None
+
+    def bear(self, failure: BrokerUnreachable) -> None:
+        """Take in one failure: pause for a moment, or raise it when the outage has lasted too long."""
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+            LOG.warning("waiting up to %d ms for a broker: %s", self._wait_ms, phrase(failure))
+        if (now - self._since) * 1000 >= self._wait_ms:
+            raise BrokerUnreachable(f"{phrase(failure)}, for longer than the option 'brokerWaitMs' = {self._wait_ms}")
+        time.sleep(self._pause_ms / 1000)
+
+    def end(self) -> None:
+        """Everything answers."""
+        if self._since is not None:
+            LOG.warning("the broker is back after %d ms", (time.monotonic() - self._since) * 1000)
+        self._since = None
+
+
+def patiently(work: Callable[[], Answer], options: ConnectionOptions) -> Answer:
+    """Do what may be repeated until a broker has answered, or was away for too long."""
+    outage = Outage(options)
+    while True:
+        try:
+            answer = work()
+        except BrokerUnreachable as failure:
+            outage.bear(failure)
+        else:
+            outage.end()
+            return answer
