@@ -53,7 +53,7 @@ class Work(Protocol):
         """Until it ends. Raises LightMQError."""
 
     async def settle(self, deadline_s: float) -> None:
-        """Bring what is on its way to an end. Raises LightMQError."""
+        """Settle what is in flight. Raises LightMQError."""
 
 
 class Direction:
@@ -86,7 +86,7 @@ class Direction:
         self._task = asyncio.get_running_loop().create_task(self._keep_up())
 
     async def stop(self, deadline_s: float) -> None:
-        """Settle what is on its way and leave the peer."""
+        """Settle what is in flight and leave the peer."""
         if self._task is None:
             return
         if self.up:
@@ -138,7 +138,7 @@ class Direction:
 
     def _ended(self, reason: str) -> None:
         self._ends.value += 1
-        if reason != self.reason:  # said once, not at every attempt
+        if reason != self.reason:  # logged once, not at every attempt
             self._log.warning("peer_lost", connection=self.name, direction=self.direction, reason=reason)
         self.reason = reason
 
@@ -146,7 +146,7 @@ class Direction:
         try:
             await self._work.poll()
         except LightMQError as error:
-            self._log.debug("look_failed", connection=self.name, error=str(error))
+            self._log.debug("poll_failed", connection=self.name, error=str(error))
 
 
 def first_line(file: Path) -> str:
@@ -172,24 +172,24 @@ class BridgeApp:
         )  # fmt: skip
         self._clock = clock
         self._metrics = BridgeMetrics(registry)
-        self._ways: list[Direction] = []
+        self._directions: list[Direction] = []
         self._log = get_logger("bridge")
 
     @property
     def ready(self) -> bool:
-        """Whether every peer is there."""
-        return self._uplink.line.up and all(way.up for way in self._ways)
+        """Whether every direction is up."""
+        return self._uplink.line.up and all(one.up for one in self._directions)
 
     def reason(self) -> str:
         """Which peers are away and why; empty when none is."""
-        if self._ways and not self._uplink.line.up:
+        if self._directions and not self._uplink.line.up:
             return "our broker cannot be reached"
-        return "; ".join(f"{way.name} ({way.direction}): {way.reason}" for way in self._ways if not way.up)
+        return "; ".join(f"{one.name} ({one.direction}): {one.reason}" for one in self._directions if not one.up)
 
     def status(self) -> dict[str, Any]:
-        """The ways and whether they are up."""
-        return {"ways": [{"connection": way.name, "direction": way.direction, "up": way.up, "reason": way.reason}
-                         for way in self._ways]}  # fmt: skip
+        """The directions and whether they are up."""
+        return {"ways": [{"connection": one.name, "direction": one.direction, "up": one.up, "reason": one.reason}
+                         for one in self._directions]}  # fmt: skip
 
     async def start(self) -> None:
         """Begin to connect; waits for nothing, because our broker and the peers may come later."""
@@ -197,25 +197,25 @@ class BridgeApp:
             return
         self._uplink.start()
         for connection in self._config.connections:
-            self._ways += self._make(connection)
-        for way in self._ways:
-            way.start()
+            self._directions += self._make(connection)
+        for one in self._directions:
+            one.start()
         self._log.info("bridge_started", name=self._config.name, connections=len(self._config.connections))
 
     async def stop(self) -> None:
-        """Settle what is on its way, leave the peers and the broker."""
+        """Settle what is in flight, leave the peers and the broker."""
         deadline_s = self._config.stop_deadline_ms / 1000
-        await asyncio.gather(*[way.stop(deadline_s) for way in self._ways])
+        await asyncio.gather(*[one.stop(deadline_s) for one in self._directions])
         await self._uplink.close()
 
     def _make(self, connection: ConnectionConfig) -> list[Direction]:
         name, line = self._config.name, self._uplink.connection
         clock, metrics = self._clock, self._metrics
-        ways = []
+        directions = []
         if any(rule.goes_out for rule in connection.rules):
             sender = Sender(connection, name, line, clock, metrics)
-            ways.append(Direction(OUT, connection, name, sender, clock, metrics))
+            directions.append(Direction(OUT, connection, name, sender, clock, metrics))
         if any(rule.comes_in for rule in connection.rules):
             receiver = PeerReceiver(connection, name, line, clock, metrics)
-            ways.append(Direction(IN, connection, name, receiver, clock, metrics))
-        return ways
+            directions.append(Direction(IN, connection, name, receiver, clock, metrics))
+        return directions

@@ -6,7 +6,7 @@ explains. Secrets are not in it, only the names of the files that hold them.
 Whether two topic filters can match the same topic: what decides if two rules of a bridge can meet.
 
 Invariant: `overlap` is symmetric, and True exactly when some topic name matches both filters (the empty one,
-which nobody can publish to, counted). Pure functions.
+which no client can publish to, counted). Pure functions.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class ConnectionConfig:
     start: str = setting("latest", choices=("latest", "earliest"))
     """Where a new `out` rule begins: with what is published from now on, or with everything the log has."""
     forward_bridged: bool = False
-    """Send on what came by a bridge over 3.1.1, which cannot say where it has been. Only without circles."""
+    """Send on what came by a bridge over 3.1.1, which carries no marks of where it has been. Only without circles."""
     rules: tuple[RuleConfig, ...] = ()
     """What goes over it."""
 
@@ -177,7 +177,7 @@ class ConnectionConfig:
 
     @property
     def is_v5(self) -> bool:
-        """Whether messages can say where they have been."""
+        """Whether messages can carry marks of where they have been."""
         return self.version == "5"
 
 
@@ -240,7 +240,7 @@ def _refuse_doubles(rules: Sequence[RuleConfig]) -> None:
 
 
 def _refuse_circles(connections: Sequence[ConnectionConfig]) -> None:
-    """What goes out to a broker must not come in from it again, unless both ways say where a message has been."""
+    """What goes out to a broker must not come in again, unless both directions mark where a message has been."""
     for sender in connections:
         for receiver in connections:
             same = (sender.host, sender.port) == (receiver.host, receiver.port)

@@ -1,16 +1,16 @@
-"""Messages on their way between our log and the peer, in either direction, until somebody acknowledged them.
+"""Messages in flight between our log and the peer, in either direction, until they are acknowledged.
 
 Outbox: what of the log has been sent to the peer, and up to where the peer has everything. A cursor for each parent
-queue: `position` is the next offset to look at, `low` the lowest that is not settled. A record may go out in several
+queue: `position` is the next offset to read, `low` the lowest that is not settled. A record may go out in several
 copies (to several topics of the peer); it is settled with the last of them. Copies are known by the packet id the MQTT
-library gave them. When the connection ends, everything unsettled is looked at again from `low`. Invariant: `low` never
-passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most `window` copies are on the
-way. The window of `remoting.client.in_flight` does not fit here: nothing is gathered or kept in memory, the peer
+library gave them. When the connection ends, everything unsettled is read again from `low`. Invariant: `low` never
+passes a record of which a copy is not settled, so a commit of `low` loses nothing; at most `window` copies are in
+flight. The window of `remoting.client.in_flight` does not fit here: nothing is gathered or kept in memory, the peer
 acknowledges each copy in any order, and what is lost is read again from the log.
 
 Inbox: messages of the peer between their arrival and our acknowledgement: acknowledged in the order in which they came.
 Invariant: a message is acknowledged to the peer only when everything that came before it was stored (or needs no
-storing) too, as MQTT demands of acknowledgements; nothing is acknowledged on a connection it did not come by: a new
+storing) too, as MQTT demands; nothing is acknowledged on another connection than the one it arrived by: a new
 connection has a new inbox. Loop rule: none, plain data; one owner.
 """
 
@@ -41,7 +41,7 @@ class Cursor:
 
 
 class Outbox:
-    """The cursors of one connection and the copies on their way."""
+    """The cursors of one connection and the copies in flight."""
 
     def __init__(self, window: int) -> None:
         self.cursors: dict[Key, Cursor] = {}
@@ -64,26 +64,26 @@ class Outbox:
         self._limit = min(self._window, receive_maximum)
 
     def track(self, cursor: Cursor, offset: int, copies: int) -> None:
-        """A record of which so many copies are about to be sent; it is the highest looked at so far."""
+        """A record of which so many copies are about to be sent; it is the highest read so far."""
         assert offset >= cursor.position, (offset, cursor.position)
         cursor.unsettled[offset] = copies
         cursor.position = offset + 1
 
     def passed(self, cursor: Cursor, position: int) -> None:
-        """Everything below `position` was looked at."""
+        """Everything below `position` was read."""
         cursor.position = max(cursor.position, position)
 
     def sent(self, packet_id: int, cursor: Cursor, offset: int) -> None:
-        """A copy of a held record is on its way."""
+        """A copy of a tracked record was sent."""
         assert packet_id not in self._flying, packet_id
         self._flying[packet_id] = (cursor, offset)
 
     def place(self, packet_id: int) -> tuple[Cursor, int] | None:
-        """Which record a copy on its way is of."""
+        """The record of a copy in flight."""
         return self._flying.get(packet_id)
 
     def settled(self, packet_id: int) -> bool:
-        """The peer has the copy (or will never take it); False for a packet id nobody waits for."""
+        """The peer has the copy (or will never take it); False for a packet id that is not in flight."""
         flying = self._flying.pop(packet_id, None)
         if flying is None:
             return False
@@ -91,7 +91,7 @@ class Outbox:
         return True
 
     def settle_copy(self, cursor: Cursor, offset: int) -> None:
-        """One copy of a held record needs no waiting any more."""
+        """One copy of a tracked record is no longer waited for."""
         left = cursor.unsettled[offset] - 1
         if left:
             cursor.unsettled[offset] = left
@@ -99,7 +99,7 @@ class Outbox:
             del cursor.unsettled[offset]
 
     def rewind(self) -> None:
-        """The connection is gone: look again at everything that is not settled."""
+        """The connection ended: everything that is not settled is read again."""
         self._flying.clear()
         self._limit = self._window
         for cursor in self.cursors.values():
@@ -123,7 +123,7 @@ class Arrived:
 
 
 class Inbox:
-    """What one connection brought and is not acknowledged."""
+    """Messages that arrived by one connection and are not acknowledged."""
 
     def __init__(self) -> None:
         self._waiting: deque[Arrived] = deque()
@@ -140,7 +140,7 @@ class Inbox:
         return arrived
 
     def done(self, arrived: Arrived) -> list[int]:
-        """It is stored, or never will be and that was said: the packet ids to acknowledge now, in order."""
+        """It is stored, or was dropped: the packet ids to acknowledge now, in order."""
         arrived.done = True
         due = []
         while self._waiting and self._waiting[0].done:

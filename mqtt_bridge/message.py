@@ -12,7 +12,7 @@ connection by which the message came in; it never leaves by that connection agai
 property (and as such a property of the record): one for each installation that sent the message on, in order; an
 installation drops what carries its own name. With 3.1.1 there is no such property: there a message that came by any
 bridge stays, unless the operator vouches for the absence of circles; so does what a bridge brought here over 3.1.1,
-which its client id tells. Invariant: what `why_not_out` lets pass over MQTT 5 carries our name afterwards.
+as its client id shows. Invariant: what `why_not_out` lets pass over MQTT 5 carries our name afterwards.
 
 Pure functions; the time comes from outside.
 """
@@ -217,10 +217,11 @@ class OutgoingCopy(msgspec.Struct):
     def size_bytes(self) -> int:
         """At most this many bytes on the wire."""
         size = len(self.target.topic) + len(self.payload) + PACKET_OVERHEAD_BYTES
-        said = self.properties
-        if said is not None:
-            size += sum(len(text or b"") for text in (said.content_type, said.response_topic, said.correlation_data))
-            size += sum(len(key) + len(value) + PROPERTY_OVERHEAD_BYTES for key, value in said.user)
+        properties = self.properties
+        if properties is not None:
+            texts = (properties.content_type, properties.response_topic, properties.correlation_data)
+            size += sum(len(text or b"") for text in texts)
+            size += sum(len(key) + len(value) + PROPERTY_OVERHEAD_BYTES for key, value in properties.user)
         return size
 
 
@@ -237,14 +238,14 @@ def outgoing(record: RecordView, mapping: OutMapping, place: Place, now_ms: int)
     reason = why_not_out(place, pairs)
     if reason:
         return [], reason
-    said = from_pairs(pairs) or MessageProperties()
-    if said.expiry_s is not None:
-        said.expiry_s -= max(0, now_ms - record.store_ms) // 1000
-        if said.expiry_s <= 0:
+    properties = from_pairs(pairs) or MessageProperties()
+    if properties.expiry_s is not None:
+        properties.expiry_s -= max(0, now_ms - record.store_ms) // 1000
+        if properties.expiry_s <= 0:
             return [], EXPIRED
-    said.user = outgoing_user(place, said.user)
+    properties.user = outgoing_user(place, properties.user)
     payload = bytes(record.body)
-    return [OutgoingCopy(target, payload, said if place.is_v5 else None) for target in targets], ""
+    return [OutgoingCopy(target, payload, properties if place.is_v5 else None) for target in targets], ""
 
 
 def to_image(

@@ -2,14 +2,14 @@
 
 paho 2 ignores the reason code of PUBREC: it answers a refusal with PUBREL and reports the message as published when the
 PUBCOMP comes. Here a refused PUBREC ends the exchange, as [MQTT-4.3.3-4] asks, and `on_publish` receives its code; it
-also receives the code of a PUBREC that says more than success (no matching subscribers).
+also receives the code of a PUBREC that is not plain success (no matching subscribers).
 Invariant: `on_publish` is called once per message, with the code that decided about it. Thread rule: as paho's own;
 the method below runs on the network thread.
 
 The properties of a message in paho-mqtt's form and in ours.
 
-Invariant: user properties keep their order and repeats both ways. Text that is no UTF-8 cannot be said by paho; such a
-pair is left out, which MQTT forbids a sender to send anyway. Pure functions.
+Invariant: user properties keep their order and repeats both ways. Paho cannot express text that is not UTF-8; such a
+pair is left out, which MQTT forbids to send anyway. Pure functions.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def in_words(reason: ReasonCode, properties: Properties | None = None) -> str:
     """A reason code as people read it, with the server's reason string if there is one."""
     name = reason.getName()
     text = f"{name[0].lower()}{name[1:]} ({reason.value:#04x})".replace("qoS", "QoS")
-    said = getattr(properties, "ReasonString", "")
-    return f"{text}: {said}" if said else text
+    detail = getattr(properties, "ReasonString", "")
+    return f"{text}: {detail}" if detail else text
 
 
 def code_in_words(packet_type: int, code: int) -> str:
@@ -108,12 +108,12 @@ def code_in_words(packet_type: int, code: int) -> str:
         return f"unknown code ({code:#04x})"
 
 
-HINTS = {0x83: "usually its disk is full or a limit of the broker is reached; its log says which"}
+HINTS = {0x83: "usually its disk is full or a limit of the broker is reached; see its log"}
 """Codes of DISCONNECT that leave open what happened."""
 
 
 def why_ended(flags: Any, reason: ReasonCode, properties: Properties | None, *, is_v5: bool) -> str:
-    """Why a connection ended that this side did not end, as `on_disconnect` is told."""
+    """Why a connection ended that this side did not end, from the arguments of `on_disconnect`."""
     if flags.is_disconnect_packet_from_server:
         hint = HINTS.get(reason.value, "")
         text = f"the server ended the connection: {in_words(reason, properties)}"
@@ -129,35 +129,35 @@ def why_ended(flags: Any, reason: ReasonCode, properties: Properties | None, *, 
 
 def to_paho(properties: MessageProperties) -> Properties:
     """The properties of a PUBLISH."""
-    said = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+    packed = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     if properties.payload_format is not None:
-        said.PayloadFormatIndicator = properties.payload_format
+        packed.PayloadFormatIndicator = properties.payload_format
     if properties.expiry_s is not None:
-        said.MessageExpiryInterval = properties.expiry_s
+        packed.MessageExpiryInterval = properties.expiry_s
     if properties.content_type is not None:
-        said.ContentType = properties.content_type.decode(errors="replace")
+        packed.ContentType = properties.content_type.decode(errors="replace")
     if properties.response_topic is not None:
-        said.ResponseTopic = properties.response_topic.decode(errors="replace")
+        packed.ResponseTopic = properties.response_topic.decode(errors="replace")
     if properties.correlation_data is not None:
-        said.CorrelationData = properties.correlation_data
+        packed.CorrelationData = properties.correlation_data
     pairs = [(_text(key), _text(value)) for key, value in properties.user]
     texts = [(key, value) for key, value in pairs if key is not None and value is not None]
     if texts:
-        said.UserProperty = texts
-    return said
+        packed.UserProperty = texts
+    return packed
 
 
-def from_paho(said: Properties | None) -> MessageProperties | None:
-    """What a PUBLISH of the peer said; None when nothing."""
-    if said is None or said.isEmpty():  # type: ignore[no-untyped-call]
+def from_paho(packed: Properties | None) -> MessageProperties | None:
+    """The properties of a PUBLISH of the peer; None when it has none."""
+    if packed is None or packed.isEmpty():  # type: ignore[no-untyped-call]
         return None
     return MessageProperties(
-        payload_format=getattr(said, "PayloadFormatIndicator", None),
-        expiry_s=getattr(said, "MessageExpiryInterval", None),
-        content_type=_bytes(getattr(said, "ContentType", None)),
-        response_topic=_bytes(getattr(said, "ResponseTopic", None)),
-        correlation_data=getattr(said, "CorrelationData", None),
-        user=[(key.encode(), value.encode()) for key, value in getattr(said, "UserProperty", [])],
+        payload_format=getattr(packed, "PayloadFormatIndicator", None),
+        expiry_s=getattr(packed, "MessageExpiryInterval", None),
+        content_type=_bytes(getattr(packed, "ContentType", None)),
+        response_topic=_bytes(getattr(packed, "ResponseTopic", None)),
+        correlation_data=getattr(packed, "CorrelationData", None),
+        user=[(key.encode(), value.encode()) for key, value in getattr(packed, "UserProperty", [])],
     )
 
 

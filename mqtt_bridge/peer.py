@@ -1,9 +1,9 @@
 """One connection to the peer, from its CONNECT to its end: paho-mqtt in a thread behind callbacks on our loop.
 
-A connection is made once and thrown away when it ends: nothing of paho's queues survives, so that what is sent again
+A connection is made once and discarded when it ends: nothing in paho's queues survives, so that what is sent again
 is decided in one place (the outbox, or the peer's session) and not in two.
 Invariant: every callback runs on the loop's thread, `ended` exactly once and last. Thread rule: paho's callbacks run on
-its network thread, append to a queue and wake the loop; `Room` is the only thing both threads wait on.
+its network thread, append to a queue and wake the loop; `Room` is the only object that both threads wait on.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RETAIN_IF_NEW = 1
 
 
 class PeerLostError(LightMQError):
-    """The connection cannot be made, or is gone; the text says why."""
+    """The connection cannot be made, or has ended; the text has the reason."""
 
 
 class Room:
@@ -57,13 +57,13 @@ class Room:
             self._used += size_bytes
 
     def give(self, size_bytes: int) -> None:
-        """So much is stored."""
+        """So many bytes are stored."""
         with self._changed:
             self._used -= size_bytes
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nobody waits here any more."""
+        """Let every waiting thread go on."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -71,12 +71,12 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionAccepted:
-    """What the peer's CONNACK said."""
+    """The contents of the peer's CONNACK."""
 
     session_present: bool
     receive_maximum: int
     packet_bytes_max: int
-    """0: no limit was said."""
+    """0: no limit."""
     qos_max: int
     retain: bool
 
@@ -103,7 +103,7 @@ class BridgeClient:
 
     @property
     def up(self) -> bool:
-        """Whether the peer has welcomed us and is not gone."""
+        """Whether the peer accepted the connection and it has not ended."""
         return self._welcome.done() and not self._ended.is_set()
 
     async def connect(self) -> ConnectionAccepted:
@@ -152,8 +152,8 @@ class BridgeClient:
     def publish(self, message: OutgoingCopy) -> int:
         """Send one message; its packet id, which `on_settled` names when the peer has it. Raises PeerLostError."""
         target = message.target
-        said = None if message.properties is None else to_paho(message.properties)
-        info = self._client.publish(target.topic.decode(), message.payload, target.qos, target.retain, said)
+        properties = None if message.properties is None else to_paho(message.properties)
+        info = self._client.publish(target.topic.decode(), message.payload, target.qos, target.retain, properties)
         if info.rc != MQTTErrorCode.MQTT_ERR_SUCCESS:
             raise PeerLostError(f"PUBLISH could not be sent: {info.rc!r}")
         return info.mid
@@ -210,7 +210,7 @@ class BridgeClient:
 
     def _dial(self) -> None:
         """Blocking: TLS files, name look-up, TCP, TLS, CONNECT."""
-        config, said = self._config, None
+        config, properties = self._config, None
         if config.tls:
             self._client.tls_set(
                 ca_certs=None if config.ca_file is None else str(config.ca_file),
@@ -218,11 +218,13 @@ class BridgeClient:
                 keyfile=None if config.key_file is None else str(config.key_file),
             )
         if config.is_v5:
-            said = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
-            said.ReceiveMaximum = config.in_flight_max
-            said.SessionExpiryInterval = config.session_expiry_s if self._persistent else 0
+            properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+            properties.ReceiveMaximum = config.in_flight_max
+            properties.SessionExpiryInterval = config.session_expiry_s if self._persistent else 0
         clean_start = not self._persistent if config.is_v5 else MQTT_CLEAN_START_FIRST_ONLY
-        self._client.connect(config.host, config.port, config.keep_alive_s, clean_start=clean_start, properties=said)
+        self._client.connect(
+            config.host, config.port, config.keep_alive_s, clean_start=clean_start, properties=properties
+        )
 
     def _connected(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:

@@ -81,19 +81,19 @@ class PeerReceiver:
             await asyncio.gather(ended, storing, return_exceptions=True)
 
     async def prepare(self) -> None:
-        """Nothing is needed before the peer is there."""
+        """Nothing is needed before the peer is connected."""
 
     async def poll(self) -> None:
-        """Nothing waits here: the peer keeps it."""
+        """Nothing waits here: the peer keeps the messages."""
 
     def listen(self, peer: BridgeClient) -> None:
-        """A new connection: what the old one brought and was not stored comes again by the peer's session."""
+        """A new connection: what arrived by the old one and was not stored is sent again in the peer's session."""
         self._inbox = Inbox()
         self._window = InFlight(APPENDS)
         peer.on_message = lambda message: self._take(peer, message)
 
     async def settle(self, deadline_s: float) -> None:
-        """Wait until what came is stored and acknowledged: what a stop in order does."""
+        """Wait until what arrived is stored and acknowledged; part of an orderly stop."""
         try:
             async with asyncio.timeout(deadline_s):
                 while len(self._inbox):
@@ -103,7 +103,7 @@ class PeerReceiver:
             self._log.warning("stop_deadline_missed", connection=self._config.name, unacknowledged=len(self._inbox))
 
     async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:
-        """Subscribe; what the session kept comes at once and is stored meanwhile."""
+        """Subscribe; what the session kept arrives at once and is stored meanwhile."""
         self._storing = asyncio.ensure_future(self._store(peer))
         try:
             await self._subscribe(peer, welcome)
@@ -137,10 +137,10 @@ class PeerReceiver:
             self._arrived.set()
 
     def _image(self, message: MQTTMessage) -> bytes | None:
-        """The record image of a message; None, counted and said, when there is none to be stored."""
+        """The record image of a message; None when it is not to be stored, which is counted and logged."""
         topic = message.topic.encode()
-        said = from_paho(getattr(message, "properties", None))
-        reason = why_not_in(self._place, said.user) if said is not None else ""
+        properties = from_paho(getattr(message, "properties", None))
+        reason = why_not_in(self._place, properties.user) if properties is not None else ""
         if reason:
             self._counts.keep_back(reason)
             self._log.debug("message_not_stored", connection=self._config.name, topic=message.topic, reason=reason)
@@ -155,7 +155,7 @@ class PeerReceiver:
             return None
         try:
             now_ms = self._clock.now_ms()
-            return to_image(target, bytes(message.payload), said, self._place, client=self._client, now_ms=now_ms)
+            return to_image(target, bytes(message.payload), properties, self._place, client=self._client, now_ms=now_ms)
         except LocalMisuse as error:
             self._counts.drop("too_large", message.topic, str(error))
             return None

@@ -1,6 +1,6 @@
 """The outbound direction: reads the log, publishes to the peer, and stores how far the peer has acknowledged.
 
-The log is read only while the peer is there; while it is away the log keeps everything and the offset says where to go
+The log is read only while the peer is there; while it is away the log keeps everything and the offset is where to go
 on. A message is settled by the peer's PUBACK or PUBCOMP (QoS 0: when the socket has it). A refusal that may pass ends
 the connection, so that the message is offered again after the pause, at most `refusals_max` times; one that will not
 pass drops the message, counted and logged. The connection begins clean: the peer remembers no packet ids of an earlier
@@ -102,7 +102,7 @@ class LogReader:
         self._begun: set[RuleConfig] = set()
         self._gone: set[Key] = set()
         self.ends: dict[Key, int] = {}
-        """Confirmed end of every queue at the last look."""
+        """Confirmed end of every queue at the last refresh."""
 
     @property
     def lag(self) -> int:
@@ -213,8 +213,8 @@ def _onward(pulled: PulledRange, start: int, end: int) -> tuple[int, str, int]:
     return following, reason, max(0, pulled.first_offset - start) if reason else 0
 
 
-LOOK_WAIT_MS = 5_000
-"""How long one request for news is held by our broker."""
+POLL_WAIT_MS = 5_000
+"""How long our broker may hold one request for new records."""
 LASTING = frozenset({0x87, 0x90, 0x95, 0x99})
 """Not authorized, topic name invalid, packet too large, payload format invalid: it would be refused again."""
 
@@ -248,7 +248,7 @@ class Sender:
         return self._begun
 
     async def prepare(self) -> None:
-        """Find the place in the log, once; the peer is not needed for it. Raises what keeps our broker from it."""
+        """Find the place in the log, once; the peer is not needed for it. Raises LightMQError when our broker fails."""
         if not self._begun:
             await self._reader.begin()
             self._begun = True
@@ -259,7 +259,7 @@ class Sender:
         peer.on_settled = self._answered
 
     async def begin(self, peer: BridgeClient, welcome: ConnectionAccepted) -> None:  # noqa: ARG002  # the receiver needs it
-        """Keep to what the peer can take."""
+        """Keep to the limits of the peer."""
         self._welcome = welcome
         self.outbox.limit(welcome.receive_maximum)
 
@@ -287,7 +287,7 @@ class Sender:
         await self._reader.refresh(0)
 
     async def settle(self, deadline_s: float) -> None:
-        """Send no more, wait for acknowledgements on their way, store the offset: what a stop in order does."""
+        """Send no more, wait for acknowledgements, store the offset; part of an orderly stop."""
         self._stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
@@ -299,7 +299,7 @@ class Sender:
 
     async def _send(self) -> None:
         while not self._stopping:
-            await self._reader.refresh(LOOK_WAIT_MS)
+            await self._reader.refresh(POLL_WAIT_MS)
             for key, cursor in self._reader.pending():
                 await self._send_some(key, cursor)
         await asyncio.Event().wait()  # until this connection is closed
@@ -329,7 +329,7 @@ class Sender:
             self.outbox.sent(self._peer.publish(copy), cursor, offset)
 
     def _fits(self, copy: OutgoingCopy) -> bool:
-        """Whether the peer can take the message, made fit to what it said it can do."""
+        """Whether the peer can take the message, adapted to what its CONNACK allows."""
         assert self._welcome is not None
         welcome, target = self._welcome, copy.target
         reason = "too_large" if 0 < welcome.packet_bytes_max < copy.size_bytes else ""
@@ -351,7 +351,7 @@ class Sender:
         self._log.debug("message_not_sent", connection=self._config.name, topic=record.mqtt_topic, reason=reason)
 
     def _answered(self, packet_id: int, code: int) -> None:
-        """The peer's last word about a message."""
+        """The peer's final answer to a message."""
         place = self.outbox.place(packet_id)
         if place is None:
             return

@@ -72,8 +72,8 @@ class AsyncAdmin:
 
         `for_write`: it is to be written to, so a LightMQ broker that creates topics by use makes it now.
         """
-        wish = {"forWrite": "true"} if for_write else {}
-        return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic, **wish)).body)
+        more = {"forWrite": "true"} if for_write else {}
+        return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic, **more)).body)
 
     async def query(
         self,

@@ -3,7 +3,7 @@
 A batch leaves when it is full (`batch_bytes_max`, `batch_count_max`), when its first message has waited `linger_ms`, or
 at a flush. Each queue has a window (`in_flight.py`) of one request, so its messages are stored in the order they were
 handed over, also when a request is repeated. What waits is bounded by `memory_bytes_max`; beyond it everything that
-gathers leaves, and `send` waits or refuses, as `when_full` says.
+gathers leaves, and `send` waits or refuses, depending on `when_full`.
 
     message ──▶ queue of its key, of its `queue`, or the one gathering now ──▶ batch ──▶ request ──▶ Sent
 
@@ -132,7 +132,7 @@ class ProducerSettings:
     codec: str = "lz4"
     """Compression of batch records: `none`, `lz4` (fast) or `zstd` (small). Ordinary topics are not compressed."""
     message_bytes_max: int = 4 * 1024 * 1024
-    """Longest body; the broker's own limit, said before a whole batch is refused for it."""
+    """Longest body; the broker's own limit, checked before a whole batch is refused for it."""
     attempts_max: int = 5
     """How often a request is sent before its messages fail."""
     repeat_unanswered: bool = True
@@ -358,7 +358,7 @@ class AsyncProducer:
         self._wake()
 
     def _wake(self) -> None:
-        """Let those who wait for room look again, in the order they came."""
+        """Let callers that wait for room check again, in the order they came."""
         waiting, self._waiting = self._waiting, deque()
         for room in waiting:
             if not room.done():
@@ -444,7 +444,7 @@ class AsyncProducer:
         return _Topic(count, takes_batches)
 
     async def _described(self, admin: AsyncAdmin, topic: str) -> dict[str, Any]:
-        """What the broker says of a topic; asked again like a request that stores, but this one stores nothing."""
+        """The broker's description of a topic; repeated like a request that stores, although it stores nothing."""
         attempt = 1
         while True:
             try:

@@ -1,7 +1,7 @@
 """The remoting client without asyncio: one socket, one thread, for Spark's workers and for scripts.
 
 `request` does one thing after the other; `send` and `receive` apart keep several requests on the way (pipelining):
-answers that come before the one asked for are kept until somebody asks for them.
+answers that come before the one asked for are kept until they are asked for.
 asyncio is not imported and ssl only for TLS, because Spark starts a process for every plan of a stream.
 Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; failed
 it stays failed. Thread rule: one thread at a time.
@@ -50,11 +50,11 @@ RECEIVE_BYTES = 1024 * 1024
 """How much is read from the socket at once."""
 
 PUSHES_MAX = 1_000
-"""Pushes kept until somebody takes them; the oldest is dropped first and counted."""
+"""Pushes kept until they are taken; the oldest is dropped first and counted."""
 
 
 class BlockingConnection:
-    """A connection to a server; made by its constructor, which raises `Unreachable` when there is no way there."""
+    """A connection to a server; made by its constructor, which raises `Unreachable` when it cannot connect."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class BlockingConnection:
 
     @property
     def stale(self) -> bool:
-        """True when the server has hung up, or has said something nobody asked for, since the last answer came."""
+        """True when the server has closed the connection, or sent something unasked, since the last answer."""
         if self._failed is not None:
             return True
         poll = select.poll()
@@ -261,7 +261,7 @@ class BlockingConnection:
 
 
 def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> socket.socket:
-    """The socket with TLS on it; TlsFailed, or an OSError that says that there was no way."""
+    """The socket with TLS on it; TlsFailed, or an OSError when the server could not be reached."""
     try:
         with handshake_with(host, port):
             return tls.context().wrap_socket(plain, server_hostname=tls.name_for(host))

@@ -104,7 +104,7 @@ class SocketConnection:
         self._push_callbacks.append(callback)
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` once when it is gone; next turn if it already is."""
+        """Call `callback(reason)` once when it has ended; in the next turn if it already has."""
         self.link.on_close(callback)
 
     def abort(self, reason: str) -> None:
@@ -123,11 +123,11 @@ class SocketConnection:
             self._signer = self._unbound.bound(answer) or self._unbound
 
     def link_made(self, own_address: tuple[str, int] | None) -> None:  # noqa: ARG002 - a server wants to know it
-        """Keep the name that was asked for: it says more than the socket's numbers."""
+        """Keep the name that was asked for: it is clearer than the socket's numbers."""
         self.link.address = self.address
 
     def command_received(self, command: Command) -> None:
-        """An answer goes to its request, anything else to those who listen."""
+        """An answer goes to its request, anything else to the push callbacks."""
         if command.is_response:
             self._calls.answer(command)
             return
@@ -163,7 +163,7 @@ async def connect(
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     tls: ClientTls | None = None,
 ) -> SocketConnection:
-    """Connect to a server; `Unreachable` names host and port and says what to do, TlsFailed why it is not trusted."""
+    """Connect to a server; `Unreachable` names host, port and remedy, TlsFailed why the server is not trusted."""
     loop = asyncio.get_running_loop()
     settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -242,7 +242,7 @@ def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Dial:
         return dial
     signer = read_signer(path) if path is not None else None
     if tls is not None:
-        tls.context()  # what is wrong with the files is told at the start
+        tls.context()  # files that cannot be used are reported at the start
 
     async def dial_signed(address: str) -> Connection:
         host, port = split_address(address)

@@ -43,7 +43,7 @@ READ_BYTES_MAX = 1024 * 1024
 """Bytes of records asked for in one read; one larger record comes all the same."""
 
 NO_HOST: Host = ("0.0.0.0", 0)  # noqa: S104 - no address is bound
-"""Host of messages that were read as records, which do not say it."""
+"""Host of messages that were read as records, which do not hold it."""
 
 SUSPEND = 2
 SUBSCRIPTION_INCLUDED = 4
@@ -61,7 +61,7 @@ _ANSWERS = frozenset(
 
 @dataclass(slots=True)
 class PullResult:
-    """What one pull found: `moved` says that the offset asked for does not exist (any more)."""
+    """What one pull found: `moved`: the offset asked for does not exist (any more)."""
 
     next_offset: int
     min_offset: int

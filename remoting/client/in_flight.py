@@ -4,7 +4,7 @@
             full, or press       ▲                │
                                  └── repeat, lost ┘
 
-Sans-IO: whoever sends drives it. It asks with `take` what to send now, until that is None, and reports how each frame
+Sans-IO: the sender drives it. It asks with `take` what to send now, until that is None, and reports how each frame
 ended. A connection that breaks ends no frame: `lost` puts everything unanswered back, and it is taken again first.
 Invariant: frames are taken in the order in which their items were added, and again in that order after `lost`; no frame
 is taken while an older one waits to be repeated. With one frame in flight the receiver therefore sees the items in
@@ -36,7 +36,7 @@ class WindowLimits:
     frames_in_flight_max: int = 1
     """Frames without an answer; 1 keeps the order of items also where a frame is repeated alone."""
     attempts_max: int = 5
-    """How often a frame is sent before `may_repeat` says no."""
+    """How often a frame is sent before `may_repeat` is false."""
 
     def __post_init__(self) -> None:
         if min(self.frame_items_max, self.frame_bytes_max, self.frames_in_flight_max, self.attempts_max) < 1:
@@ -71,7 +71,7 @@ class InFlight(Generic[Item]):
 
     @property
     def is_gathering(self) -> bool:
-        """Whether items wait for others, with nobody having asked for them to leave."""
+        """Whether items wait for others and `press` has not been called for them."""
         return bool(self._gathering.items) and not self._is_due
 
     @property
@@ -133,7 +133,7 @@ class InFlight(Generic[Item]):
         self._end(frame)
 
     def refused(self, frame: FlightFrame[Item]) -> None:
-        """The frame will not be sent again; what its items are told is the caller's."""
+        """The frame will not be sent again; what becomes of its items is for the caller to decide."""
         self._end(frame)
 
     def may_repeat(self, frame: FlightFrame[Item]) -> bool:

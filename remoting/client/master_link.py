@@ -1,15 +1,15 @@
-"""How a client finds the master of a broker group, and stays with it: what to dial next, whom to ask, when to give up.
+"""How a client finds the master of a broker group and follows it: what to dial next, when to ask, when to give up.
 
-    begin ──▶ DialMaster(who is known) ──unreachable──▶ AskControllers ──▶ DialMaster(who they name)
-                                                         │ nobody ──▶ DialMaster(named meanwhile), or None: failed
-    told, refused, heard  change who is known, at any time
+    begin ──▶ DialMaster(known address) ──unreachable──▶ AskControllers ──▶ DialMaster(address they name)
+                                                          │ none ──▶ DialMaster(named meanwhile), or None: failed
+    named, refused, pushed  change the known address, at any time
 
-Sans-IO: a shell carries the steps out with its own sockets, loop or threads, and reports what came of them: `reached`,
-`failed`, `found`. Who was named last under the highest epoch is dialled first. Who says that it is not the master is
-dialled in turn with asking the controllers: it may still be on the way to being it. Without a name the first group that
-has a master is taken, and kept: sessions and offsets live in one group. TLS, keys and time limits are the shell's, the
-same for each address.
-Invariant: what is told under an older epoch than what is known changes nothing; an attempt has three steps at
+Sans-IO: a shell carries the steps out with its own sockets, loop or threads, and reports their results: `reached`,
+`failed`, `found`. The broker named last under the highest epoch is dialled first. One that answers that it is not the
+master is dialled in turn with asking the controllers: it may be about to become it. Without a name the first group that
+has a master is taken and kept: sessions and offsets live in one group. TLS, keys and time limits belong to the shell
+and are the same for each address.
+Invariant: a name with an older epoch than the known one changes nothing; an attempt has three steps at
 most. Thread rule: plain values, one owner.
 """
 
@@ -25,7 +25,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.transport.failures import ConnectionLost, NotMaster
 
 ASK_EVERY = 2
-"""Who says that it is not the master is dialled again as often as the controllers are asked."""
+"""A broker that denies being the master is dialled again as often as the controllers are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +41,30 @@ class AskControllers:
 
 
 class MasterLink:
-    """Who is the master of one broker group, as far as is known, and the next step towards it."""
+    """The master of one broker group, as far as it is known, and the next step towards it."""
 
     def __init__(self, broker_name: str = "", address: str = "", *, asked: str = "the controllers") -> None:
-        """`address` is the master as known from elsewhere; `asked` names in texts who is asked."""
+        """`address` is the master as known from elsewhere; `asked` names the controllers in error texts."""
         self.broker_name = broker_name
         """The group; empty until the first master of any was found."""
         self.address = address
-        """The master as last told or found; empty when nobody knows."""
+        """The master as last named or found; empty when it is unknown."""
         self.epoch = 0
         self.failure: LightMQError | None = None
         """Why the last attempt came to nothing."""
         self._asked = asked
         self._denials = 0
-        """How often who we hold for the master said that it is not."""
+        """How often the broker taken for the master denied that."""
         self._next: DialMaster | AskControllers | None = None
         self._may_ask = False
         """Whether this attempt has not asked yet."""
         self._found = ""
         """Whom the controllers named in this attempt."""
 
-    # -- what others say ----------------------------------------------------------------------------------------------
+    # -- what others report --------------------------------------------------------------------------------------------
 
-    def told(self, address: str, epoch: int) -> bool:
-        """Somebody says who is the master since which epoch (empty: nobody); whether another one is named."""
+    def named(self, address: str, epoch: int) -> bool:
+        """A server names the master and its epoch (empty: there is none); return whether it is another one."""
         if epoch < self.epoch:
             return False
         self.epoch = epoch
@@ -74,9 +74,9 @@ class MasterLink:
         return bool(address)
 
     def refused(self, answer: NotMaster, by: str) -> bool:
-        """A broker said that it is not the master; whether it named another one."""
+        """A broker answered that it is not the master; return whether it named another one."""
         if answer.address and answer.address != by:
-            return self.told(answer.address, answer.epoch)
+            return self.named(answer.address, answer.epoch)
         self.doubt(by)
         return False
 
@@ -85,18 +85,18 @@ class MasterLink:
         if self.address == by:
             self._denials += 1
 
-    def heard(self, routes: PushedRoutes) -> bool:
-        """A controller tells of groups that changed; whether it pays to dial now."""
+    def pushed(self, routes: PushedRoutes) -> bool:
+        """A controller pushes groups that changed; return whether it is worth dialling now."""
         group = routes.groups.get(self.broker_name)
         if group is not None:
-            return self.told(group.brokers.get(MASTER_ID, ""), group.epoch)
+            return self.named(group.brokers.get(MASTER_ID, ""), group.epoch)
         is_lost = not self.broker_name and not self.address
         return is_lost and any(MASTER_ID in one.brokers for one in routes.groups.values())
 
     # -- an attempt ---------------------------------------------------------------------------------------------------
 
     def begin(self, *, is_pushed: bool = False) -> bool:
-        """Begin an attempt to connect; whether controllers that push ought to be asked for news meanwhile."""
+        """Begin an attempt to connect; return whether controllers that push should be asked for routes meanwhile."""
         asks = self._denials % ASK_EVERY != 0
         self.failure = None
         self._may_ask, self._found = True, ""
@@ -132,7 +132,7 @@ class MasterLink:
                 self.address = ""
             self._next = AskControllers()
         elif isinstance(step, AskControllers) and self.address:
-            # Somebody named one meanwhile, or it has said that it is not the master: it may be by now.
+            # One was named meanwhile, or it denied being the master: it may be by now.
             self._denials = 0
             self._next = DialMaster(self.address)
         self._may_ask = self._may_ask and not isinstance(step, AskControllers)
@@ -195,5 +195,5 @@ class Backoff:
         self._next_ms, self._failing_since_ms = self._first_ms, None
 
     def lost(self) -> float:
-        """A connection ended: the pause before the next; who accepts and closes at once is not dialled endlessly."""
+        """A connection ended: the pause before the next; a server that closes at once is not dialled in a loop."""
         return self._first_ms * self._spread()

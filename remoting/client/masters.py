@@ -1,7 +1,7 @@
 """The master of a broker group: named by brokers and controllers, else asked of the controllers.
 
     NOT_MASTER ──┐
-    push ────────┼──▶ told(address, epoch) ──▶ connections to it are dropped and dial the new master
+    push ────────┼──▶ named(address, epoch) ──▶ connections to it are dropped and dial the new master
     question ────┘
 
 The decisions are those of `master_link.py`; here they are carried out on a loop. While controllers push, what they push
@@ -43,14 +43,14 @@ SUBSCRIBE_TIMEOUT_MS = 3_000
 ASK_EVERY_S = 5.0
 """How often a controller that pushes is asked all the same; one that does not answer is dialled again."""
 
-Heard = Callable[[PushedRoutes], None]
+RoutesCallback = Callable[[PushedRoutes], None]
 
 
 class RouteWatch:
     """Subscribed to the routes of every controller that can be reached."""
 
-    def __init__(self, controllers: Sequence[str], heard: Heard, *, dial: Dial) -> None:
-        self._heard = heard
+    def __init__(self, controllers: Sequence[str], received: RoutesCallback, *, dial: Dial) -> None:
+        self._received = received
         self._lines = {
             address: ReconnectingConnection(
                 partial(dial, address), address, pause_first_ms=PAUSE_MS, pause_ms_max=PAUSE_MS
@@ -112,7 +112,7 @@ class RouteWatch:
     async def _subscribe(self, address: str, line: ReconnectingConnection) -> None:
         command = Command(RequestCode.SUBSCRIBE_ROUTES, body=encode_body(RouteSubscription()))
         answer = checked(await line.request(command, SUBSCRIBE_TIMEOUT_MS))
-        self._heard(decode_body(answer.body, PushedRoutes))
+        self._received(decode_body(answer.body, PushedRoutes))
         self.subscribed.add(address)
 
     def _lost(self, address: str, _reason: str) -> None:
@@ -123,7 +123,7 @@ class RouteWatch:
         if command.code != RequestCode.ROUTES_CHANGED:
             return
         with contextlib.suppress(LightMQError):
-            self._heard(decode_body(command.body, PushedRoutes))
+            self._received(decode_body(command.body, PushedRoutes))
             return
         LOG.warning("%s pushed routes that cannot be read", address)
 
@@ -136,7 +136,8 @@ Moved = Callable[[str], None]
 
 
 class _Controllers:
-    """Whoever of them answers is asked; it is asked first the next time. One question is under way at a time."""
+    """The controllers, asked one after the other; the one that answers is asked first the next time. One request at a
+    time."""
 
     def __init__(self, addresses: Sequence[str], dial: Dial) -> None:
         if not addresses:
@@ -180,7 +181,7 @@ class Masters:
     def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
         self._controllers = _Controllers(controllers, dial)
-        self._watch = RouteWatch(controllers, self._heard, dial=dial)
+        self._watch = RouteWatch(controllers, self._routes_received, dial=dial)
         self._dial = dial
         self._moved: list[Moved] = []
         self._checking: asyncio.Task[None] | None = None
@@ -192,7 +193,7 @@ class Masters:
 
     @property
     def address(self) -> str:
-        """The master as last told or found; empty when nobody knows."""
+        """The master as last named or found; empty when it is unknown."""
         return self._link.address
 
     @property
@@ -201,7 +202,7 @@ class Masters:
         return self._link.epoch
 
     def start(self) -> None:
-        """Begin to hear from the controllers."""
+        """Begin to receive routes from the controllers."""
         self._watch.start()
 
     async def stop(self) -> None:
@@ -213,21 +214,21 @@ class Masters:
         await self._controllers.close()
 
     def on_moved(self, callback: Moved) -> None:
-        """Call `callback(address)` when somebody else has become the master."""
+        """Call `callback(address)` when another broker has become the master."""
         self._moved.append(callback)
 
-    def told(self, address: str, epoch: int) -> None:
-        """Somebody says who is the master since which epoch; an empty address says that it is no longer who it was."""
-        if self._link.told(address, epoch):
+    def named(self, address: str, epoch: int) -> None:
+        """A server names the master and its epoch; an empty address: the known one is no longer the master."""
+        if self._link.named(address, epoch):
             self._announce()
 
     def refused(self, answer: NotMaster, by: str) -> None:
-        """A broker said that it is not the master; it may know who is."""
+        """A broker answered that it is not the master; it may name the one that is."""
         if self._link.refused(answer, by):
             self._announce()
 
-    def _heard(self, routes: PushedRoutes) -> None:
-        if self._link.heard(routes):
+    def _routes_received(self, routes: PushedRoutes) -> None:
+        if self._link.pushed(routes):
             self._announce()
 
     def _announce(self) -> None:
@@ -241,9 +242,9 @@ class Masters:
         return self.broker_name or "the group"
 
     def check(self) -> None:
-        """Ask the controllers in the background whether the master is still who it was.
+        """Ask the controllers in the background whether the master is still the same.
 
-        Those that push are asked for routes with epochs: one that is cut off from the others knows old ones only.
+        Those that push are asked for routes with epochs: one that is cut off from the others knows only old ones.
         """
         if self._watch.subscribed:
             self._watch.ask()
@@ -252,7 +253,7 @@ class Masters:
 
     async def _check(self) -> None:
         try:
-            self.told(self._link.choose(await self._controllers.cluster()), self.epoch)
+            self.named(self._link.choose(await self._controllers.cluster()), self.epoch)
         except LightMQError as error:
             LOG.info("the master of %s is unknown: %s", self._group, error)
 

@@ -1,4 +1,4 @@
-"""A `Connection` that dials again when it is lost, and tells when it is up and when it is down.
+"""A `Connection` that dials again when it is lost, and reports when it is up and when it is down.
 
 Nothing is repeated on its own: a request that was under way when the connection went down fails with `ConnectionLost`,
 because only its caller knows whether it may be carried out twice. A request made while it is down waits for it to come
@@ -105,7 +105,7 @@ class ReconnectingConnection:
         self._push_callbacks.append(callback)
 
     async def wait_up(self, timeout_ms: int) -> Connection:
-        """Wait until it is up; `ConnectionLost` says why it is not."""
+        """Wait until it is up; `ConnectionLost` has the reason when it does not come up."""
         self._check_open()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -171,7 +171,7 @@ class ReconnectingConnection:
         if self._current is not None:
             await self._current.close()
         self._reason = CLOSED
-        self._up.set()  # whoever waits finds it closed
+        self._up.set()  # callers that wait find it closed
         self._ending.finish()
 
     def _check_open(self) -> None:
@@ -198,7 +198,7 @@ class ReconnectingConnection:
         try:
             return await self._dialling
         except (LightMQError, OSError, TimeoutError) as error:
-            if str(error) != self._reason:  # say it once, not at every attempt
+            if str(error) != self._reason:  # logged once, not at every attempt
                 LOG.warning("%s", error)
             self._reason = str(error)
         except asyncio.CancelledError:
@@ -211,7 +211,7 @@ class ReconnectingConnection:
         return None
 
     async def _pause(self, pause_ms: float) -> None:
-        """Wait before the next attempt, unless somebody wants it now."""
+        """Wait before the next attempt, unless `drop` asks for it at once."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._wanted.wait()

@@ -1,6 +1,6 @@
-"""TLS towards a server: whom this side trusts, what it shows, and the name it expects in the server's certificate.
+"""TLS towards a server: trusted authorities, the certificate shown, and the name expected in the server's certificate.
 
-Invariant: the server's certificate and name are checked unless `verify` is false in so many words. Comparable and
+Invariant: the server's certificate and name are checked unless `verify` is explicitly false. Comparable and
 picklable, so that it can be a key of a pool and travel to Spark's tasks; contexts are made where they are used, once
 per process. ssl is imported where it is used, because processes without TLS start faster without it. Thread rule: plain
 values; making a context reads the files.
@@ -25,7 +25,7 @@ CONTEXTS_MAX = 64
 
 
 class DialSettings(Protocol):
-    """What a configuration says of it."""
+    """The part of a configuration about TLS."""
 
     @property
     def enabled(self) -> bool:
@@ -69,7 +69,7 @@ class ClientTls:
     server_name: str = ""
     """Name in the server's certificate; empty: the host that is connected to."""
     verify: bool = True
-    """False skips certificate verification: the connection is encrypted, but the peer may be anybody."""
+    """False skips certificate verification: the connection is encrypted, but the peer may be an impostor."""
 
     @classmethod
     def of(cls, settings: DialSettings) -> ClientTls | None:
@@ -109,7 +109,7 @@ def is_verdict(error: OSError) -> bool:
 
 
 def _stamp(path: Path | None) -> int:
-    """Changes when the file does; a missing one is told of when it is read."""
+    """Changes when the file does; a missing one is reported when it is read."""
     try:
         return path.stat().st_mtime_ns if path is not None else 0
     except OSError:

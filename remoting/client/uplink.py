@@ -38,7 +38,7 @@ from remoting.transport.signature import Signer
 
 
 class MasterConnection:
-    """Requests to the master, over a line that `masters` dials."""
+    """Requests to the master, over a line that dials through `masters`."""
 
     def __init__(self, line: ReconnectingConnection, masters: Masters) -> None:
         self.address = line.address
@@ -80,7 +80,7 @@ class MasterConnection:
         try:
             return await connection.request(command, timeout_ms)
         except RequestTimeout:
-            self._masters.check()  # a broker that stands still says nothing of the one that took its place
+            self._masters.check()  # a suspended broker does not report the one that took its place
             raise
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
@@ -118,7 +118,7 @@ class MasterConnection:
         await self._line.close()
 
     def leave(self, by: str, refusal: NotMaster) -> None:
-        """The broker at `by` is not the master: dial who is, after a pause while nobody knows."""
+        """The broker at `by` is not the master: dial the one that is, after a pause while it is unknown."""
         is_there = self._line.connected_to == by
         self._masters.refused(refusal, by)
         if not is_there:
@@ -129,18 +129,18 @@ class MasterConnection:
             self._line.abort(str(refusal))
 
     def _moved(self, address: str) -> None:
-        """The master is at this address now: leave any other. Without an address: there may be one now."""
+        """The master is at this address now: leave any other. Without an address: there may be a master now."""
         if not self._line.up or (address and self._line.connected_to != address):
             self._line.drop(f"the master is {address} now")
 
 
 def _copy(command: Command) -> Command:
-    """A command is given away with each attempt."""
+    """Each attempt takes a command of its own."""
     return Command(command.code, flag=command.flag, fields=dict(command.fields), body=command.body)
 
 
 MASTER_PAUSE_FIRST_MS = 10
-"""First pause: who has just been elected is told of it at the same moment as we are, and takes its role at once."""
+"""First pause: a broker that has just been elected learns it at the same moment as its clients."""
 
 MASTER_PAUSE_MS_MAX = 500
 """Longest pause between two attempts: a group without a master has one within seconds."""
@@ -158,7 +158,7 @@ class Uplink:
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
     ) -> None:
-        """`dial` makes a connection to the broker `name`; with `masters` these say whom to dial, sooner than asked."""
+        """`dial` makes a connection to the broker `name`; with `masters` these choose the address."""
         self._masters = masters
         self._master: MasterConnection | None = None
         if masters is None:
@@ -290,7 +290,7 @@ class BackgroundConnection:
         return not self._thread.is_alive()
 
     def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine on the loop and wait for its result; who is interrupted while waiting cancels it."""
+        """Run a coroutine on the loop and wait for its result; an interrupted wait cancels it."""
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()

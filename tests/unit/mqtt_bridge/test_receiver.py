@@ -75,7 +75,7 @@ async def test_a_stop_waits_for_what_is_being_stored(tmp_path: Path, in_time: bo
     """And not for ever: what is not stored by then stays with the peer."""
     async with ScriptedPeer(version=4) as scripted, bridged(tmp_path / "here", scripted) as app:
         assert app._bridge is not None
-        way = app._bridge._ways[0]
+        way = app._bridge._directions[0]
         real, asked, release = app._bridge._uplink.line.request, asyncio.Event(), asyncio.Event()
 
         async def request(command: Command, timeout_ms: int = 30_000) -> Command:

@@ -118,7 +118,7 @@ async def test_what_is_not_sent_is_counted_with_its_reason(tmp_path: Path) -> No
         await until(lambda: reading(app, "rocketmq_bridge_kept_back_total{peer,out,came_by_a_bridge}") == 1)
         await until(lambda: reading(app, "rocketmq_bridge_dropped_total{peer,out,bad_topic}") == 1)
         assert app._bridge is not None
-        reader = app._bridge._ways[0]._work._reader  # type: ignore[attr-defined]
+        reader = app._bridge._directions[0]._work._reader  # type: ignore[attr-defined]
         real = reader.read
 
         async def with_a_gap(key: Any, cursor: Any) -> Any:
@@ -136,7 +136,7 @@ async def test_what_expired_while_the_peer_was_away_is_dropped(tmp_path: Path) -
     """Its publisher said after how many seconds nobody needs it."""
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (app, _speaker):
         assert app._bridge is not None
-        sender = app._bridge._ways[0]._work
+        sender = app._bridge._directions[0]._work
         now = sender._clock.now_ms  # type: ignore[attr-defined]
         later = type("Later", (), {"now_ms": lambda _self: now() + 10_000})()
         sender._clock = later  # type: ignore[attr-defined]

@@ -123,7 +123,7 @@ async def test_a_broker_that_is_not_the_master_is_left_for_who_is() -> None:
     server = Server()
     for masters in (None, Masters(["c:1"], "g", dial=lambda _address: server.dial())):
         if masters is not None:
-            masters.told("in-process", 1)
+            masters.named("in-process", 1)
         link = Link(Uplink(server.dial, masters=masters, **QUICK))
         await link.start()
         await link.wait_up()
@@ -131,12 +131,12 @@ async def test_a_broker_that_is_not_the_master_is_left_for_who_is() -> None:
         link.on_up(lambda ups=ups: ups.put_nowait(None))  # type: ignore[misc]
         dialled = len(server.connections)
         if masters is not None:
-            masters.told("elsewhere", 2)
+            masters.named("elsewhere", 2)
             await ups.get()
         with pytest.raises(LinkDownError, match="a replica"):
             await link.request(1, b"replica")
         if masters is not None:
-            masters.told("in-process", 3)
+            masters.named("in-process", 3)
         await ups.get()
         link.drop("for the test")
         await ups.get()

@@ -46,7 +46,7 @@ def test_who_is_known_is_dialled_else_the_controllers_are_asked() -> None:
 def test_who_was_named_while_the_controllers_were_asked_is_dialled() -> None:
     link = MasterLink("g")
     link.begin()
-    assert link.told("b:1", 3)
+    assert link.named("b:1", 3)
     link.failed(ConnectionLost("no controller answers"))
     assert link.next() == DialMaster("b:1")
     link.failed(ConnectionLost("gone"))
@@ -75,14 +75,14 @@ def test_who_denies_is_dialled_in_turn_with_asking() -> None:
 
 def test_what_controllers_push() -> None:
     link = MasterLink()
-    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {1: "x:1"}, 1)}))
-    assert link.heard(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)})), "some group has a master: ask now"
+    assert not link.pushed(PushedRoutes({"g": PushedGroup("C", {1: "x:1"}, 1)}))
+    assert link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)})), "some group has a master: ask now"
     assert link.choose(cluster(f="", g="a:1")) == "a:1"
     assert link.broker_name == "g"
-    assert link.heard(PushedRoutes({"g": PushedGroup("C", {0: "b:1"}, 2)}))
-    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)}))
+    assert link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "b:1"}, 2)}))
+    assert not link.pushed(PushedRoutes({"g": PushedGroup("C", {0: "a:1"}, 1)}))
     assert (link.address, link.epoch) == ("b:1", 2)
-    assert not link.heard(PushedRoutes({"g": PushedGroup("C", {}, 3)}))
+    assert not link.pushed(PushedRoutes({"g": PushedGroup("C", {}, 3)}))
     assert link.address == ""
 
 
@@ -200,7 +200,7 @@ def attempt(link: MasterLink, world: World) -> str:
     link.begin()
     while (step := link.next()) is not None:
         for said in world.carry_out(step):
-            link.told(*said)
+            link.named(*said)
         try:
             if isinstance(step, DialMaster):
                 world.dial(step.address)
@@ -235,7 +235,7 @@ def test_the_machine_decides_as_the_naive_model_does(steps: list) -> None:
     link, naive = MasterLink(), Naive()
     for step, argument in steps:
         if step == "told":
-            link.told(*argument)
+            link.named(*argument)
             naive.told(*argument)
         elif step == "denied":
             link.refused(denial(), argument)

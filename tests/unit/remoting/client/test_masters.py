@@ -96,7 +96,7 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
 
     async def find():
         """With nobody there to be dialled, the controllers are asked."""
-        masters.told("", 1)
+        masters.named("", 1)
         assert (await masters.dial()).address == "a1:1"
 
     await find()
@@ -109,7 +109,7 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
     assert len(dialled("c1:1")) == 1, "one question is under way at a time"
     cluster.dead.add("c1:1")
     await dialled("c1:1")[0].close()
-    masters.told("", 1)
+    masters.named("", 1)
     with pytest.raises(ConnectionLost, match=r"no controller answers: cannot reach c1:1.*c2:1"):
         await masters.dial()
     await masters.stop()
@@ -126,11 +126,11 @@ async def test_who_was_told_is_dialled_first_and_asked_for_when_away():
     masters = Masters(["c:1"], "a", dial=cluster.dial)
     moved = []
     masters.on_moved(moved.append)
-    masters.told("a2:1", 5)
+    masters.named("a2:1", 5)
     assert (await masters.dial()).address == "a2:1"
     assert cluster.asked == 0
-    masters.told("a3:1", 4)
-    masters.told("a2:1", 6)
+    masters.named("a3:1", 4)
+    masters.named("a2:1", 6)
     assert moved == ["a2:1"]
     cluster.dead.add("a2:1")
     assert (await masters.dial()).address == "a1:1"
@@ -140,7 +140,7 @@ async def test_a_refusal_names_the_master_or_at_least_who_is_not():
     """One that names itself, or nobody, is not dialled again by hearsay."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
-    masters.told("a2:1", 1)
+    masters.named("a2:1", 1)
     masters.refused(refusal("a3:1", "2"), by="a2:1")
     assert (masters.address, masters.epoch) == ("a3:1", 2)
     masters.refused(refusal(), by="a2:1")
@@ -153,7 +153,7 @@ async def test_who_was_named_may_still_be_on_the_way() -> None:
     """It is dialled again in turn with the controllers, also while those know of no master."""
     cluster = Cluster(a="")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
-    masters.told("a2:1", 3)
+    masters.named("a2:1", 3)
     for asked in (0, 1, 2, 3):
         assert (await masters.dial()).address == "a2:1"
         assert cluster.asked == asked
@@ -199,7 +199,7 @@ async def test_a_check_finds_who_took_over():
     """In the background, once for all who ask; a controller that is away changes nothing."""
     cluster = Cluster(a="a2:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
-    masters.told("a1:1", 3)
+    masters.named("a1:1", 3)
     moved = asyncio.Queue()
     masters.on_moved(moved.put_nowait)
     masters.check()

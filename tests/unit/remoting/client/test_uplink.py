@@ -69,7 +69,7 @@ async def test_the_master_of_a_group_is_followed():
     uplink = Uplink(lambda: dial("nobody"), masters=masters, pause_first_ms=1)
     assert isinstance(uplink.connection, MasterConnection)
     assert not uplink.connection.writable
-    masters.told("a:1", 1)
+    masters.named("a:1", 1)
     uplink.line.start()
     assert (await uplink.line.wait_up(5_000)).address == "a:1"
     assert uplink.connection.writable
@@ -77,10 +77,10 @@ async def test_the_master_of_a_group_is_followed():
     uplink.connection.on_push(pushes.append)
     moved = asyncio.Queue()
     uplink.line.on_up(moved.put_nowait, at_once=False)
-    masters.told("b:1", 2)
+    masters.named("b:1", 2)
     assert (await moved.get()).address == "b:1"
     uplink.leave("b:1", REFUSAL)
-    masters.told("a:1", 3)
+    masters.named("a:1", 3)
     assert (await moved.get()).address == "a:1"
     uplink.connection.oneway(Command(1))
     closed = asyncio.Queue()
