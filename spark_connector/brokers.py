@@ -129,7 +129,7 @@ POOL = Pool()
 
 
 def repeated(once: Callable[[], Answer], address: Callable[[], Address], options: ConnectionOptions) -> Answer:
-    """Do `once` until it succeeds, with the pauses and as often as the options say.
+    """Do `once` until it succeeds, with the pauses and as often as the options allow.
 
     Raises BrokerUnreachable naming the address once the retries are used up; a refusal is not repeated.
     """
@@ -170,7 +170,7 @@ def ask(address: Address, command: Command, options: ConnectionOptions, *, refus
 
 
 def check(reply: Command, address: Address) -> Command:
-    """Return the answer if it says yes, else raise BrokerRefused with the broker's own words.
+    """Return a successful answer, else raise BrokerRefused with the broker's own words.
 
     Raises BrokerMoved when the broker is not the master of its group any more.
     """
@@ -249,7 +249,7 @@ class GroupMaster:
         return dial_master(self._link, dial, self._groups)
 
     def check(self, reply: Command) -> Command:
-        """Return the master's answer if it says yes, else raise BrokerRefused, or BrokerMoved from a former master."""
+        """Return a successful answer of the master, else raise BrokerRefused, or BrokerMoved from a former master."""
         self._note(reply)
         return check(reply, self.address)
 
@@ -299,7 +299,7 @@ class GroupMaster:
     def _check_silence(self) -> None:
         """Raise BrokerMoved while the master is silent and another one took its place.
 
-        A broker that is suspended or cut off does not say so itself.
+        A broker that is suspended or cut off does not report it.
         """
         try:
             masters = _masters(broker_groups(self._quick))

@@ -36,11 +36,11 @@ class BrokerUnreachable(_Sentence):
 
 
 class BrokerMoved(BrokerUnreachable):
-    """Another broker is the master of the group now: the name server says which, at once or in a moment."""
+    """Another broker is the master of the group now: the name server knows which, at once or in a moment."""
 
 
 class BrokerRefused(_Sentence):
-    """The broker understood a request and said no; `code` is RocketMQ's."""
+    """The broker understood a request and refused it; `code` is RocketMQ's."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)

@@ -43,7 +43,7 @@ QUEUES_SHOWN_MAX = 1_000
 
 
 class _PageServer(ThreadingMixIn, WSGIServer):
-    """A thread for each request, so that a slow reader holds up nobody."""
+    """A thread for each request, so that a slow reader delays no other."""
 
     daemon_threads = True
 
@@ -53,7 +53,7 @@ class _PageServer(ThreadingMixIn, WSGIServer):
 
 
 class _SilentHandler(WSGIRequestHandler):
-    """Requests of a scrape are no news."""
+    """Requests of a scrape are not logged."""
 
     timeout = 10
     """Seconds a client may take over its request."""

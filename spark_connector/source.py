@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 METADATA_KEY = "rocketmq.options"
 PREFIX = "option."
 PROVIDER, OWNER = "provider", "owner"
-"""Spark says both of every table, and of nothing else."""
+"""Spark sets both for every table, and for nothing else."""
 NEVER_KEPT = "secretkey"
 WHAT_IS_READ = ("topic", "topic_pattern", "assign", "mqtt_filter")
 """Just one of these is given."""
@@ -59,7 +59,7 @@ def keep_options(columns: StructType, options: Mapping[str, str]) -> StructType:
     """The columns of a new table, which carry its options; raises OptionError for one that must not be kept."""
     if any(name.lower() == NEVER_KEPT for name in options):
         raise OptionError(
-            "option 'secretKey' would be readable in the catalog for everybody: make a temporary view instead "
+            "option 'secretKey' would be readable in the catalog for every user: make a temporary view instead "
             "(CREATE TEMPORARY VIEW … USING rocketmq)."
         )
     from pyspark.sql.types import StructField, StructType
@@ -85,7 +85,7 @@ def with_kept_options(options: Mapping[str, str], columns: StructType, side: typ
 
 
 def _meant(name: str, side: type[ConnectionOptions]) -> str:
-    """Which option a name means; the options that say what is read are one."""
+    """Which option a name means; the options that choose what is read count as one."""
     lower = name.lower()
     found = spellings(side).get(TAKEN.get(lower, lower))
     if found is None:
@@ -143,7 +143,7 @@ class RocketMQDataSource(DataSource):
             # Spark does the same for CREATE TABLE ... AS SELECT, whose options would be ignored: rows would go to
             # whatever listens on this machine.
             raise OptionError(
-                "no option says where the rows go, not even 'nameServer'. CREATE TABLE … AS SELECT hands no options "
+                "no option names where the rows go, not even 'nameServer'. CREATE TABLE … AS SELECT hands no options "
                 "over: make the table first, then INSERT INTO it."
             )
         return RocketMQBatchWriter(schema, self._write_options(schema), overwrite=overwrite)
@@ -158,8 +158,8 @@ class RocketMQDataSource(DataSource):
         given = with_kept_options(self.options, schema, ReadOptions)
         if not given:
             raise OptionError(
-                "no option says what to read. A catalog table keeps its options only when it is made without a list of "
-                "columns; the option 'columns' chooses them."
+                "no option names what to read. A catalog table keeps its options only when it is made without a list "
+                "of columns; the option 'columns' chooses them."
             )
         return parse_read(given)
 

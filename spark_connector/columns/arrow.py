@@ -1,4 +1,4 @@
-"""Checked records → Arrow columns, all rows of a column at once; columns nobody asked for cost nothing.
+"""Checked records → Arrow columns, all rows of a column at once; columns that were not asked for cost nothing.
 
 Variable-length columns are one Arrow binary array over the whole blob, with the spans as offsets and the bytes between
 them as every second element, of which `take` picks the wanted ones: no Python object per value. Invariant: the batch's

@@ -143,7 +143,7 @@ def decode_range(
                     yield from _take(pieces, key, schema)
     yield from _take(pieces, key, schema)
     if given is None and at != pulled.next_offset:
-        raise BrokenRecord(f"{_where(key)}: the records end at offset {at}, the pull said {pulled.next_offset}")
+        raise BrokenRecord(f"{_where(key)}: the records end at offset {at}, the pull ends at {pulled.next_offset}")
 
 
 def _runs(pulled: PulledRange) -> list[tuple[int, int, bool]] | None:

@@ -71,7 +71,7 @@ def pieces(pulled: PulledRange) -> Iterator[PulledRange]:
 
 
 def are_sound(records: RecordBytes) -> bool:
-    """Whether every record is a message that passes all its checks; False leaves it to the pure twin to say why not."""
+    """Whether every record is a message that passes all its checks; False: the pure twin finds the reason."""
     return bool(core.first_bad(records.data, records.starts, True) < 0)
 
 

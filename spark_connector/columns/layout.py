@@ -212,7 +212,7 @@ def _check_sizes(records: Records, size: int, where: str) -> None:
 
 
 def _check_sums(records: Records, where: str) -> None:
-    """Every checksum is right; all at once, and one after the other only where that says no."""
+    """Check every checksum; all at once, and one after the other only where that fails."""
     totals = records.field("total")
     if _follow_each_other(records, totals) and _sums_agree(records, totals):
         return

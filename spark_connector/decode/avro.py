@@ -3,7 +3,7 @@
 The types are those of Spark's `from_avro`: a union with null is the other type, one of numbers the wider, any other a
 struct with a member per branch; times of day stay numbers. Bodies are read with a schema of our own that has the same
 binary form: without logical types (their values are made here, with the limits of the columns), enums as their numbers,
-and every branch of a union as a record around it, which says which branch it was. Invariant: a schema that is accepted
+and every branch of a union as a record around it, which names the branch. Invariant: a schema that is accepted
 cannot make a body of n bytes into more than n items. Pure, but for the file that the option names.
 
 Avro bodies → columns: one record of the planned schema per body, without a container around it.

@@ -76,7 +76,7 @@ class _DdlParser:
         return True
 
     def expect(self, text: str) -> None:
-        """Take this token or say what is there instead."""
+        """Take this token; the error names what is there instead."""
         token = self.next()
         if token.text.lower() != text:
             raise ValueError(f"character {token.at + 1}: {text!r} is needed, not {token.text!r}")

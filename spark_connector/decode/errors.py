@@ -17,7 +17,7 @@ REASON_CHARACTERS_MAX = 200
 
 
 class Mismatch(Exception):
-    """A value that is not what its column says; `path` grows on the way out."""
+    """A value that does not fit its column; `path` grows on the way out."""
 
     def __init__(self, wanted: str, found: str, path: str = "") -> None:
         super().__init__(wanted, found, path)

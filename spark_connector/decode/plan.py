@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Sample = Callable[[ReadOptions], Sequence[bytes]]
 """Returns a bounded sample of the newest bodies that a query would read."""
 CORRUPT = "_corrupt"
-"""The column that says why a body is not what it should be; null where it is."""
+"""The column with the reason why a body does not fit; null where it does."""
 _RESERVED = frozenset(name.lower() for name in (*COLUMN_TYPES, *ALIASES, CORRUPT))
 """Names of other columns, which a field cannot have."""
 

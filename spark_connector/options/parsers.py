@@ -39,7 +39,7 @@ EVERY_QUEUE = -1
 
 
 class TimePoint(NamedTuple):
-    """A moment in ms since 1970 in every queue: `default` (None where nothing is said) except for the queues named."""
+    """A moment in ms since 1970 in every queue: `default` (None where none is given) except for the queues named."""
 
     default: int | None
     named: Mapping[QueueName, int]

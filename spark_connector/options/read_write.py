@@ -29,7 +29,7 @@ DECODING = {
     "decode", "decode_schema", "message_type", "decode_column", "decode_mode", "infer_schema", "infer_schema_rows",
     "schema_location",
 }  # fmt: skip
-"""Fields of `ReadOptions` that say how bodies become columns."""
+"""Fields of `ReadOptions` about how bodies become columns."""
 
 
 def check_decoding(options: ReadOptions) -> None:
@@ -354,10 +354,10 @@ def check_source(parsed: ReadOptions) -> None:
     )
     given = [name for name, value in choices if value]
     if len(given) != 1:
-        said = f"{' and '.join(given)} are set" if given else "none is set"
+        found = f"{' and '.join(given)} are set" if given else "none is set"
         raise OptionError(
             "set one of the options 'topic' (RocketMQ topics), 'topicPattern' (a regular expression of them), 'assign' "
-            f"(some of their queues) and 'mqttFilter' (MQTT filters): {said}"
+            f"(some of their queues) and 'mqttFilter' (MQTT filters): {found}"
         )
     check_decoding(parsed)
     if parsed.include_headers and parsed.decode is not None:

@@ -117,7 +117,7 @@ KAFKA_COLUMNS: tuple[Column, ...] = (
 ALIASES = {"brokerName": "broker", "keys": "key", "tags": "tag", "userProperties": "properties"}
 KAFKA_ALIASES = {"value": "body", "partition": "queueId", "offset": "queueOffset", "timestamp": "storeTimestamp"}
 """Kafka's columns that are columns of ours."""
-"""Other names of columns, for who asks for them by `columns` or a schema; they are not among "all columns"."""
+"""Other names of columns, accepted in `columns` and in a schema; they are not among "all columns"."""
 COLUMN_TYPES: dict[str, str] = {column.name: column.type for column in COLUMNS}
 READ_TYPES = COLUMN_TYPES | {HEADERS.name: HEADERS.type}
 KAFKA_TYPES: dict[str, str] = {column.name: column.type for column in (*KAFKA_COLUMNS, HEADERS)}

@@ -96,7 +96,7 @@ class Conditions:
         return self._span("storeTimestamp")
 
     def narrowed(self, work: Sequence[QueueRange]) -> list[QueueRange]:
-        """The ranges without queues and offsets that nobody wants."""
+        """The ranges without queues and offsets that no row of the query can have."""
         offsets, found = self._span("queueOffset"), []
         for one in work:
             if self.covers(one.key):
@@ -134,7 +134,7 @@ class Conditions:
 
 
 def conditions_of(filters: Iterable[Filter]) -> Conditions:
-    """What a list of filters, all of which must be true, says of single columns."""
+    """What a list of filters, all of which must be true, demands of single columns."""
     texts: dict[str, frozenset[str]] = {}
     spans: dict[str, Span] = {}
     for one in filters:
@@ -157,7 +157,7 @@ def _column(one: Filter) -> str:
 
 
 def _texts(one: Filter) -> frozenset[str] | None:
-    """The values a text must be one of; None when the filter does not say."""
+    """The values a text must be one of; None when the filter does not restrict it."""
     values: Sequence[Any]
     if isinstance(one, EqualTo | EqualNullSafe):
         values = [one.value]
@@ -169,7 +169,7 @@ def _texts(one: Filter) -> frozenset[str] | None:
 
 
 def _span_of(one: Filter) -> Span | None:
-    """The numbers, or the times in ms, that a filter leaves; None when it does not say."""
+    """The numbers, or the times in ms, that a filter leaves; None when it does not restrict them."""
     if isinstance(one, In):
         edges = [_edges(value) for value in one.value if value is not None]
         known = [edge for edge in edges if edge is not None]
@@ -201,7 +201,7 @@ class PushFilters:
     """What Spark calls as `reader.pushFilters`, where that is switched on.
 
     A reader that overrides the method fails every batch read while `spark.sql.python.filterPushdown.enabled` is off,
-    which it is by default; Spark knows by `__func__` whether it was overridden. This object says it was not.
+    which it is by default; Spark knows by `__func__` whether it was overridden. This object shows that it was not.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)

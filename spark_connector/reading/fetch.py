@@ -2,13 +2,13 @@
 
 Invariant: pulls come in the order of the ranges, each offset once, without gaps unless the loss was allowed by
 failOnDataLoss. A broken connection is made again and the pull repeated from the first offset that did not arrive,
-for as long as `brokerWaitMs` says.
-Reader processes are asked where a broker has some (`endpoints`); only the broker's own word counts as a loss.
+for as long as `brokerWaitMs` allows.
+Reader processes are asked where a broker has some (`TaskEndpoints`); only the broker itself can report a loss.
 Thread rule: one task.
 
 Where a task asks for its ranges: at the reader processes beside a broker while they serve, else at the broker.
 
-A reader is a short cut, never an authority: whatever it cannot answer with the very records asked for (it is gone, it
+A reader is a short cut, never an authority: whatever it cannot answer with the very records asked for (it has ended, it
 refuses, it knows less than the driver) is asked again at the broker, whose word counts. Invariant: a reader is left for
 the rest of the task after `FAILURES_MAX` lost connections or one unusable answer, so a task always ends. Thread rule:
 one task.
@@ -145,7 +145,7 @@ class RangeFetcher:
                     self._recover(broker, address, failure)
 
     def report_damage(self, current: QueueRange, pulled: PulledRange) -> None:
-        """Let the broker itself read what did not pass our checks: it notes damage, and the next try is told of it."""
+        """Let the broker itself read what did not pass our checks: it notes damage and reports it from then on."""
         master, at = self._endpoints.masters[current.key.broker], pulled.first_offset
         try:
             while at < pulled.next_offset:
@@ -204,7 +204,7 @@ class RangeFetcher:
         return self._at < len(self._ranges) and self._endpoints.of(self._ranges[self._at].key.broker) == address
 
     def _check_reader(self, pulled: PulledRange) -> None:
-        """Raise NotAnswered unless a reader sent what was asked for; a loss is for the broker to tell."""
+        """Raise NotAnswered unless a reader sent what was asked for; only the broker reports a loss."""
         if (pulled.status, pulled.first_offset) != (STATUS_OK, self._offset) or pulled.next_offset <= self._offset:
             raise NotAnswered(f"a reader has no offset {self._offset} (status {pulled.status})")
 

@@ -1,4 +1,4 @@
-"""How far a query is behind its queues, in messages and in seconds: what a source tells Spark, for listeners.
+"""How far a query is behind its queues, in messages and in seconds: what a source reports to Spark, for listeners.
 
 Spark shows two things of a Python source in each progress report: `endOffset`, how far the batch went, and
 `latestOffset`, which is whatever `reportLatestOffset` answered. The latter carries, beside the ends of the queues, for

@@ -4,10 +4,10 @@
     {... ,"init":1}                                   the position a new query begins at, before batch 0
     {... ,"from":{topic:{broker:{"0":100}}}}          the end of batch 0, which carries where batch 0 began
     {... ,"waitMs":{topic:{broker:{"0":1500}}}}       only in reports, never in a checkpoint: see `lag`
-    {... ,"lost":250}                                 only in reports: messages that were gone before they were read
+    {... ,"lost":250}                                 only in reports: messages that had expired before they were read
 
 With the option `schema` = kafka the form is that of Kafka's source, topic → partition → offset, for tools that read the
-progress of queries or their checkpoints. What else there is to say stands in the same form under names that no topic
+progress of queries or their checkpoints. Everything else has the same form under names that no topic
 can have:
 
     {":v1":{},":at:broker-a:orders":{},"orders":{"0":123}}
@@ -15,8 +15,8 @@ can have:
 
 Spark compares offsets as strings, so equal positions must give equal text: keys are sorted, nothing else is in it.
 Spark logs only the *end* of batch 0 and asks for a new beginning after a restart; without "from" a `latest` stream
-whose batch 0 failed would replay it empty and lose rows. Invariant: whoever plans batch 0 takes its beginning from
-"from". Pure.
+whose batch 0 failed would replay it empty and lose rows. Invariant: the process that plans batch 0 takes its beginning
+from "from". Pure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MOVED_FEW = 0.25
 MARK, INITIAL, LOST = ":v1", ":initial", ":lost"
 AT, FROM, WAITING = ":at:", ":from:", ":waitMs:"
 FORMS_REMEMBERED = 4
-"""Offsets one query has at hand: where it was, where it goes, what is there, and what it was told between."""
+"""Offsets one query has at hand: where it was, where it goes, what is there, and the answers in between."""
 
 
 Positions = Mapping[QueueKey, int]
@@ -46,7 +46,7 @@ class StreamOffset:
     """A point of a stream; `origin` only on the end of batch 0, `initial` only on a point no batch ended at.
 
     `waiting_ms` and `lost` only in what is reported as the latest: how long messages have been waiting there, and how
-    many were gone before this run of the query could read them.
+    many had expired before this run of the query could read them.
     """
 
     positions: Positions

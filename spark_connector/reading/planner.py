@@ -4,10 +4,10 @@ Invariant: an end never lies before its start; the ranges of one batch are exact
 pieces that are disjoint and complete. Losses (records gone, a log that is shorter than what was read before) are
 returned as sentences, the caller decides whether they are fatal. Pure.
 
-Where a read begins and ends: what the options say, turned into a position in every queue.
+Where a read begins and ends: the options, turned into a position in every queue.
 
-A time wins over offsets, one time for all over times by queue, as in Kafka's source; a queue nobody named gets what
-the less precise option says. Invariant: a queue that is named and does not exist is an error, never passed over.
+A time wins over offsets, one time for all over times by queue, as in Kafka's source; a queue without a name gets what
+the less precise option gives. Invariant: a queue that is named and does not exist is an error, never passed over.
 Thread rule: the driver's.
 """
 
@@ -178,7 +178,7 @@ AtTime = Callable[[int], Mapping[QueueKey, Bounds]]
 def starting_positions(
     options: ReadOptions, selection: Selection, bounds: Mapping[QueueKey, Bounds], at_time: AtTime, default: int
 ) -> dict[QueueKey, int]:
-    """Where every queue begins; `default` (EARLIEST or LATEST) where the options say nothing."""
+    """Where every queue begins; `default` (EARLIEST or LATEST) where the options give none."""
     found = _by_offsets(options.starting_offsets, selection, bounds, default)
     times = _time_point(options.starting_timestamp, options.starting_offsets_by_timestamp)
     if times is None:

@@ -59,7 +59,7 @@ class Selection:
     exact: tuple[str, ...]
     """MQTT topics read from their own light queues."""
     open_filters: tuple[str, ...]
-    """Filters that begin with a wildcard: the broker says which topics they cover."""
+    """Filters that begin with a wildcard: the broker knows which topics they cover."""
     row_filters: tuple[str, ...]
     """Filters that rows of parent queues must match; empty when every row is wanted."""
     pattern: re.Pattern[str] | None = None
@@ -118,7 +118,7 @@ class Selection:
 
 
 def select(options: ReadOptions) -> Selection:
-    """Check the topics or filters of the options and say what they mean; raises OptionError naming the wrong one."""
+    """Check the topics or filters of the options and resolve them; raises OptionError naming the wrong one."""
     if options.topic:
         for topic in options.topic:
             check_topic(topic, "mqttFilter")
@@ -172,7 +172,7 @@ def light_key(mqtt_topic: str, broker: str) -> QueueKey:
 
 
 def check_partitions(options: ReadOptions, bounds: Mapping[QueueKey, Bounds]) -> None:
-    """Raise OptionError where Kafka's columns cannot tell queues apart: a topic at several broker groups."""
+    """Raise OptionError where Kafka's columns cannot distinguish queues: a topic at several broker groups."""
     if options.schema != "kafka":
         return
     groups: dict[str, str] = {}
@@ -180,7 +180,7 @@ def check_partitions(options: ReadOptions, bounds: Mapping[QueueKey, Bounds]) ->
         if groups.setdefault(key.topic, key.broker) != key.broker:
             raise OptionError(
                 f"option 'schema' = kafka: the topic {key.topic!r} has queues at several broker groups, whose numbers "
-                "are the same, and Kafka's 'partition' cannot say which is meant; read it without this option"
+                "are the same, and Kafka's 'partition' does not show which is meant; read it without this option"
             )
 
 

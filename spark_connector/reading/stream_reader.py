@@ -21,7 +21,7 @@ query.
 
 Tell a broker's consumer group how far a query has committed, so that its lag shows where operators look for it.
 
-Invariant: only a report; nothing is ever read back. Spark tells of a finished batch when it begins the next one, so
+Invariant: only a report; nothing is ever read back. Spark reports a finished batch when it begins the next one, so
 the report is one batch behind. Thread rule: the driver-side process of the query.
 """
 
@@ -111,7 +111,7 @@ class Replay:
         watch: BoundsWatch,
         now_ms: int,
     ) -> bool:
-        """Start the clock at the oldest message not read; False when there is none, or no broker told its time."""
+        """Start the clock at the oldest message not read; False when there is none, or no broker answered."""
         waits = waiting_ms(begin, bounds, watch.masters, now_ms)
         if waits:
             self._began = (now_ms, now_ms - max(waits.values()))
@@ -149,11 +149,11 @@ def commit_progress(group: str, positions: Positions, watch: BoundsWatch) -> Non
 
 LOG = logging.getLogger("lightmq.spark")
 IDLE_CALLS = 5
-"""So many questions in a row without news, and each right behind the answer before, make a query idle."""
+"""A query is idle after so many calls in a row without new messages, each right behind the answer before."""
 IDLE_POLL_MS = 600
-"""An idle query lets the broker hold its question so long, whatever less `longPollMs` says; news ends that at once."""
+"""How long an idle query lets the broker hold its request, even where `longPollMs` is less; a new message ends that."""
 ALONE_S = 0.1
-"""A question this soon behind the last answer means that Spark had nothing else to do: no other source had news."""
+"""A question this soon behind the last answer means that Spark had nothing else to do: no other source had messages."""
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -242,7 +242,7 @@ class Pace:
         self._nothing_at = None
 
     def found_nothing(self) -> None:
-        """Note when Spark is told that there is nothing new."""
+        """Note when Spark got the answer that there is nothing new."""
         self._nothing_at = time.monotonic()
 
     def offered_batch(self) -> None:
@@ -297,7 +297,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """The limit Spark hands back to `latestOffset`; it has no way to say both, so rows go first."""
+        """The limit Spark hands back to `latestOffset`; it cannot carry both, so rows go first."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -358,7 +358,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._cap = {key: bounds.max for key, bounds in self._bounds.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Cut what lies between two points into tasks; batch 0 begins where its own end says it began."""
+        """Cut what lies between two points into tasks; batch 0 begins where its own end records it."""
         stop = self._memory.from_json(end)
         begin = stop.origin if stop.origin is not None else self._memory.from_json(start).positions
         watch = self._connected()
@@ -416,7 +416,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cap is not None or not self._options.long_poll_ms:
             return 0
         if all(queue.max <= begin.get(key, 0) for key, queue in self._bounds.items()):
-            # With several brokers, which are asked one after the other, news of the last would wait for the first.
+            # With several brokers, which are asked one after the other, messages of the last would wait for the first.
             is_idle = self._pace.is_idle and len(self._connected().present) == 1
             longer = min(IDLE_POLL_MS, self._options.pull_timeout_ms // 2) if is_idle else 0
             return max(self._options.long_poll_ms, longer)
@@ -434,7 +434,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def _waiting(self, begin: Positions) -> int:
-        """Messages behind `begin`, as far as the bounds last seen tell."""
+        """Messages behind `begin`, as far as the bounds last seen show."""
         return total_behind(begin, {key: bounds.max for key, bounds in self._bounds.items()}, self._bounds)
 
     def _rows_max(self, begin: Positions, ends: Positions, limit: ReadLimit) -> int | None:
@@ -451,7 +451,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min((one for one in (rows, by_bytes) if one is not None), default=None)
 
     def _check_brokers(self, positions: Positions) -> None:
-        """Raise BrokerUnreachable when a broker is not there whose queues are read: it is away, they are not gone."""
+        """Raise BrokerUnreachable when a broker is not there whose queues are read: it is away, they still exist."""
         absent = {key.broker for key in positions} - self._connected().present
         if absent and self._options.fail_on_data_loss:
             raise BrokerUnreachable(f"no name server knows a master of {', '.join(sorted(absent))}")

@@ -103,7 +103,7 @@ def sink_columns(fields: Sequence[tuple[str, str]], options: WriteOptions) -> Si
     if "delay" in parts and options.batch_codec is not None:
         raise OptionError(f"column {parts['delay']!r} is not for batch topics: a record of many rows does not wait")
     if "queueId" not in parts:
-        parts.pop("broker", None)  # it says whose queue is meant; without one the topic's route decides
+        parts.pop("broker", None)  # it names the group of a queue number; without one the topic's route decides
     return _with_topics(parts, options)
 
 

@@ -64,7 +64,7 @@ class Partitioner:
     def split(self, columns: Columns, rows: int) -> Iterator[tuple[str, Columns, int]]:
         """Yield (group, columns, rows) of the rows of one batch, in their order within each group.
 
-        Where rows have a key or a queue number, a column `queue` says the queue of each. Raises OptionError for a queue
+        Where rows have a key or a queue number, a column `queue` has the queue of each. Raises OptionError for a queue
         that does not exist.
         """
         groups = list(self._brokers)
@@ -189,7 +189,7 @@ class Partitioner:
         )
 
     def _described(self, topic: bytes) -> tuple[QueueData, ...]:
-        """Who has how many queues of a topic; empty when nobody has."""
+        """The groups and their numbers of queues of a topic; empty when no group has it."""
         known = self._known.get(topic)
         if known is None:
             known = self._known[topic] = self._routed(topic.decode("utf-8", "replace"))
@@ -213,7 +213,7 @@ class Partitioner:
         raise BrokerUnreachable("; ".join(failures))
 
     def _configured(self, topic: str) -> tuple[QueueData, ...]:
-        """What a broker says that was addressed itself: it is no name server and has no routes."""
+        """The answer of a broker that was addressed itself: it is no name server and has no routes."""
         return self._asked("", {"topic": topic})
 
     def _made(self, topic: str) -> tuple[QueueData, ...]:
@@ -244,9 +244,9 @@ def _numbers(column: pa.Array | None, rows: int) -> Numbers:
     import pyarrow as pa
 
     found: Numbers = column.cast(pa.int64()).fill_null(NO_NUMBER).to_numpy(zero_copy_only=False)
-    if column.null_count < int((found == NO_NUMBER).sum()):  # a row says this very number: it is no queue either
-        said = column.is_valid().to_numpy(zero_copy_only=False) & (found == NO_NUMBER)
-        found = np.where(said, NO_NUMBER + 1, found)
+    if column.null_count < int((found == NO_NUMBER).sum()):  # a row has this very number: it is no queue either
+        given = column.is_valid().to_numpy(zero_copy_only=False) & (found == NO_NUMBER)
+        found = np.where(given, NO_NUMBER + 1, found)
     return found
 
 

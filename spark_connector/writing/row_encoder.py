@@ -48,7 +48,7 @@ Pair = tuple[pa.Array, pa.Array]
 
 
 def own_pairs(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) -> tuple[list[Pair], tuple[bytes, ...]]:
-    """The properties that columns say, and the keys which the map of properties must not say again.
+    """The properties that columns give, and the keys which the map of properties must not repeat.
 
     `delay_ms` is for rows without a value of their own. Raises OptionError naming column and value.
     """
@@ -135,12 +135,12 @@ class Defaults:
 
 
 def encode_rows(
-    columns: Mapping[str, pa.Array], rows: int, defaults: Defaults, said: Mapping[str, str] | None = None
+    columns: Mapping[str, pa.Array], rows: int, defaults: Defaults, labels: Mapping[str, str] | None = None
 ) -> EncodedRows:
     """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
     `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
 
-    All but `body` and one of the topics may be missing; `said` has what a column is called by the user, where that is
+    All but `body` and one of the topics may be missing; `labels` has the user's name of a column, where that is
     something else. Raises OptionError naming the column and value that is wrong.
     """
     if rows == 0:
@@ -170,7 +170,7 @@ def encode_rows(
     head["queue_index"] = columns["queue"].to_numpy() if "queue" in columns else image.QUEUE_INDEX_ANY
     head["born_ms"] = defaults.born_ms
     head["n_props"] = counts + sum((_lengths(single[0]) > 0).astype(np.int64) for single in singles)
-    calls = {name: name for name in ("topic", "key", "tag", "body")} | dict(said or {})
+    calls = {name: name for name in ("topic", "key", "tag", "body")} | dict(labels or {})
     for field, name, part in (("topic_len", "topic", topic), ("keys_len", "key", key), ("tags_len", "tag", tag)):
         head[field] = _fitting(_lengths(part), calls[name], key, SHORT_MAX)
     properties = sum((_lengths(part) for part in texts), _lengths(pairs))
@@ -254,10 +254,10 @@ def _single(keys: pa.Array, values: pa.Array) -> tuple[pa.Array, pa.Array, pa.Ar
 
 
 def _without_topic(columns: Mapping[str, pa.Array], topic: pa.Array) -> str:
-    """What is said of rows that name no topic."""
+    """The error text for rows that name no topic."""
     given = [repr(name) for name in ("mqttTopic", "topic") if name in columns]
-    said = f"column {given[0]} is null" if len(given) == 1 else f"the columns {' and '.join(given)} are both null"
-    return f"a row has neither an MQTT topic nor a topic: {said} in {topic.null_count} of {len(topic)} rows"
+    reason = f"column {given[0]} is null" if len(given) == 1 else f"the columns {' and '.join(given)} are both null"
+    return f"a row has neither an MQTT topic nor a topic: {reason} in {topic.null_count} of {len(topic)} rows"
 
 
 def _pairs(
@@ -278,7 +278,7 @@ def _pairs(
     edges -= shift
     kept = _none_of(keys, dropped)
     if pc.any(pc.invert(kept)).as_py():
-        # Rows that were read from a topic carry it as a property; where they go now is said by the columns alone.
+        # Rows that were read from a topic carry it as a property; where they go now depends on the columns alone.
         edges = np.concatenate([[0], np.cumsum(kept.to_numpy(zero_copy_only=False))])[edges]
         keys, values = keys.filter(kept), values.filter(kept)
     lengths = np.stack([_short(_lengths(keys), "property key"), _short(_lengths(values), "property value")], axis=1)

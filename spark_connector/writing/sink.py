@@ -1,7 +1,7 @@
 """What a sink sends to brokers: the rows of its tasks, and the ledgers' steps: commit everywhere, finish, drop.
 
 Rows of one task travel to one broker group with several frames in flight, repeated after a lost connection: `InFlight`
-keeps the frames and `GroupMaster` finds the master. A frame that is sent again says how many rows came before it, so
+keeps the frames and `GroupMaster` finds the master. A frame that is sent again carries how many rows came before it, so
 that it is not staged twice. Invariant: `finish` returns when every frame was answered.
 
 Exactly-once comes from two things a broker keeps: attempts under (sink, batch, partition, attempt), of which a
@@ -10,9 +10,9 @@ replay harmless. A batch that is staged at several broker groups goes in three s
 
     prepare   at every other group    its attempts are checked and kept
     commit    at the sink's home      decides the batch; the plan of the other groups is part of that ledger record
-    commit    at every other group    what the home's plan says, whichever process does it
+    commit    at every other group    the home's plan, whichever process does it
 
-A process that finds a batch decided (a replay after a dead driver) commits what the plan says and nothing else.
+A process that finds a batch decided (a replay after a dead driver) commits the plan and nothing else.
 Invariant: the home is the group with the highest batch, the first by name among equals, so a group that joins changes
 nothing. Thread rule: one task or the driver.
 """
@@ -52,7 +52,7 @@ class SinkHome:
 
 
 def sink_home(sink: str, options: WriteOptions) -> SinkHome:
-    """Ask every broker group for the sink's ledger; raises BrokerUnreachable when one of them cannot say.
+    """Ask every broker group for the sink's ledger; raises BrokerUnreachable when one of them does not answer.
 
     Taking another one instead would repeat rows: the silent one may have the batch.
     """

@@ -10,7 +10,7 @@ Whether a write may go where it is meant to go, asked of the brokers while it is
 Invariant: the answer is the brokers' own, the same that the rows would get; nothing is changed by asking. Thread rule:
 the driver.
 
-Which row of a task is the largest, so that a broker's "too large" can be said of a column and a key.
+Which row of a task is the largest, so that a broker's "too large" can name a column and a key.
 
 Brokers bound two things of a message: its body, and its properties in all. Invariant: one look at the lengths of a
 batch, no work per row. Thread rule: one task.
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 def check_allowed(sink: str | None, options: WriteOptions) -> None:
     """Raise BrokerRefused while the write is planned when it may not go where it is meant to go.
 
-    That is said for a topic that an option names and for the sink's own name; topics of a column are seen with their
-    rows. Also raises BrokerUnreachable when nobody answers.
+    That is known for a topic that an option names and for the sink's own name; topics of a column are seen with their
+    rows. Also raises BrokerUnreachable when no broker answers.
     """
     fields = {"topic": options.mqtt_topic or options.topic or ""}
     if sink is not None and options.delivery != "at-least-once":
@@ -60,14 +60,14 @@ def check_allowed(sink: str | None, options: WriteOptions) -> None:
         if not asked:
             return
         reply = master.ask(Command(RequestCode.CHECK_PUBLISH, fields=dict(asked)), refusal_is_error=False)
-        if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an older broker tells the tasks
+        if reply.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # an older broker refuses in the tasks
             master.check(reply)
 
 
 WHERE = ("key", "mqttTopic", "topic")
-"""Parts of a row that say which one it is."""
+"""Parts of a row that identify it."""
 REFUSALS = (("body of", "body"), ("bytes of properties", "properties"))
-"""What a broker says, and the part of a row that it says it of."""
+"""Words of a refusal, and the part of a row that they are about."""
 
 
 @dataclass(slots=True)
@@ -101,10 +101,10 @@ class LargestRow:
         if size <= known.size:
             return
         at = pc.index(lengths, size).as_py()
-        said = [
+        identity = [
             f"{name} {_text(parts[name][at].as_py())!r}" for name in WHERE if name in parts and parts[name][at].is_valid
         ]
-        known.size, known.row = size, ", ".join(said)
+        known.size, known.row = size, ", ".join(identity)
 
     @contextmanager
     def named(self) -> Iterator[None]:
@@ -139,13 +139,13 @@ def _text(value: str | bytes) -> str:
 
 
 ATTEMPT_BITS = 48
-"""Size of the random number that tells two runs of the same task apart."""
+"""Size of the random number that distinguishes two runs of the same task."""
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 CHECKED_MAX = 1_000
 """Sinks remembered as allowed."""
 _CHECKED: dict[tuple[str | None, WriteOptions], None] = {}
-"""What brokers have said yes to in this process; the one remembered the longest is forgotten first."""
+"""Writes that brokers have allowed in this process; the oldest is forgotten first."""
 
 
 @dataclass
@@ -217,7 +217,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         batch = context.getLocalProperty(BATCH_ID_PROPERTY)
         if sink is None or batch is None:
             raise OptionError(
-                "this Spark does not tell tasks the query and batch they belong to; version 4.2 or newer does"
+                "this Spark does not pass tasks the query and batch they belong to; version 4.2 or newer does"
             )
         return write_task(iterator, self._columns, self._options, sink, int(batch), is_stream=True)
 
@@ -226,7 +226,7 @@ class RocketMQStreamWriter(DataSourceStreamArrowWriter):
         commit_job(messages, self._options)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Drop what was staged; without any message and sinkId nobody knows the name, then it expires at the broker."""
+        """Drop what was staged; without any message and sinkId the name is unknown, then it expires at the broker."""
         named = next((message.sink for message in messages if isinstance(message, StagedRows)), self._options.sink_id)
         if named is not None:
             abort_job(messages, named, batchId, self._options)
@@ -296,7 +296,7 @@ def _send(
                 if group not in senders:
                     sender = RowSender(brokers[group], attempt, options)
                     senders[group] = open_senders.enter_context(sender)
-                senders[group].add(encoded_rows(own, count, options, said=columns.parts))
+                senders[group].add(encoded_rows(own, count, options, labels=columns.parts))
         return {group: sender.finish() for group, sender in senders.items()}
 
 
@@ -305,7 +305,7 @@ def encoded(
 ) -> Iterator[EncodedRows]:
     """Yield the append entries of each batch, born when it is encoded."""
     for batch in batches:
-        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms, said=columns.parts)
+        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms, labels=columns.parts)
 
 
 def encoded_rows(
@@ -314,9 +314,9 @@ def encoded_rows(
     options: WriteOptions,
     now_ms: Clock = wall_ms,
     *,
-    said: Mapping[str, str] | None = None,
+    labels: Mapping[str, str] | None = None,
 ) -> EncodedRows:
-    """The append entries of some rows, born now; `said`: what the user calls the parts."""
+    """The append entries of some rows, born now; `labels`: the user's names of the parts."""
     from spark_connector.writing.row_encoder import Defaults, encode_rows
 
     if options.batch_codec is not None:
@@ -324,7 +324,7 @@ def encoded_rows(
 
         assert options.topic is not None, "checked when the options were read"
         return encode_batches(parts, options.topic, options.batch_codec, options.batch_rows, now_ms())
-    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms), said)
+    return encode_rows(parts, rows, Defaults(options.qos, options.retain, now_ms(), options.delay_ms), labels)
 
 
 def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOptions) -> list[str]:
@@ -357,7 +357,7 @@ def _finish(sink: str, batch: int, options: WriteOptions) -> list[str]:
 
 
 def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:
-    """Forget the name of a job that has none of its own; it is committed, whether the brokers hear this or not."""
+    """Forget the name of a job that has none of its own; it is committed, whether this reaches the brokers or not."""
     from spark_connector.errors import BrokerRefused, BrokerUnreachable
     from spark_connector.writing.sink import forget_sink
 
@@ -388,7 +388,7 @@ def _columns(schema: StructType, options: WriteOptions) -> SinkColumns:
 
 
 def _check_planned(sink: str | None, options: WriteOptions) -> None:
-    """Fail while the write is planned when nobody answers or it is not allowed; later a broker may be away for a while.
+    """Fail while the write is planned when no broker answers or it is not allowed; later an outage is waited out.
 
     A stream is planned with every batch in the same process: it asks once.
     """

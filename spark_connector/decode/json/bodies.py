@@ -9,7 +9,7 @@ Invariant: one value per body and column, in order; what becomes of a body does 
 
 Which JSON bodies fit a schema, quickly: so that one that does not is not looked for by halves.
 
-Arrow's reader refuses a whole stream for one value of the wrong type and does not say which; msgspec judges one body at
+Arrow's reader refuses a whole stream for one value of the wrong type without naming it; msgspec judges one body at
 a time and fast. The verdict only decides which way a body takes, never what becomes of it: what passes here may still
 be refused by Arrow (a decimal, a time), and what does not pass may still be read one by one. Pure.
 """

@@ -4,7 +4,7 @@ A message by alias may stand in another queue, another task and another batch th
 task asks the log. First contact with a topic costs a QUEUE_BOUNDS (sent many at a time); from its last certificate on,
 or from the one that was in force when an old message was stored, a MULTI_PULL for many topics at once reads what is
 new. What was read is remembered by the worker process: a running stream pays one request per pull of rows, whatever
-the number of nodes. A message whose broker will not let us read its birth keeps its alias and says why.
+the number of nodes. A message whose broker will not let us read its birth keeps its alias and has a reason.
 
 Invariant: when `prepare` returns, every certificate at or below the positions named is known. Thread rule: one task.
 
@@ -50,7 +50,7 @@ KEPT_PER_TOPIC_MAX = 64
 
 @dataclass(slots=True)
 class Certificate:
-    """What one birth told."""
+    """The contents of one birth certificate."""
 
     position: int
     aliases: dict[int, tuple[str, int]]
@@ -62,7 +62,7 @@ class Certificate:
 
 
 def read_certificate(position: int, body: bytes) -> Certificate:
-    """Return what a birth's payload tells."""
+    """Return the contents of a birth's payload."""
     made = Certificate(position, {}, {})
     try:
         payload = payload_class().FromString(body)
@@ -147,7 +147,7 @@ class Need:
 Item = TypeVar("Item")
 Memory = dict[str, TopicBirths]
 _MEMORIES: dict[tuple[Address, str, str | None], Memory] = {}
-"""By broker and by who asks, because not everybody may read everything."""
+"""By broker and access key, because not every key may read everything."""
 
 
 class Births:
@@ -171,7 +171,7 @@ class Births:
         self._read(broker, memory, older)
         hidden = {topic: need for topic, need in older.items() if not memory[topic].covers(need.low)}
         for topic in hidden:
-            # Where clocks went back, times do not tell where to begin.
+            # Where clocks went back, times do not show where to begin.
             memory[topic] = TopicBirths(memory[topic].queue_id)
         self._read(broker, memory, hidden)
 

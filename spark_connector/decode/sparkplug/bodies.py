@@ -1,8 +1,8 @@
 """Sparkplug B messages → columns: payloads parsed by protobuf, aliases resolved by the birth certificates in the log.
 
 First all payloads of a batch are parsed and the certificates they need are noted, then those are asked for at once,
-then values are made: an alias alone says neither the name nor whether a number is signed. Invariant: one row per
-message; a metric whose birth is missing keeps its alias, and `_corrupt` says so. Thread rule: one task.
+then values are made: an alias alone gives neither the name nor whether a number is signed. Invariant: one row per
+message; a metric whose birth is missing keeps its alias, and `_corrupt` has the reason. Thread rule: one task.
 
 Sparkplug topics: `spBv1.0/group/type/node[/device]` and `spBv1.0/STATE/host` (Sparkplug 3.0, section 4).
 
@@ -30,12 +30,12 @@ STATE = "STATE"
 OF_NODES = frozenset({"NBIRTH", "NDEATH", "NDATA", "NCMD"})
 OF_DEVICES = frozenset({"DBIRTH", "DDEATH", "DDATA", "DCMD"})
 WITH_ALIASES = frozenset({"NDATA", "DDATA", "NCMD", "DCMD"})
-"""Messages whose metrics may be known by an alias and a type that the birth certificate told."""
+"""Messages whose metrics may be known by an alias and a type that the birth certificate declared."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkplugTopic:
-    """What a topic says of its message."""
+    """The parts of a Sparkplug topic."""
 
     message_type: str
     group: str | None = None
@@ -44,11 +44,11 @@ class SparkplugTopic:
     host: str | None = None
 
     births: tuple[str, ...] = ()
-    """Topics of the certificates that tell this message's aliases: the node's, and behind it the device's."""
+    """Topics of the certificates that declare this message's aliases: the node's, and behind it the device's."""
 
 
 def parse_topic(topic: str | None) -> SparkplugTopic | str:
-    """Return what a topic says, or why it is none of Sparkplug."""
+    """Return the parts of a topic, or why it is not a topic of Sparkplug."""
     if topic is None:
         return "no MQTT topic, which Sparkplug needs"
     parts = topic.split("/")
@@ -83,7 +83,7 @@ NOTHING_KNOWN = Known({}, {}, "")
 
 
 class SparkplugMessage(NamedTuple):
-    """One message on its way: what its topic says, its payload if it has one, where it stands, and what is wrong."""
+    """One message being decoded: the parts of its topic, its payload if any, where it stands, and what is wrong."""
 
     topic: SparkplugTopic | None
     payload: Any
@@ -188,7 +188,7 @@ class SparkplugDecoder:
         return made, reason
 
     def _known(self, topic: SparkplugTopic, position: int, broker: str) -> Known:
-        """What the certificates in force tell: the node's for its own messages, the device's for the device's."""
+        """What the certificates in force declare: the node's for its own messages, the device's for the device's."""
         certificates = [self._births.at(broker, one, position) for one in topic.births]
         own = certificates[-1]
         if own is None:
@@ -206,7 +206,7 @@ def _whose(topic: SparkplugTopic) -> str:
 
 
 def _heads(made: dict[str, Any], payload: Any) -> str:
-    """Fill in what a payload says beside its metrics; return what is wrong with it."""
+    """Fill in what a payload holds beside its metrics; return what is wrong with it."""
     reason = ""
     if payload.HasField("timestamp"):
         try:

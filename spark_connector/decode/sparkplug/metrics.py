@@ -292,7 +292,7 @@ METADATA_FIELDS = {
 
 
 class Known(NamedTuple):
-    """What certificates tell of a message's metrics, or why they tell nothing."""
+    """What certificates declare of a message's metrics, or why they declare nothing."""
 
     aliases: dict[int, tuple[str, int]]
     datatypes: dict[str, int]
@@ -356,10 +356,10 @@ def _identity(name: str, alias: int | None, datatype: int, known: Known) -> tupl
     if not name:
         if alias is None:
             return None, datatype, "neither name nor alias"
-        told = known.aliases.get(alias)
-        if told is None:
+        declared = known.aliases.get(alias)
+        if declared is None:
             return None, datatype, known.missing or f"alias {alias} is not in the birth certificate"
-        return told[0], datatype or told[1], ""
+        return declared[0], datatype or declared[1], ""
     if datatype:
         return name, datatype, ""
     if name not in known.datatypes:

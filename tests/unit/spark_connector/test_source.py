@@ -71,7 +71,7 @@ def test_a_stream_that_cannot_be_read_says_so_at_its_first_use() -> None:
 
 def test_a_write_without_any_option_is_refused() -> None:
     """It may be CREATE TABLE ... AS SELECT, whose options Spark keeps to itself."""
-    with pytest.raises(OptionError, match=r"no option says where the rows go.* then INSERT INTO it\.$"):
+    with pytest.raises(OptionError, match=r"no option names where the rows go.* then INSERT INTO it\.$"):
         RocketMQDataSource({}).writer(SCHEMA, False)
 
 

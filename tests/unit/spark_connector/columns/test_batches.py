@@ -157,7 +157,7 @@ def damaged(records: list[bytes], at: int) -> list[bytes]:
         ([make_batch_record(make_rows(4), dispatch=[(QUEUE_ID, 4)])], 0, 8, "the batch there begins at 4"),
         ([make_batch_record(make_rows(4), dispatch=[(QUEUE_ID, 0)])], 4, 8, "the batch there begins at 0"),
         ([make_batch_record(make_rows(4), dispatch=[(8, 0)])], 0, 4, "begins at None"),
-        ([make_batch_record(make_rows(4), dispatch=[(QUEUE_ID, 0)])], 0, 5, "end at offset 4, the pull said 5"),
+        ([make_batch_record(make_rows(4), dispatch=[(QUEUE_ID, 0)])], 0, 5, "end at offset 4, the pull ends at 5"),
         ([make_batch_record(make_rows(4), dispatch=[(QUEUE_ID, 0)], body_format=3)], 0, 4, "format 3"),
         ([make_batch_record(make_rows(4), count=5, dispatch=[(QUEUE_ID, 0)])], 0, 5, "4 rows, the record says 5"),
     ],
