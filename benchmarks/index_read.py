@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from benchmarks.stores import LOOK_AGAIN_S, MIB, PROPERTIES, StoreBench, settle_garbage, store_bench
-from broker.store import hot
 from broker.store.placed import Placed
+from remoting.native import core as native
 from remoting.protocol.records.image import encode_image
 
 WANTED = 32
@@ -117,13 +117,13 @@ def main() -> None:
     parser.add_argument("--twin", choices=["both", "compiled", "pure"], default="both")
     parser.add_argument("--where", choices=["all", "tail", "runs"], default="all")
     options = parser.parse_args()
-    twins = [hot.pure_core()] if hot.choice.name == "pure" else [hot.compiled_core(), hot.pure_core()]
+    twins = [native.pure_core()] if native.choice.name == "pure" else [native.compiled_core(), native.pure_core()]
     print(f"CPU us per read of {WANTED} entries, index / with records; best of {ROUNDS} rounds of {READS}")
     print(f"{'':<34}" + "".join(f"{name:^17}" for name in CASES))
     for twin in twins:
         if options.twin not in {"both", twin.name}:
             continue
-        hot.core = twin
+        native.core = twin
         for entries in TAILS if options.where != "runs" else ():
             with tail_bench(entries, options.queues) as bench:
                 print(f"{twin.name:<9} tail of {entries:>9,} entries " + row(bench), flush=True)

@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.stores import StoreBench, store_bench
-from broker.store import hot
 from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
 from broker.store.keys.key_store import KeyQuestion
 from broker.store.placed import Placed
+from remoting.native import core as native
 from remoting.native.contracts import KeyChunk
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import key_hash
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=256_000, help="messages per round of appends")
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    print(f"{hot.core.name} core, {options.keys} keys")
+    print(f"{native.core.name} core, {options.keys} keys")
     data = records(options.keys)
     costs = [taking(data, options.keys) for _ in range(options.rounds)]
     print(f"hash and insert: {min(costs):.1f} ns/key")
@@ -73,7 +73,7 @@ def records(count: int) -> bytes:
 
 def filled(data: bytes, count: int) -> KeyChunk:
     """Memory that holds all keys of the records."""
-    chunk = hot.core.make_key_chunk(count + 64)
+    chunk = native.core.make_key_chunk(count + 64)
     assert chunk.take(data, 0, 0, len(data)) == len(data)
     return chunk
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 import structlog
 
-from broker.store import hot
 from broker.store.inspection.verifier import verify
 from broker.store.log_store import LogStore
 from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
+from remoting.native import core as native
 from remoting.native.choice import PURE_VARIABLE
 from remoting.protocol.records.image import encode_image
 from runtime.clock import SystemClock
@@ -206,9 +206,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, default=Path(), help="where the stores are made")
     options = parser.parse_args()
     if options.pure:
-        hot.core = hot.pure_core()
+        native.core = native.pure_core()
         os.environ[PURE_VARIABLE] = "1"
-    print(f"{hot.core.name} twin")
+    print(f"{native.core.name} twin")
     root = Path(tempfile.mkdtemp(prefix="restart-", dir=options.directory))
     try:
         restarts(root / "queues", options.queues)

@@ -19,12 +19,12 @@ import structlog
 
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig
-from broker.meta import hot
 from broker.router import handlers
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from remoting import inprocess
 from remoting.client.connection import Connection
+from remoting.native import core as native
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -108,7 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     arguments = parser.parse_args()
-    print(f"rows by the {hot.choice.name} twin; best and median of {arguments.rounds} rounds")
+    print(f"rows by the {native.choice.name} twin; best and median of {arguments.rounds} rounds")
     with tempfile.TemporaryDirectory() as directory:
         asyncio.run(measure(Path(directory), arguments.rounds))
 

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 
 from benchmarks.stores import MIB, Meter, StoreBench, best_and_median, messages, store_bench
-from broker.store import hot
+from remoting.native import core as native
 
 BATCHES = (1, 16, 128, 1024)
 ROUNDS = 9
@@ -46,14 +46,14 @@ def main() -> None:
     parser.add_argument("--flush", choices=["sync", "async"], default="async")
     parser.add_argument("--twin", choices=["both", "compiled", "pure"], default="both")
     options = parser.parse_args()
-    twins = [hot.pure_core()] if hot.choice.name == "pure" else [hot.compiled_core(), hot.pure_core()]
+    twins = [native.pure_core()] if native.choice.name == "pure" else [native.compiled_core(), native.pure_core()]
     print(f"CPU us/message, best / median of {ROUNDS} rounds")
     print("queues   twin     part" + "".join(f"{f'batch {batch}':>{WIDTH}}" for batch in options.batches))
     for queues in options.queues:
         for twin in twins:
             if options.twin not in {"both", twin.name}:
                 continue
-            hot.core = twin
+            native.core = twin
             with store_bench(queues, segment_size_bytes=256 * MIB, flush=options.flush) as bench:
                 found = measure(bench, queues, options.batches, options.messages)
             for part in ("all", "loop"):

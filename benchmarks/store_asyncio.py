@@ -20,9 +20,9 @@ from benchmarks.stores import NAMES_AT_ONCE, Meter, messages
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.publishing.append import Appender
-from broker.store import hot
 from broker.store.placed import Appended, Placed
 from broker.store.settings import StoreSettings
+from remoting.native import core as native
 from remoting.protocol.errors import Refused
 from runtime.process import loop_name, run, settle_garbage
 
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--in-flight", type=int, nargs="*", default=IN_FLIGHT)
     parser.add_argument("--flush", nargs="*", choices=["async", "sync"], default=["async", "sync"])
     options = parser.parse_args()
-    print(f"{hot.core.name} core, {loop_name()}; best / median of {ROUNDS} rounds")
+    print(f"{native.core.name} core, {loop_name()}; best / median of {ROUNDS} rounds")
     for flush in options.flush:
         directory = Path(tempfile.mkdtemp(prefix="store-bench-", dir="."))
         try:

@@ -13,8 +13,8 @@ import time
 from collections.abc import Sequence
 
 from benchmarks.stores import PROPERTIES, StoreBench, store_bench
-from broker.store import hot
 from broker.store.placed import Placed
+from remoting.native import core as native
 from remoting.protocol.records.image import encode_image
 
 CONSUMED = (1, 16, 10_000)
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--queues", type=int, nargs="*", default=CONSUMED)
     parser.add_argument("--flush", nargs="*", choices=["async", "sync"], default=["async", "sync"])
     options = parser.parse_args()
-    print(f"{hot.core.name} core; batches of {BATCH}, pulls of {PULL}; rates are of this thread's wall time")
+    print(f"{native.core.name} core; batches of {BATCH}, pulls of {PULL}; rates are of this thread's wall time")
     for flush in options.flush:
         for queues in options.queues:
             measure(queues, flush, options.messages // BATCH * BATCH)

@@ -20,10 +20,10 @@ from typing import Any
 import structlog
 
 from benchmarks.stores import MIB, messages
-from broker.store import hot
 from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
+from remoting.native import core as native
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 
@@ -102,7 +102,7 @@ def main() -> None:
                 replica.turn(end)
         took_ns, wall_s = time.thread_time_ns() - begun_ns, time.perf_counter() - begun
         total = options.messages
-        print(f"twin {hot.choice.name}, {total} messages, {end / total:.0f} bytes each, {len(parts)} parts")
+        print(f"twin {native.choice.name}, {total} messages, {end / total:.0f} bytes each, {len(parts)} parts")
         print(f"raw         {raw_ns / total:7.1f} ns/message on the loop's thread")
         print(f"append_raw  {took_ns / total:7.1f} ns/message on the loop's thread, {total / wall_s / 1e6:.2f} M/s")
         while replica.store.positions.flushed < end:

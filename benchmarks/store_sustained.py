@@ -13,7 +13,7 @@ import statistics
 import time
 
 from benchmarks.stores import MIB, StoreBench, messages, store_bench
-from broker.store import hot
+from remoting.native import core as native
 
 BATCH = 1_000
 PART = 1_000_000
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--keep-mib", type=int, default=1024, help="size the log is kept at; 0: everything")
     options = parser.parse_args()
     settings = {"flush": options.flush, "retention_ms": 0, "retention_size_bytes": options.keep_mib * MIB}
-    print(f"{hot.core.name} core, flush={options.flush}, {options.queues} queues, batches of {BATCH}")
+    print(f"{native.core.name} core, flush={options.flush}, {options.queues} queues, batches of {BATCH}")
     with store_bench(options.queues, **settings) as bench:
         run, parts = Run(bench, options.queues), []
         process_s, wall_s = time.process_time(), time.monotonic()

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from broker.meta import hot
 from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from broker.store.placed import Appended, Placed
 from broker.store.state.state_log import StateChange
 from remoting.access.rights import PUBLISH
+from remoting.native import core as native
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE
 from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD, encode_append_reply
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -166,7 +166,7 @@ def authorize_body(authorizer: Authorizer, peer: Peer, command: Command) -> None
     """Refused unless the peer may publish to every topic of the request's images."""
     if authorizer.trusts(peer):
         return
-    for topic in hot.core.topics(command.body):
+    for topic in native.core.topics(command.body):
         authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.meta import hot
 from broker.store.placed import Placed, property_value
 from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
+from remoting.native import core as native
 from remoting.native.contracts import Way
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -101,7 +101,7 @@ class Placement:
             Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
             RemoteViolation: an image is malformed.
         """
-        queues, odd = hot.core.placed(images, self.way)
+        queues, odd = native.core.placed(images, self.way)
         if not odd:
             return Placed(images, queues)
         pieces: list[bytes] = []
@@ -133,7 +133,7 @@ class Placement:
         Raises:
             Refused, RemoteViolation: as `placed`.
         """
-        queues, odd = hot.core.placed(images, self.way)
+        queues, odd = native.core.placed(images, self.way)
         count = len(queues)
         for _number, at in odd:
             image = RecordView(images, at)

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.read_result import RangeResult
 from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
+from remoting.native import core as native
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
@@ -260,7 +260,7 @@ def filtered(found: RangeResult, judge: Judge, readable: TopicJudge | None, with
         ends = np.cumsum(sizes)
         blob = bytearray(int(ends[-1]) if len(ends) else 0)
         if blob:
-            hot.core.gather(memoryview(found.blob), starts[wanted], sizes, memoryview(blob))
+            native.core.gather(memoryview(found.blob), starts[wanted], sizes, memoryview(blob))
         starts, bases, kept = ends - sizes, bases[wanted], blob
     else:
         kept = found.blob

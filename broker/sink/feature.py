@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.meta import hot
 from broker.publishing.append import admit_retained, authorize_body
 from broker.requests.answers import refusal_of
 from broker.requests.tools import Feature, RequestTools
@@ -28,6 +27,7 @@ from broker.sink.stages import AttemptKey, Stages
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
 from remoting.access.rights import PUBLISH, of_sink
+from remoting.native import core as native
 from remoting.protocol.bodies.sink_body import (
     NO_BATCH,
     AbortBatch,
@@ -124,7 +124,7 @@ class SinkFeature(Feature):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
         images = command.body[_behind(image_views(command.body), staged - first) :] if staged > first else command.body
         number, count = self._placement.check(images)
-        hidden = Placed(hot.core.hidden(images), [(attempt.queue_id,)] * number, count)
+        hidden = Placed(native.core.hidden(images), [(attempt.queue_id,)] * number, count)
         try:
             end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position
         except StoreError as error:

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.meta import hot
 from broker.sink.stages import Attempt, AttemptKey, Stages, check_sink
 from broker.store.errors import UnreadableOffsets
 from broker.store.placed import Placed, together
 from broker.store.state import state_kinds
 from broker.store.state.state_log import StateChange
+from remoting.native import core as native
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.record import RecordView
@@ -278,7 +278,7 @@ class SinkLedger:
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"{key} is missing although its commit has begun")
         with suppress(UnreadableOffsets):  # the slower way below names the error
             rows = self._store.reading.read_range(found.queue_id, start, count - start, room, count)
-            images = hot.core.shown(rows.blob, rows.starts)
+            images = native.core.shown(rows.blob, rows.starts)
             if images and rows.first_offset == start:
                 return self._placement.placed(images), len(rows.blob)
         records = self._read(key, found, start, count, room)

@@ -1,4 +1,4 @@
-"""What both twins of the store's hot loops offer, and the numbers they agree on.
+"""What both twins of the native core offer, and the numbers they agree on.
 
 An *entry block* holds the index entries of one append in log order: per entry queue id, queue offset of its first
 message, log position, record size in bytes (0: a hole, its offsets lie in a damaged stretch of the log), tag hash and
@@ -310,3 +310,12 @@ class Core:
     """(most entries, at least as many as one record has keys) -> empty memory for keys."""
     make_run_table: Callable[[Sequence[RunColumns]], RunTable]
     """(runs, oldest first) -> the look-up over all of them; made anew when they change."""
+    placed: Callable[[bytes, Way], tuple[list[Any], list[tuple[int, int]]]]
+    """(images, way) -> (queues of each, (number, where it begins) of those that ask for more than to be stored, or for
+    a queue that does not exist; theirs are None). Raises RemoteViolation, and what the way's functions raise."""
+    topics: Callable[[bytes], set[bytes]]
+    """(images) -> the topics they are for. Raises RemoteViolation."""
+    hidden: Callable[[bytes], bytes]
+    """(images that were checked) -> the same as staged ones."""
+    shown: Callable[[Blob, Any], bytes | None]
+    """(staged records, where each begins as u32) -> the images they were sent as; None when one is not sound."""

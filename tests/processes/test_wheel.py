@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERSIONS = ("3.11", "3.12", "3.13")
 SAY = """
 import broker
-from broker.store.hot import choice as store
+from remoting.native.core import choice as store
 from remoting.native.compiled import columns as compiled
 import mqtt_proxy
 from mqtt_proxy.mqtt.session import outgoing

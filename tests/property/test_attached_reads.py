@@ -21,13 +21,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.attached.index_view import RunSet
 from broker.store.attached.log_view import LogView
 from broker.store.attached.store import AttachedStore
 from broker.store.attached.tail_view import TailView
 from broker.store.errors import Unsettled
 from broker.store.read_result import OFFSET_TOO_SMALL, OK
+from remoting.native import core as native
 from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, RecordView, check_record
 from tests.sim.stores import StoreBench, message
 
@@ -186,11 +186,11 @@ def doors(world: World) -> Iterator[None]:
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 2**20), min_size=20, max_size=300))
 def test_an_answer_is_true_whatever_happens_meanwhile(twin: str, plan: list[int]) -> None:
-    if twin == "compiled" and hot.choice.name != "compiled":
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
+    if twin == "compiled" and native.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {native.choice.reason}")
     folder = Path(tempfile.mkdtemp(dir=MEMORY if MEMORY.is_dir() else None))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
+        patch.setattr(native, "core", native.pure_core() if twin == "pure" else native.compiled_core())
         world = World(folder / "data")
         try:
             world.append(plan[0])

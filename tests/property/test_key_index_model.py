@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.store import hot
 from broker.store.keys.key_store import KeyQuestion
+from remoting.native import core as native
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, RecordView
 from tests.property.test_store_model import MEMORY, Silent
 from tests.sim.disk import crash_copy
@@ -54,8 +54,8 @@ class KeyMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept_core = hot.core
-        hot.core = hot.pure_core() if self.twin == "pure" else hot.compiled_core()
+        self.kept_core = native.core
+        native.core = native.pure_core() if self.twin == "pure" else native.compiled_core()
         self.place = Path(tempfile.mkdtemp(prefix="key-model-", dir=MEMORY if MEMORY.is_dir() else None))
         self.said: list[Said] = []
         self.lives = 0
@@ -81,7 +81,7 @@ class KeyMachine(RuleBasedStateMachine):
         if hasattr(self, "bench"):
             self.bench.close()
         shutil.rmtree(self.place)
-        hot.core = self.kept_core
+        native.core = self.kept_core
 
     @rule(seed=st.integers(0, 2**16), count=st.sampled_from([1, 3, 40]), atomic=st.booleans())
     def append(self, seed: int, count: int, atomic: bool) -> None:
@@ -218,5 +218,5 @@ TestPureKeys = pytest.mark.timeout(600)(KeyMachine.TestCase)
 TestPureKeys.settings = SETTINGS
 TestCompiledKeys = pytest.mark.timeout(600)(CompiledKeyMachine.TestCase)
 TestCompiledKeys.settings = SETTINGS
-if hot.choice.name != "compiled":
-    TestCompiledKeys = pytest.mark.skip(f"no compiled twin: {hot.choice.reason}")(TestCompiledKeys)
+if native.choice.name != "compiled":
+    TestCompiledKeys = pytest.mark.skip(f"no compiled twin: {native.choice.reason}")(TestCompiledKeys)

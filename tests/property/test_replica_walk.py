@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import hot
+from remoting.native import core as native
 from tests.sim.replica_walk import Walk
 
 WALKS = int(os.environ.get("LIGHTMQ_WALKS", "12"))
@@ -25,7 +25,7 @@ def test_whatever_happens_the_nodes_agree(
     twin: str, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Appends, parts of any size, flushes, kills that lose what was not flushed, elections, cuts, restarts."""
-    if twin == "compiled" and hot.choice.name != "compiled":
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
-    monkeypatch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
+    if twin == "compiled" and native.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {native.choice.reason}")
+    monkeypatch.setattr(native, "core", native.pure_core() if twin == "pure" else native.compiled_core())
     Walk(tmp_path, seed).run(STEPS)

@@ -18,11 +18,11 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from broker.store import hot
 from broker.store.log_store import LogStore
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from broker.store.state.queue_groups import GroupRule
 from broker.store.state.state_log import StateChange
+from remoting.native import core as native
 from tests.sim.disk import crash_copy
 from tests.sim.store_model import (
     QUEUE,
@@ -59,8 +59,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept_core = hot.core
-        hot.core = hot.pure_core() if self.twin == "pure" else hot.compiled_core()
+        self.kept_core = native.core
+        native.core = native.pure_core() if self.twin == "pure" else native.compiled_core()
         self.place = Path(tempfile.mkdtemp(prefix="store-model-", dir=MEMORY if MEMORY.is_dir() else None))
         self.model = Model()
         self.lives = 0
@@ -111,7 +111,7 @@ class StoreMachine(RuleBasedStateMachine):
         if hasattr(self, "bench"):
             self.bench.close()
         shutil.rmtree(self.place)
-        hot.core = self.kept_core
+        native.core = self.kept_core
 
     # -- writing
 
@@ -395,6 +395,6 @@ def run(twin: str) -> Any:
 
 
 TestPureStore = run("pure")
-TestCompiledStore = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")(
-    run("compiled")
-)
+TestCompiledStore = pytest.mark.skipif(
+    native.choice.name != "compiled", reason=f"no compiled twin: {native.choice.reason}"
+)(run("compiled"))

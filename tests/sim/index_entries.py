@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import SLOT, RunData
 
 COLUMNS = ("offset", "position", "size", "tag", "count")
@@ -26,4 +26,4 @@ def ring_of(queues: Any, *columns: Any, capacity: int = 0, first: int = 0) -> tu
 
 def run_data(queues: Any, *columns: Any) -> RunData:
     """What a run of these entries, given in log order, holds; on the twin in place."""
-    return hot.core.sort_entries(*ring_of(queues, *columns), 0, len(queues))
+    return native.core.sort_entries(*ring_of(queues, *columns), 0, len(queues))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.store import hot
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog, Piece
 from broker.store.log.segment import Segment
 from broker.store.placed import Queues
+from remoting.native import core as native
 from remoting.native.contracts import Encoded
 from remoting.protocol.records.image import encode_control_image
 
@@ -37,8 +37,8 @@ class RecordEncoder:
         self._log = log
         self._index = index
         queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
-        self._encoder = hot.core.make_encoder(epoch, record_limit, queues_max)
-        self.pen = hot.core.make_pen(self._encoder)
+        self._encoder = native.core.make_encoder(epoch, record_limit, queues_max)
+        self.pen = native.core.make_pen(self._encoder)
         """Does the whole of an append that stays within half a file."""
         self._segment: Segment | None = None
 

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.store import hot
 from broker.store.append.writer import WritePath
 from broker.store.errors import CorruptIndex, StoreFailed
 from broker.store.log.commit_log import CommitLog, LogRepair
@@ -25,6 +24,7 @@ from broker.store.placed import Placed
 from broker.store.recovery.replayer import Replayer, Stretch
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES_MIN
 from broker.store.state.state_log import StateChange
+from remoting.native import core as native
 from remoting.native.contracts import Encoded, EntryBlock, Progress
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
@@ -64,7 +64,7 @@ def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: 
     end = limit
     if position + bytes_max < limit:
         wanted = position + max(1, bytes_max)
-        end = hot.core.collect(segment.view, segment.base, position, wanted, _NOTHING, _NOTHING, 1)[0]
+        end = native.core.collect(segment.view, segment.base, position, wanted, _NOTHING, _NOTHING, 1)[0]
     at = position - segment.base
     return RawPart(position, segment.base, segment.size, epoch, segment.view[at : at + end - position])
 
@@ -162,7 +162,7 @@ class ReplicaWriter:
         if part.epoch < last:
             raise RemoteViolation(f"bytes of epoch {part.epoch} behind those of epoch {last}")
         before = Progress(position, self._seen.groups_end, part.epoch, 0, 0, group_open=self._seen.group_open)
-        seen = hot.core.scan(part.data, position, size, before)
+        seen = native.core.scan(part.data, position, size, before)
         if seen.reason or seen.epoch != part.epoch:
             raise RemoteViolation(f"position {seen.position}: {seen.reason or f'a record of epoch {seen.epoch}'}")
         return seen

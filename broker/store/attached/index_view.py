@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store import hot
 from broker.store.attached.tail_view import Moved, TailView
 from broker.store.index.entries import Entries
 from broker.store.index.manifest import load_manifest
 from broker.store.index.run import Run, run_path
+from remoting.native import core as native
 
 
 class RunSet:
@@ -25,7 +25,7 @@ class RunSet:
         self.directory = directory
         self.runs: list[Run] = []
         """Oldest first."""
-        self.table = hot.core.make_run_table(self.runs)
+        self.table = native.core.make_run_table(self.runs)
         """The look-up over all of them."""
         self.generation = -1
 
@@ -42,7 +42,7 @@ class RunSet:
             ]
         except FileNotFoundError as error:
             raise Moved(f"{error.filename} has been merged or dropped") from error
-        self.table = hot.core.make_run_table(self.runs)
+        self.table = native.core.make_run_table(self.runs)
         self.generation = generation
 
 

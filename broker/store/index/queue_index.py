@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.index.entries import Entries
 from broker.store.index.manifest import Manifest, load_manifest, offsets_path
@@ -25,6 +24,7 @@ from broker.store.index.next_offsets import Floors, next_offsets_of
 from broker.store.index.run import Run, run_path
 from broker.store.index.tail import Tail
 from broker.store.index.tail import read_durable as read_durable_of_tail
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, NEXT, EntryBlock, RunData
 from runtime.files import fsync_dir, make_directory
 
@@ -57,7 +57,7 @@ class QueueIndex:
         self.proved_durable = read_durable_of_tail(directory / TAIL_NAME)
         self.manifest = load_manifest(directory) or Manifest()
         self.runs = [self._open_run(file_id) for file_id in self.manifest.runs]
-        self._table = hot.core.make_run_table(self.runs)
+        self._table = native.core.make_run_table(self.runs)
         stored = next_offsets_of(directory, self.manifest, self.runs)
         count = len(stored)
         self.tail = Tail(directory / TAIL_NAME, tail_entries, count)
@@ -215,7 +215,7 @@ class QueueIndex:
         """Read from `run` what was in the sealed part of the tail (run None: there was nothing)."""
         if run is not None:
             self.runs.append(run)
-            self._table = hot.core.make_run_table(self.runs)
+            self._table = native.core.make_run_table(self.runs)
         self.manifest = manifest
         self.tail.publish_runs()
         self.tail.release(sealed.number)
@@ -226,7 +226,7 @@ class QueueIndex:
         at = self.runs.index(old[0])
         assert self.runs[at : at + len(old)] == list(old)
         self.runs[at : at + len(old)] = new
-        self._table = hot.core.make_run_table(self.runs)
+        self._table = native.core.make_run_table(self.runs)
         self.manifest = manifest
         self.tail.publish_runs()
 

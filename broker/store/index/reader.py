@@ -13,10 +13,10 @@ from typing import Protocol
 
 import numpy as np
 
-from broker.store import hot
 from broker.store.errors import CorruptLog
 from broker.store.index.entries import Entries
 from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, RangeResult, ReadResult
+from remoting.native import core as native
 from remoting.native.reference.gather import GRAIN, Column
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import check_record
@@ -208,7 +208,7 @@ class Reader:
                 position = int(positions[at + int(wrong.argmax())])
                 raise CorruptLog(segment.path, position, "no record of the size and position the index names")
             begin = int(ends[at] - sizes[at])
-            hot.core.gather(segment.view, starts, sizes[at:stop], out[begin : int(ends[stop - 1])])
+            native.core.gather(segment.view, starts, sizes[at:stop], out[begin : int(ends[stop - 1])])
             at = stop
 
     def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:
@@ -238,7 +238,7 @@ class Reader:
 
     def _check_records(self, segment: ReadableSegment, positions: list[int], sizes: list[int]) -> None:
         """Raise CorruptLog for the first record that fails its checks."""
-        bad = hot.core.first_bad(segment.view, segment.base, positions, sizes)
+        bad = native.core.first_bad(segment.view, segment.base, positions, sizes)
         if bad < 0:
             return
         position, at = positions[bad], positions[bad] - segment.base

@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
+from remoting.native import core as native
 from remoting.native.checksum import crc32c
 from remoting.native.contracts import RunData
 from runtime.files import fsync_dir
@@ -157,4 +157,4 @@ def merge_runs(runs: Sequence[Run]) -> RunData:
     """Join neighbouring runs, oldest first. Raises CorruptIndex."""
     for run in runs:
         run.check()
-    return hot.core.make_run_table(runs).merge()
+    return native.core.make_run_table(runs).merge()

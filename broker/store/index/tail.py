@@ -27,8 +27,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.index.entries import Entries
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, FLUSHED, NEWEST, NEXT, ROW_WORDS, SLOT, EntryBlock, RunData
 
 MAGIC = b"LMQTAIL2"
@@ -71,11 +71,11 @@ class Tail:
         self.counters = memoryview(self._mmap)[COUNTERS_AT : COUNTERS_AT + 8 * (EPOCH + 1)].cast("q")
         view = memoryview(self._mmap)
         self.rows = view[self._rows_at : size].cast("q")
-        """Flat per-queue rows of ROW_WORDS words (`hot.contracts`). Only this room writes them."""
+        """Flat per-queue rows of ROW_WORDS words (`contracts`). Only this room writes them."""
         n, at = self.capacity, COLUMNS_AT + SLOT.itemsize * self.capacity
         self._slots = np.frombuffer(view[COLUMNS_AT:at], dtype=SLOT)
         self._qid = np.frombuffer(view[at : at + 4 * n], dtype="<u4")
-        self.ring = hot.core.make_ring(self._qid, self._slots, self.rows)
+        self.ring = native.core.make_ring(self._qid, self._slots, self.rows)
         """The entries and rows as the hot loops take them; another one after `grow`."""
 
     @property
@@ -176,7 +176,7 @@ class Tail:
 
         They stay until `release`, so the index thread may call this while the tail goes on.
         """
-        return hot.core.sort_entries(self._qid, self._slots, self.first, end)
+        return native.core.sort_entries(self._qid, self._slots, self.first, end)
 
     def release(self, end: int) -> None:
         """Forget entries below number `end`: a run holds them now."""

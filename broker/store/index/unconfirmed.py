@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.index.run import Run
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, EntryBlock
 
 BLOCK_ENTRIES = 2048
@@ -37,7 +37,7 @@ def unconfirmed_entries(runs: Sequence[Run], confirmed: int, end: int) -> list[C
         cut = min(first + BLOCK_ENTRIES, total)
         while cut < total and positions[cut] == positions[cut - 1]:  # one record in many queues
             cut += 1
-        block = hot.core.make_block(*(column[first:cut].tolist() for column in columns))
+        block = native.core.make_block(*(column[first:cut].tolist() for column in columns))
         found.append((block, int(positions[cut]) if cut < total else end))
         first = cut
     return found

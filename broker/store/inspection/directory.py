@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex, StoreError
 from broker.store.index.manifest import Manifest, load_manifest
 from broker.store.index.queue_index import TAIL_NAME
@@ -38,6 +37,7 @@ from broker.store.log.segment import list_segments
 from broker.store.recovery.log_end import Scan
 from broker.store.recovery.quarantine import DamagedRange, Quarantine, load_quarantine
 from broker.store.state.state_snapshot import Snapshot, load_snapshot
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records.record import DISPATCH_SIZE, FILLER, HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
@@ -138,7 +138,7 @@ class Stretches:
         while True:
             while not seen.reason and (file := self._files.file_at(seen.position)) is not None:
                 first = seen.position
-                seen = hot.core.scan(file.view, file.base, len(file.view), seen)
+                seen = native.core.scan(file.view, file.base, len(file.view), seen)
                 if seen.position > first:
                     yield file, first, seen.position
             behind = self._behind(seen)
@@ -246,14 +246,14 @@ class LogKeys:
 
     def __init__(self, files: KeyFiles) -> None:
         self._wanted = files.manifest.end_position > 0
-        self._chunks = [hot.core.make_key_chunk(CHUNK_ENTRIES if self._wanted else 64)]
+        self._chunks = [native.core.make_key_chunk(CHUNK_ENTRIES if self._wanted else 64)]
         self._joined: Columns | None = None
 
     def add(self, view: memoryview, base: int, first: int, end: int) -> None:
         """Take in the sound records in [first, end) log positions of `view`, which begins at `base`."""
         self._joined = None
         while self._wanted and (first := self._chunks[-1].take(view, base, first, end)) < end:
-            self._chunks.append(hot.core.make_key_chunk(CHUNK_ENTRIES))
+            self._chunks.append(native.core.make_key_chunk(CHUNK_ENTRIES))
 
     def part(self, start: int, end: int) -> Columns:
         """Return the entries of the records in [start, end), as a run holds them."""

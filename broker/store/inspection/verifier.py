@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.index.run import Run
 from broker.store.inspection.directory import (
@@ -37,6 +36,7 @@ from broker.store.state.state_kinds import NAMES
 from broker.store.state.state_log import StateChange, decode_changes
 from broker.store.state.state_snapshot import restore
 from broker.store.state.state_tables import StateTables
+from remoting.native import core as native
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import (
     CONTROL,
@@ -130,7 +130,7 @@ class LogEntries:
         self._joined = None
         queues, offsets, positions = kept[:3]
         self._grow(int(queues.max()) + 1)
-        wrong = hot.core.follow(queues, offsets, positions, counts, self._next, self._last, self._damage)
+        wrong = native.core.follow(queues, offsets, positions, counts, self._next, self._last, self._damage)
         for row, expected in wrong:
             yield f"queue {queues[row]}: offset {offsets[row]} at {positions[row]} follows {expected - 1}"
 
@@ -147,7 +147,7 @@ class LogEntries:
             self._parts = [self._joined]
         first, last = self._joined[2].searchsorted((start, end)).tolist()
         chosen = [column[first:last] for column in self._joined]
-        order = hot.core.order_by_queue(chosen[0])
+        order = native.core.order_by_queue(chosen[0])
         return tuple(column[order] for column in chosen)
 
 
@@ -280,7 +280,7 @@ def _walk(
     for file, first, end in stretches:
         known = [each.start for each in found.quarantine if each.start < end]  # also where bytes are sound again
         entries.pass_damage(max([-1, *known, *(start for start, _, _ in stretches.damage)]))
-        records, columns, marks = hot.core.survey(file.view, file.base, first, end)
+        records, columns, marks = native.core.survey(file.view, file.base, first, end)
         report.records += records
         keys.add(file.view, file.base, first, end)
         for text in entries.add(columns):

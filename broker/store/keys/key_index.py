@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.keys.key_manifest import KeyManifest, load_key_manifest
 from broker.store.keys.key_run import KeyRun, key_run_path
+from remoting.native import core as native
 from remoting.native.contracts import KeyChunk
 from runtime.files import fsync_dir, make_directory
 
@@ -46,7 +46,7 @@ class KeyIndex:
         self.end_position = max(self.manifest.end_position, begin)
         """Log position up to which keys have been taken in; whoever appends moves it on."""
         self._chunk_entries = chunk_entries
-        self._chunks: list[KeyChunk] = [hot.core.make_key_chunk(chunk_entries)]
+        self._chunks: list[KeyChunk] = [native.core.make_key_chunk(chunk_entries)]
         self._remove_strangers()
 
     def _open_run(self, file_id: int) -> KeyRun:
@@ -77,7 +77,7 @@ class KeyIndex:
     def take(self, view: bytes | memoryview, base: int, position: int, end: int) -> None:
         """Take in the keys of the sound records in [position, end) of `view`, which begins at log position `base`."""
         while (position := self._chunks[-1].take(view, base, position, end)) < end:
-            self._chunks.append(hot.core.make_key_chunk(self._chunk_entries))
+            self._chunks.append(native.core.make_key_chunk(self._chunk_entries))
 
     def find(self, number: int, low: int, high: int) -> Iterator[Found]:
         """Yield the entries of a key number in [low, high) log positions, the newest stretch first."""
@@ -94,7 +94,7 @@ class KeyIndex:
         """Let the chunks grow no more, for a run."""
         chunks = [chunk for chunk in self._chunks if chunk.count]
         if self._chunks[-1].count:
-            self._chunks.append(hot.core.make_key_chunk(self._chunk_entries))
+            self._chunks.append(native.core.make_key_chunk(self._chunk_entries))
         return SealedKeys(chunks, self.manifest.end_position, self.end_position)
 
     def install(self, manifest: KeyManifest, run: KeyRun | None, sealed: SealedKeys) -> None:

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
+from remoting.native import core as native
 from remoting.native.checksum import crc32c
 from runtime.files import atomic_write
 
@@ -92,7 +92,7 @@ def key_run_path(directory: Path, file_id: int) -> Path:
 def sort_keys(parts: Sequence[Columns]) -> Columns:
     """Return the entries of `parts`, which follow each other in the log, as `write_key_run` takes them."""
     hashes, positions, sizes, seconds = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = hot.core.order_by_queue(hashes)
+    order = native.core.order_by_queue(hashes)
     return hashes[order], positions[order], sizes[order], seconds[order]
 
 

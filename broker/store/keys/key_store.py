@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex, CorruptLog
 from broker.store.index.reader import Reader
 from broker.store.index.time_search import stored_ms
@@ -28,6 +27,7 @@ from broker.store.keys.key_manifest import DIRECTORY
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
 from broker.store.settings import StoreSettings
+from remoting.native import core as native
 from remoting.native.contracts import Encoded, Progress
 from remoting.native.reference.keys import store_second
 from remoting.protocol.records.properties import has_key, key_hash
@@ -223,7 +223,9 @@ def open_key_index(
     while position < log.end and (segment := log.segment_at(position)) is not None:
         stop = min(segment.end, log.end)
         window = segment.view[: stop - segment.base]
-        seen = hot.core.scan(window, segment.base, len(window), Progress(position, position, 0, 0, 0, group_open=False))
+        seen = native.core.scan(
+            window, segment.base, len(window), Progress(position, position, 0, 0, 0, group_open=False)
+        )
         index.take(window, segment.base, position, seen.position)
         if seen.reason:
             events.warning("keys_not_indexed", start=seen.position, end=stop, reason=seen.reason)

@@ -21,11 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.sealed_json import open_sealed_json, sealed_json
 from broker.store.log.segment import Segment
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.record import HEADER
@@ -141,7 +141,7 @@ def _changes(segment: Segment, end: int, epoch: int) -> Iterator[Epoch]:
 
 def _scan(segment: Segment, cut: int, position: int, epoch: int) -> Progress:
     before = Progress(position, position, epoch, 0, 0, group_open=False)
-    return hot.core.scan(segment.view, segment.base, cut - segment.base, before)
+    return native.core.scan(segment.view, segment.base, cut - segment.base, before)
 
 
 def _walk(segment: Segment, position: int, end: int, epoch: int) -> Iterator[Epoch]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.store import hot
 from broker.store.log.commit_log import CommitLog
+from remoting.native import core as native
 from remoting.native.contracts import EntryBlock, Progress
 
 
 @dataclass(slots=True)
 class TakenGroup:
-    """The records in [first_position, end_position); see `hot.contracts.Encoded`."""
+    """The records in [first_position, end_position); see `contracts.Encoded`."""
 
     first_position: int
     end_position: int
@@ -32,7 +32,7 @@ class TakenGroup:
 
 def taken_groups(first: int, end: int, blocks: Sequence[EntryBlock]) -> list[TakenGroup]:
     """Return what is confirmed together once `end` is; one group at least, because state may have no entries."""
-    return [TakenGroup(first, end, block) for block in blocks or [hot.core.make_block([], [], [], [], [], [])]]
+    return [TakenGroup(first, end, block) for block in blocks or [native.core.make_block([], [], [], [], [], [])]]
 
 
 def whole_groups(log: CommitLog, start: int, blocks: Sequence[tuple[EntryBlock, int]]) -> list[TakenGroup]:
@@ -44,7 +44,7 @@ def whole_groups(log: CommitLog, start: int, blocks: Sequence[tuple[EntryBlock, 
     for _, end in blocks:
         while seen.position < end and (segment := log.segment_at(seen.position)) is not None:
             before = seen.position
-            seen = hot.core.scan(segment.view, segment.base, min(end, segment.end) - segment.base, seen)
+            seen = native.core.scan(segment.view, segment.base, min(end, segment.end) - segment.base, seen)
             if seen.position == before:  # damage: nothing here tells where groups end
                 seen = Progress(end, end, seen.epoch, 0, 0, group_open=False)
         ends.append(log.end if seen.group_open else end)

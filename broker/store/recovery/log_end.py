@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from broker.store import hot
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.segment import list_segments, next_file_bytes
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 
 
@@ -163,5 +163,5 @@ def scan_log(log: CommitLog, start: int, before: Scan | None = None) -> Scan:
     epoch, store_ms, records = (before.epoch, before.store_ms, before.records) if before else (0, 0, 0)
     seen = Progress(start, start, epoch, store_ms, records, group_open=False)
     while not seen.reason and (segment := log.segment_at(seen.position)) is not None:
-        seen = hot.core.scan(segment.view, segment.base, segment.size, seen)
+        seen = native.core.scan(segment.view, segment.base, segment.size, seen)
     return Scan(seen.position, seen.groups_end, seen.reason, seen.epoch, seen.store_ms, seen.records)

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex, CorruptLog
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.sealed_json import open_sealed_json, sealed_json
 from broker.store.log.segment import Segment
 from broker.store.recovery.log_end import Scan, scan_log
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
@@ -159,7 +159,7 @@ def damage_in(log: CommitLog, segment: Segment, end: int) -> list[DamagedRange]:
     seen = Progress(base, base, 0, 0, 0, group_open=False)
     found: list[DamagedRange] = []
     while seen.position < end:
-        seen = hot.core.scan(view, base, end - base, seen)
+        seen = native.core.scan(view, base, end - base, seen)
         if seen.position < end:
             behind = min(find_next(log, seen.position, seen.epoch) or end, end)
             found.append(DamagedRange(seen.position, behind, seen.reason))

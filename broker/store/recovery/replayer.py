@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog
@@ -20,6 +19,7 @@ from broker.store.state import state_kinds
 from broker.store.state.name_table import VALUE
 from broker.store.state.state_log import StateChange, decode_changes
 from broker.store.state.state_tables import StateTables
+from remoting.native import core as native
 from remoting.native.contracts import EntryBlock
 from remoting.protocol.records.record import CONTROL, RecordView
 
@@ -86,7 +86,7 @@ class Replayer:
         records = 0
         while position < stop:
             before = position
-            position, seen, entries, marks = hot.core.collect(
+            position, seen, entries, marks = native.core.collect(
                 view, base, position, stop, stretch.index_from, stretch.state_from, self._batch_entries
             )
             assert position > before, (position, stop)
@@ -165,7 +165,7 @@ class Replayer:
         """Let `queue` go on at offset `until`: what lies between was lost to the damage at `position`."""
         index, first = self._index, self._index.next_offset(queue)
         assert first < until, (queue, first, until)
-        hole = hot.core.make_block([queue], [first], [position], [0], [0], [until - first])
+        hole = native.core.make_block([queue], [first], [position], [0], [0], [until - first])
         claimed = index.tail.ring.claim(hole, 0, index.queue_count)
         assert claimed == 1, (queue, first, until)
         self._make_room(1)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from broker.store import hot
+from remoting.native import core as native
 
 VALUE = struct.Struct("<Iq")
 GONE = 0xFFFF_FFFF
@@ -232,7 +232,7 @@ class NameTable:
         codes = np.empty(len(ids), np.uint32)
         for at in range(0, len(ids), _HASH_CHUNK):  # in pieces: lists of a million numbers would stay in the heap
             part = slice(at, at + _HASH_CHUNK)
-            codes[part] = hot.core.hash_spans(blob, columns.starts[part], columns.lengths[part])
+            codes[part] = native.core.hash_spans(blob, columns.starts[part], columns.lengths[part])
         self._starts = _rows("q", rows, ids, columns.starts, -1)
         self._lengths = _rows("I", rows, ids, columns.lengths)
         self._hashes = _rows("I", rows, ids, codes)

@@ -19,7 +19,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from broker.store import hot
 from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
 from broker.store.index.reader import Reader
 from broker.store.log.commit_log import CommitLog
@@ -29,6 +28,7 @@ from broker.store.read_result import RangeResult, ReadResult
 from broker.store.recovery.opened import Opened
 from broker.store.recovery.quarantine import DamagedRange, damage_in, find_next, save_quarantine
 from broker.store.state.state_log import StateChange
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 
 PIECE_BYTES = 4 * 1024 * 1024
@@ -139,9 +139,9 @@ def read_piece(log: CommitLog, view: memoryview, base: int, at: Progress, end: i
     Return where to go on, and damage at its end.
     """
     cut = min(at.position + PIECE_BYTES, end)
-    seen = hot.core.scan(view, base, cut - base, at)
+    seen = native.core.scan(view, base, cut - base, at)
     if seen.position == at.position and cut < end:  # one record is larger than the piece, or damaged
-        seen = hot.core.scan(view, base, end - base, at)
+        seen = native.core.scan(view, base, end - base, at)
     if seen.position > at.position:
         return Progress(seen.position, seen.groups_end, seen.epoch, 0, 0, group_open=seen.group_open), None
     behind = min(find_next(log, at.position, at.epoch) or end, end)
@@ -322,7 +322,7 @@ class DamageWatch:
     def _sound(self, position: int, size: int) -> bool:
         segment = self._log.segment_at(position)
         return bool(
-            size and segment is not None and hot.core.first_bad(segment.view, segment.base, [position], [size]) < 0
+            size and segment is not None and native.core.first_bad(segment.view, segment.base, [position], [size]) < 0
         )
 
     def _error_at(self, position: int, error: CorruptLog) -> CorruptLog:

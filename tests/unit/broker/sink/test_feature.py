@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from broker.config import LimitsConfig
-from broker.meta import hot
 from broker.sink.feature import SinkFeature
 from broker.sink.stages import AttemptKey
 from broker.topics.topics import TopicSettings
+from remoting.native import core as native
 from remoting.protocol.bodies.append_body import decode_append_reply
 from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, decode_multi_pull_reply, encode_multi_pull
 from remoting.protocol.bodies.sink_body import (
@@ -121,9 +121,9 @@ def numbered(*rows: tuple[int, bytes]) -> bytes:
 @pytest.mark.parametrize("twin", ["pure", "compiled"])
 async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypatch, twin: str) -> None:
     """By both requests and both twins; also when the topic has lost the queue between staging and commit."""
-    if twin == "compiled" and hot.choice.name != twin:
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
-    monkeypatch.setattr(hot, "core", hot.pure_core() if twin == "pure" else hot.compiled_core())
+    if twin == "compiled" and native.choice.name != twin:
+        pytest.skip(f"no compiled twin: {native.choice.reason}")
+    monkeypatch.setattr(native, "core", native.pure_core() if twin == "pure" else native.compiled_core())
     connection, topics = running.connect(), running.broker.topics.table
     topics.put(TopicSettings(name="t", read_queue_count=4, write_queue_count=3))
     ids = topics.queue_ids("t")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.choice import PURE_VARIABLE
 
 
@@ -15,11 +15,11 @@ def twin(request: pytest.FixtureRequest) -> Iterator[str]:
     """Puts one twin in place; the compiled one is skipped, with the reason, where it was not built."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "pure":
-            patch.setattr(hot, "core", hot.pure_core())
+            patch.setattr(native, "core", native.pure_core())
             patch.setenv(PURE_VARIABLE, "1")
         else:
-            if hot.choice.name != "compiled":
-                pytest.skip(f"no compiled twin: {hot.choice.reason}")
-            patch.setattr(hot, "core", hot.compiled_core())
+            if native.choice.name != "compiled":
+                pytest.skip(f"no compiled twin: {native.choice.reason}")
+            patch.setattr(native, "core", native.compiled_core())
             patch.delenv(PURE_VARIABLE, raising=False)
         yield request.param

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import Core, Progress
 
 
 def test_the_core_in_place_has_every_part() -> None:
     """Named, callable, nothing left out."""
-    assert hot.core.name == hot.choice.name
+    assert native.core.name == native.choice.name
     for part in fields(Core):
-        assert part.name == "name" or callable(getattr(hot.core, part.name)), part.name
+        assert part.name == "name" or callable(getattr(native.core, part.name)), part.name
 
 
 def test_progress_starts_without_a_reason() -> None:

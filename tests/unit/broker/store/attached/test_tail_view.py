@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from broker.store import hot
 from broker.store.attached.tail_view import Moved, TailView
 from broker.store.index.tail import Tail
+from remoting.native import core as native
 
 CAPACITY = 64
 
@@ -30,7 +30,7 @@ class Filled:
         positions = [self.position + 8 * n for n in range(1, len(queues) + 1)]
         self.position += 8 * len(queues)
         n = len(queues)
-        entries = hot.core.make_block(queues, offsets, positions, [8] * n, [7] * n, [count] * n)
+        entries = native.core.make_block(queues, offsets, positions, [8] * n, [7] * n, [count] * n)
         assert self.tail.ring.claim(entries, 0, 1 << 20) == n
         self.tail.append(entries)
         self.tail.ring.confirm([entries])

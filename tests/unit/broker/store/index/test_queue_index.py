@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import QueueIndex
 from broker.store.settings import StoreSettings
+from remoting.native import core as native
 from runtime.faults import FaultPoints
 
 
@@ -35,7 +35,7 @@ def put(index: QueueIndex, queue: int, count: int, messages: int = 1) -> None:
     """Append entries of one queue; entry n of the log stands at position 10 n."""
     for _ in range(count):
         offset, at = index.next_offset(queue), index.end_position
-        entries = hot.core.make_block([queue], [offset], [at], [10], [0], [messages])
+        entries = native.core.make_block([queue], [offset], [at], [10], [0], [messages])
         assert index.tail.ring.claim(entries, 0, 1 << 20) == 1
         index.append(entries, at + 10)
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import hot
 from broker.store.errors import CorruptLog
 from broker.store.placed import Placed
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE
+from remoting.native import core as native
 from remoting.protocol.records.record import RecordView
 from tests.sim.batches import FLAGS_BATCH
 from tests.sim.stores import StoreBench, bodies, message
@@ -180,7 +180,7 @@ def test_a_hole_is_corruption_with_its_offsets(tmp_path: Path) -> None:
     queue = bench.store.queues.open(b"q")
     bench.store.append(message([queue], b"0"), message([queue], b"1"))
     index, position = bench.store._parts.opened.index, bench.store.end_position
-    hole = hot.core.make_block([queue], [2], [position], [0], [0], [4])
+    hole = native.core.make_block([queue], [2], [position], [0], [0], [4])
     assert index.tail.ring.claim(hole, 0, queue + 1) == 1
     index.append(hole, position)
     bench.store.append(message([queue], b"6"))

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.errors import CorruptIndex
 from broker.store.index.run import Run, merge_runs, run_path, write_run
+from remoting.native import core as native
 from tests.sim.index_entries import run_data
 
 
@@ -45,7 +45,7 @@ def make(
 def contents(run: Run) -> dict[int, tuple[int, list[int]]]:
     found = {}
     for queue, first, following in zip(run.queues.tolist(), run.first_offsets.tolist(), run.next_offsets, strict=True):
-        _, positions, _, _, end = hot.core.make_run_table([run]).find(queue, first, int(following))
+        _, positions, _, _, end = native.core.make_run_table([run]).find(queue, first, int(following))
         assert end == following
         found[queue] = (first, positions.tolist())
     return found

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.index.run import Run, merge_runs, run_path, write_run
+from remoting.native import core as native
 from tests.sim.index_entries import run_data
 
 Part = list[tuple[int, int]]
@@ -51,7 +51,7 @@ def test_every_offset_is_found(parts: list[Part]) -> None:
                 model[queue].append((before, before + count, 1000 * n + at))
         write_run(run_path(directory, 9), 9, 1, (0, 9000), merge_runs(runs))
         merged = Run(run_path(directory, 9))
-        apart, joined = hot.core.make_run_table(runs), hot.core.make_run_table([merged])
+        apart, joined = native.core.make_run_table(runs), native.core.make_run_table([merged])
         assert (merged.offsets is None) == all(count == 1 for part in parts for _, count in part)
         for queue, entries in model.items():
             for first, behind, position in entries:

@@ -8,8 +8,8 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.index.tail import Tail, read_durable
+from remoting.native import core as native
 from remoting.native.reference import ring as pure_ring
 
 
@@ -19,7 +19,9 @@ def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: in
         offsets.append(len(model.setdefault(queue, [])))
         model[queue].append(position + len(offsets))
     positions = [position + n for n in range(1, len(queues) + 1)]
-    entries = hot.core.make_block(queues, offsets, positions, [8] * len(queues), [7] * len(queues), [1] * len(queues))
+    entries = native.core.make_block(
+        queues, offsets, positions, [8] * len(queues), [7] * len(queues), [1] * len(queues)
+    )
     assert tail.ring.claim(entries, 0, 1 << 20) == len(queues)
     tail.append(entries)
     tail.publish(position + 1000, 0)

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import numpy as np
 
-from broker.store import hot
 from broker.store.index.run import run_path, write_run
 from broker.store.inspection.directory import Stretches, open_directory
 from broker.store.inspection.verifier import LogEntries, check_cover, check_run
+from remoting.native import core as native
 from tests.sim.index_entries import run_data
 
 
 def entries_of(found) -> LogEntries:
     entries = LogEntries()
     for file, first, end in Stretches(found.files, 0):
-        assert not list(entries.add(hot.core.survey(file.view, file.base, first, end)[1]))
+        assert not list(entries.add(native.core.survey(file.view, file.base, first, end)[1]))
     return entries
 
 

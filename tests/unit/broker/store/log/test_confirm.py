@@ -8,8 +8,8 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.log.confirm import NEVER, Confirm
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED
 from tests.sim.batches import Bench
 from tests.support.images import placed
@@ -17,7 +17,7 @@ from tests.support.images import placed
 
 def entries(queues: list[int], offsets: list[int]):
     zeros = [0] * len(queues)
-    return hot.core.make_block(queues, offsets, zeros, zeros, zeros, [1] * len(queues))
+    return native.core.make_block(queues, offsets, zeros, zeros, zeros, [1] * len(queues))
 
 
 def group(end: int, block):
@@ -29,7 +29,7 @@ class Rows:
     """The tail, as far as confirming goes."""
 
     def __init__(self) -> None:
-        self.bench = Bench(hot.core)
+        self.bench = Bench(native.core)
         self.ring = self.bench.ring
 
 
@@ -58,7 +58,7 @@ def test_fresh_batches_are_handed_on_when_they_are_confirmed() -> None:
     confirm, heard = make(), []
     confirm.on_advance(lambda queues: heard.append(list(queues)))
     confirm.on_fresh(lambda batches: heard.append([batch.end_position for batch in batches]))
-    batch = Bench(hot.core).encode([placed((0,))])
+    batch = Bench(native.core).encode([placed((0,))])
     confirm.add_group(batch)
     confirm.add_group(group(200, entries([1], [0])))
     confirm.advance(50)

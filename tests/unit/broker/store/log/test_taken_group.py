@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store import hot
 from broker.store.log.taken_group import taken_groups, whole_groups
+from remoting.native import core as native
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, message
 
@@ -23,7 +23,7 @@ def test_blocks_that_end_within_a_group_wait_for_its_end(tmp_path: Path) -> None
     for count in (1, 4, 1, 3):
         bench.store.append(*[message([queue], bytes(50)) for _ in range(count)], atomic=True)
     ends = [seen.end for seen in read_log(bench.directory)]
-    block = hot.core.make_block([queue], [0], [0], [0], [0], [1])
+    block = native.core.make_block([queue], [0], [0], [0], [0], [1])
     groups = whole_groups(bench.store._log, 0, [(block, end) for end in ends])
     assert [group.end_position for group in groups] == [
         ends[0], ends[1], *[ends[5]] * 4, ends[6], *[ends[9]] * 3

@@ -24,4 +24,5 @@ def test_numbers_are_fixed() -> None:
         14: "log_begin",
         20: "shared",
         21: "delayed",
+        22: "transaction",
     }

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store import hot
 from broker.store.placed import Placed
+from remoting.native import core as native
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.batches import Bench
 from tests.support.images import make_image, placed
@@ -20,7 +20,7 @@ def _compiled(twin: str) -> None:
 @pytest.mark.parametrize("queues", [[0], ("a",), (None,), None, (1 << 70,)])
 def test_queues_of_another_kind_are_refused(queues: object) -> None:
     """Never read as if they were what they should be."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     with pytest.raises((LocalMisuse, TypeError)):
         bench.encode([placed((0,)), Placed(make_image(), [queues])])  # type: ignore[list-item]
     assert not bench.rows.any()
@@ -28,7 +28,7 @@ def test_queues_of_another_kind_are_refused(queues: object) -> None:
 
 def test_images_of_another_kind_are_refused() -> None:
     """What is no bytes, and what is too few."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     for images in (bytearray(make_image()), "text", None):
         with pytest.raises(TypeError):
             bench.encode([Placed(images, [(0,)])])  # type: ignore[arg-type]

@@ -7,18 +7,18 @@ import sys
 import pyarrow as pa
 import pytest
 
-from broker.meta import hot
+from remoting.native import core as native
 from remoting.native.contracts import Way
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_mqtt_image
 from spark_connector.writing.columns import SinkColumns
 from spark_connector.writing.row_encoder import Defaults, encode_rows
 
-pytestmark = pytest.mark.skipif(hot.choice.name != "compiled", reason=f"no compiled twin: {hot.choice.reason}")
+pytestmark = pytest.mark.skipif(native.choice.name != "compiled", reason=f"no compiled twin: {native.choice.reason}")
 
 
 def test_nothing_is_lost_or_kept() -> None:
     """After a hundred thousand messages each shared value is referred to as often as before."""
-    core, queues = hot.compiled_core(), (1, 2)
+    core, queues = native.compiled_core(), (1, 2)
     way = Way(
         {b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, ValueError, 100, 100
     )
@@ -34,7 +34,7 @@ def test_nothing_is_lost_or_kept() -> None:
 
 def test_what_the_placement_raises_comes_through() -> None:
     """A refusal in the middle leaves no turn counted."""
-    core = hot.compiled_core()
+    core = native.compiled_core()
 
     def missed(topic: bytes) -> tuple[int, ...]:
         raise PermissionError(topic)
@@ -68,6 +68,6 @@ def test_what_spark_s_sink_sends_is_taken() -> None:
             {**picked, "delay": pa.array([delay] * 4, pa.int64())}, 4, Defaults(1, retain=False, born_ms=1)
         )
         body = bytes(rows.data)
-        queues, odd = hot.compiled_core().placed(body, way)
+        queues, odd = native.compiled_core().placed(body, way)
         assert (queues, len(odd)) == (wanted, wanted.count(None))
-        assert hot.compiled_core().topics(body) == {b"t", b"a/b"}
+        assert native.compiled_core().topics(body) == {b"t", b"a/b"}

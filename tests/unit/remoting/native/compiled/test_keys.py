@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
+from remoting.native import core as native
 from tests.sim.keyed import back_to_back, fields
 
 
@@ -24,7 +24,7 @@ def test_twins_agree_on_any_records(records: list[dict[str, Any]], capacity: int
     """The same entries, and the same record is the first that does not fit."""
     data, _ = back_to_back(records, base=800)
     seen = []
-    for core in (hot.pure_core(), hot.compiled_core()):
+    for core in (native.pure_core(), native.compiled_core()):
         chunk = core.make_key_chunk(capacity)
         stopped = chunk.take(data, 800, 800, 800 + len(data))
         seen.append((stopped, chunk.count, chunk.capacity, [column.tolist() for column in chunk.columns()]))
@@ -33,7 +33,7 @@ def test_twins_agree_on_any_records(records: list[dict[str, Any]], capacity: int
 
 def test_what_lies_outside_is_refused() -> None:
     """Positions before the buffer or behind its end."""
-    chunk = hot.compiled_core().make_key_chunk(64)
+    chunk = native.compiled_core().make_key_chunk(64)
     for base, position, end in ((8, 0, 8), (0, 0, 100)):
         with pytest.raises(AssertionError):
             chunk.take(bytes(80), base, position, end)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import hot
+from remoting.native import core as native
 from tests.sim.batches import QUEUES, Bench
 from tests.support.images import make_image
 
@@ -20,11 +20,11 @@ def _compiled(twin: str) -> None:
 
 def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     """A smaller one behind a larger one writes its own bytes, and no more of them."""
-    bench, path, size = Bench(hot.core), tmp_path / "file", 1 << 22
+    bench, path, size = Bench(native.core), tmp_path / "file", 1 << 22
     path.write_bytes(bytes(size))
     descriptor = os.open(path, os.O_RDWR)
-    encoder = hot.core.make_encoder(3, size, 8)
-    pen, position = hot.core.make_pen(encoder), 0
+    encoder = native.core.make_encoder(3, size, 8)
+    pen, position = native.core.make_pen(encoder), 0
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
     for byte, count in ((b"a", 160), (b"b", 140), (b"c", 200)):
         image = make_image(topic=b"", body=byte * 8112)
@@ -40,10 +40,10 @@ def test_large_batches_follow_each_other(tmp_path: Path) -> None:
 
 def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
     """No memory is kept for it."""
-    bench, path = Bench(hot.core), tmp_path / "file"
+    bench, path = Bench(native.core), tmp_path / "file"
     path.write_bytes(b"")
     descriptor = os.open(path, os.O_RDWR)
-    pen = hot.core.make_pen(hot.core.make_encoder(3, 1 << 30, 8))
+    pen = native.core.make_pen(native.core.make_encoder(3, 1 << 30, 8))
     pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
     images = make_image(topic=b"", body=bytes(1 << 20)) * 9
     assert pen.write([images], [[()] * 9], False, 77, 0, 1, 1) is None

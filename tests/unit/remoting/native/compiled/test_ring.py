@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
 from broker.store.errors import StoreError
+from remoting.native import core as native
 from remoting.protocol.errors import LightMQError
 from tests.sim.batches import CAPACITY, QUEUES, Bench, bare, messages, seen
 
@@ -45,7 +45,7 @@ def outcome(bench: Bench, *step: Any) -> Any:
 @given(steps)
 def test_twins_agree_on_batches_and_the_ring(appends: list[Any]) -> None:
     """Records, offsets, entries, refusals, and the memory of the index tail."""
-    pure, compiled = Bench(hot.pure_core()), Bench(hot.compiled_core())
+    pure, compiled = Bench(native.pure_core()), Bench(native.compiled_core())
     for step in appends:
         assert outcome(pure, *step) == outcome(compiled, *step)
         assert pure.rows.tolist() == compiled.rows.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from broker.store import hot
+from remoting.native import core as native
 from tests.unit.remoting.native.reference.test_runs import run_of
 
 
@@ -20,7 +20,7 @@ def test_a_directory_that_points_outside_is_refused(starts: list[int]) -> None:
     """Two entries, and a directory that says otherwise."""
     run = run_of((1, [0, 1], 2))
     run.starts = np.array(starts, "<u4")
-    table = hot.core.make_run_table([run])
+    table = native.core.make_run_table([run])
     with pytest.raises(AssertionError):
         table.find(1, 0, 9)
     with pytest.raises(AssertionError):
@@ -31,11 +31,11 @@ def test_a_first_offset_that_does_not_fit_is_refused() -> None:
     """More offsets than entries, and offsets that do not rise."""
     run = run_of((1, [0, 1], 9))
     with pytest.raises(AssertionError):
-        hot.core.make_run_table([run]).find(1, 5, 9)
+        native.core.make_run_table([run]).find(1, 5, 9)
     counted = run_of((1, [4, 5], 9), counts=True)
     counted.first_offsets = np.array([0], "<i8")
     with pytest.raises(AssertionError):
-        hot.core.make_run_table([counted]).find(1, 1, 9)
+        native.core.make_run_table([counted]).find(1, 1, 9)
 
 
 @pytest.mark.parametrize("column", ["queues", "positions", "tags"])
@@ -45,7 +45,7 @@ def test_columns_of_another_kind_or_length_are_refused(column: str) -> None:
         run = run_of((1, [0, 1], 2))
         setattr(run, column, wrong)
         with pytest.raises(AssertionError):
-            hot.core.make_run_table([run])
+            native.core.make_run_table([run])
 
 
 @pytest.mark.parametrize("starts", [[0, 1, 3], [0, 0, 2], [1, 1, 2], [1, 2, 2], [0, 2, 1]])
@@ -53,6 +53,6 @@ def test_a_directory_that_does_not_add_up_is_not_merged(starts: list[int]) -> No
     """Before anything is copied."""
     run = run_of((1, [0], 1), (4, [0], 1))
     run.starts = np.array(starts, "<u4")
-    table = hot.core.make_run_table([run_of((1, [0], 1)), run])
+    table = native.core.make_run_table([run_of((1, [0], 1)), run])
     with pytest.raises(AssertionError):
         table.merge()

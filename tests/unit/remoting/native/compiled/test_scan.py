@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 from tests.sim.batches import Bench, bare, messages
 
@@ -28,7 +28,7 @@ def _both_twins(twin: str) -> None:
 )
 def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]], epoch: int) -> None:
     """Whatever was written and whatever was done to it: the same end, the same reason, the same entries."""
-    pure, compiled = hot.pure_core(), hot.compiled_core()
+    pure, compiled = native.pure_core(), native.compiled_core()
     bench = Bench(pure, segment=4096)
     data = bytearray(4096)
     for batch, atomic in appends:
@@ -53,7 +53,7 @@ def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]],
 
 def test_gather_refuses_what_lies_outside() -> None:
     """A span outside the source, an output of another size."""
-    gather = hot.compiled_core().gather
+    gather = native.compiled_core().gather
     for starts, sizes, room in (([8], [16], 16), ([-8], [8], 8), ([0], [8], 16), ([0], [16], 8)):
         with pytest.raises(AssertionError):
             gather(memoryview(bytes(16)), np.array(starts), np.array(sizes), memoryview(bytearray(room)))
@@ -65,7 +65,7 @@ def test_twins_agree_on_what_follows(rows: list[tuple[int, int, int]], damage: i
     columns = [np.array([row[at] for row in rows], kind) for at, kind in ((0, "<u4"), (1, "<i8"), (2, "<u4"))]
     positions = np.arange(len(rows), dtype=np.int64)
     found = []
-    for core in (hot.pure_core(), hot.compiled_core()):
+    for core in (native.pure_core(), native.compiled_core()):
         following, newest = np.full(4, -1, np.int64), np.full(4, -1, np.int64)
         wrong = core.follow(columns[0], columns[1], positions, columns[2], following, newest, damage)
         found.append((wrong, following.tolist(), newest.tolist()))
@@ -77,6 +77,6 @@ def test_twins_hash_as_python_does(names: list[bytes]) -> None:
     """Names back to back."""
     lengths = np.array([len(name) for name in names], np.int64)
     starts = np.cumsum(lengths) - lengths
-    for core in (hot.pure_core(), hot.compiled_core()):
+    for core in (native.pure_core(), native.compiled_core()):
         codes = core.hash_spans(bytearray(b"".join(names)), starts, lengths)
         assert codes.tolist() == [hash(name) & 0xFFFFFFFF for name in names]

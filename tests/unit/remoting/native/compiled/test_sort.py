@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
+from remoting.native import core as native
 from tests.sim.index_entries import ring_of
 from tests.unit.remoting.native.reference.test_sort import ENTRIES, Entry, columns_of, values_of
 
@@ -24,7 +24,7 @@ def test_twins_agree(parts: list[list[Entry]], first: int) -> None:
     """Sorted part by part and merged: the same numbers of the same kinds."""
     columns = columns_of([entry for part in parts for entry in part])
     made: dict[str, list[dict[str, list[int] | None]]] = {}
-    for core in (hot.pure_core(), hot.compiled_core()):
+    for core in (native.pure_core(), native.compiled_core()):
         runs, at = [], 0
         for part in parts:
             piece = [column[at : at + len(part)] for column in columns]
@@ -40,7 +40,7 @@ def test_numbers_outside_the_ring_are_refused(first: int, end: int) -> None:
     """More entries than slots, or fewer than none."""
     qid, slots = ring_of(*columns_of([(1, 1, 8)] * 4))
     with pytest.raises(AssertionError):
-        hot.core.sort_entries(qid, slots, first, end)
+        native.core.sort_entries(qid, slots, first, end)
 
 
 def test_arrays_of_another_kind_are_refused() -> None:
@@ -51,4 +51,4 @@ def test_arrays_of_another_kind_are_refused() -> None:
         (qid, np.zeros(4, "<i8")), (qid[::2].copy(), slots[::2]),
     ):  # fmt: skip
         with pytest.raises(AssertionError):
-            hot.core.sort_entries(*wrong, 0, 1)
+            native.core.sort_entries(*wrong, 0, 1)

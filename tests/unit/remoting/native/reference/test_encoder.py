@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.store import hot
 from broker.store.placed import Placed
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, NEXT
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
@@ -17,7 +17,7 @@ message = placed
 
 def test_offsets_are_dense_also_within_a_record() -> None:
     """One queue twice in one record, and again in the next."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     made = bench.encode([message((1, 1, 2)), message(()), message((2, 1))])
     assert made.offsets == [0, -1, 1]
     assert made.entries.columns()[:2] == ([1, 1, 2, 2, 1], [0, 1, 0, 1, 2])
@@ -26,7 +26,7 @@ def test_offsets_are_dense_also_within_a_record() -> None:
 
 def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
     """The bytes of every segment are records to its last byte."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     made = bench.encode([message((0,), bytes(300)) for _ in range(5)])
     assert bench.made == [1024, 2048]
     assert [position for position, _ in made.pieces] == [0, 1024, 2048]
@@ -41,7 +41,7 @@ def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
 
 def test_groups_are_open_but_at_their_end() -> None:
     """Atomic messages, then controls: only the very last record closes the group."""
-    made = Bench(hot.core).encode([message((0,)), bare(b"a"), bare(b"b")], atomic=True)
+    made = Bench(native.core).encode([message((0,)), bare(b"a"), bare(b"b")], atomic=True)
     view = memoryview(made.pieces[0][1])
     heads = [RecordView(view, at) for at in (0, *made.controls)]
     assert [bool(head.flags & FLAG_GROUP_OPEN) for head in heads] == [True, True, False]
@@ -67,7 +67,7 @@ def test_groups_are_open_but_at_their_end() -> None:
 )
 def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: Placed, error: type, words: str) -> None:
     """Whatever is wrong with the last message, the first one's offsets are taken back."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     bench.encode([message((0, 1))])
     before = bench.rows.tolist()
     with pytest.raises(error, match=words):
@@ -77,7 +77,7 @@ def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: Placed, error: type
 
 def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
     """OSError comes through, nothing is given out."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
 
     def full(_: int) -> int:
         raise OSError(28, "full")
@@ -90,7 +90,7 @@ def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
 
 def test_a_batch_advances_its_queues_by_its_count() -> None:
     """The record says so, the entries say so, and claiming, confirming and undoing follow."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     made = bench.encode([message((1, 2, 1), flags=FLAGS_BATCH, count=5), message((1,))])
     head = RecordView(memoryview(made.pieces[0][1]))
     assert (head.type, head.count, head.body_format, head.codec) == (2, 5, 1, 1)
@@ -109,7 +109,7 @@ def test_a_batch_advances_its_queues_by_its_count() -> None:
 
 def test_a_whole_batch_or_a_part_of_it_in_each_segment() -> None:
     """Entries of all records, wherever the file ends."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     made = [bench.encode([message((n % 3, 4)) for n in range(count)]) for count in (3, 12, 30, 1)]
     assert [len(batch.entries) for batch in made] == [6, 24, 60, 2]
     assert [offset for batch in made for offset in batch.entries.columns()[1][1::2]] == list(range(46))

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.meta import hot
-from broker.meta.hot import Core
 from broker.publishing.placement import Placement
 from broker.store.placed import Placed
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
 from broker.topics.topics import Topics, TopicSettings
+from remoting.native import core as native
+from remoting.native.contracts import Core
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import (
@@ -29,10 +29,10 @@ from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
 @pytest.fixture(params=["pure", "compiled"])
 def core(request: pytest.FixtureRequest) -> Core:
     if request.param == "pure":
-        return hot.pure_core()
-    if hot.choice.name != "compiled":
-        pytest.skip(f"no compiled twin: {hot.choice.reason}")
-    return hot.compiled_core()
+        return native.pure_core()
+    if native.choice.name != "compiled":
+        pytest.skip(f"no compiled twin: {native.choice.reason}")
+    return native.compiled_core()
 
 
 def placement_of(store, *, auto_create: bool = True) -> Placement:
@@ -153,7 +153,7 @@ def test_both_twins_say_the_same(bench, core: Core) -> None:
         topics.put(TopicSettings(name="narrow", read_queue_count=5, write_queue_count=2))
         expected, found = placement_of(bench.store), placement_of(bench.store)
         for _ in range(2):
-            wanted = outcome(hot.pure_core().placed, b"".join(images), expected.way)
+            wanted = outcome(native.pure_core().placed, b"".join(images), expected.way)
             assert outcome(core.placed, b"".join(images), found.way) == wanted
             outcomes.add(type(wanted[0]))
 
@@ -165,7 +165,7 @@ def test_staged_images_come_back_as_they_were_sent(bench, core: Core) -> None:
     """Through the log, whichever twin hides and shows them; damage is not copied under a fresh checksum."""
     images = [*PLAIN, *(image for name, image in ASKING.items() if name != "packet id")]
     hidden = core.hidden(b"".join(images))
-    assert hidden == hot.pure_core().hidden(b"".join(images))
+    assert hidden == native.pure_core().hidden(b"".join(images))
     queue = bench.store.queues.open(b"hidden")
     bench.store.append(Placed(hidden, [(queue,)] * len(images)))
     bench.settle()

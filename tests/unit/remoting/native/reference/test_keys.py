@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.reference.keys import store_second
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from tests.sim.keyed import back_to_back
@@ -16,7 +16,7 @@ def test_entries_stand_in_log_order_with_position_size_and_second() -> None:
         {"keys": b"a  a", "store_ms": 7000, "topic": b"u"},
     ]
     data, positions = back_to_back(records, base=4096)
-    chunk = hot.core.make_key_chunk(200)
+    chunk = native.core.make_key_chunk(200)
     assert chunk.take(data, 4096, 4096, 4096 + len(data)) == 4096 + len(data)
     hashes, found, sizes, seconds = (column.tolist() for column in chunk.columns())
     assert hashes == [key_hash(b"t", b"id"), key_hash(b"t", b"a"), key_hash(b"t", b"b"), key_hash(b"u", b"a")]
@@ -29,7 +29,7 @@ def test_entries_stand_in_log_order_with_position_size_and_second() -> None:
 def test_a_record_that_may_not_fit_is_left_for_the_next_chunk() -> None:
     """The position of the first record not taken in comes back; what was taken in stays."""
     data, positions = back_to_back([{"keys": b"k%d" % n} for n in range(3)])
-    chunk = hot.core.make_key_chunk(KEYS_PER_RECORD_MAX + 1)
+    chunk = native.core.make_key_chunk(KEYS_PER_RECORD_MAX + 1)
     assert chunk.take(data, 0, 0, len(data)) == positions[2]
     assert chunk.take(memoryview(data), 0, positions[2], len(data)) == positions[2]
     assert [column.tolist() for column in chunk.columns()][1] == positions[:2]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.store import hot
 from broker.store.placed import Placed, parts_of
+from remoting.native import core as native
 from remoting.native.contracts import COUNT_AT, END_AT, KEPT_BYTES_MAX
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from tests.sim.batches import CAPACITY, QUEUES, Bench, seen
@@ -51,7 +51,7 @@ class PenBench(Bench):
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[PenBench]:
-    made = PenBench(hot.core).open(tmp_path / "file")
+    made = PenBench(native.core).open(tmp_path / "file")
     yield made
     os.close(made.descriptor)
 
@@ -63,7 +63,7 @@ def message(queues: tuple[int, ...] = (0, 1), body: bytes = b"x") -> Placed:
 @pytest.mark.parametrize("atomic", [False, True])
 def test_it_does_what_encoding_writing_and_storing_do(bench: PenBench, atomic: bool) -> None:
     """Same bytes in the file, same entries in the ring; the counters say so."""
-    other, whole = Bench(hot.core), b""
+    other, whole = Bench(native.core), b""
     other.segment = SIZE
     for count in (1, 3, 30):
         batch = [message((n % 3,), bytes(n)) for n in range(count)]

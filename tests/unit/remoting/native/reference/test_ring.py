@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, FLUSHED, NEXT
 from tests.sim.batches import CAPACITY, QUEUES, Bench
 from tests.support.images import placed
@@ -12,7 +12,7 @@ message = placed
 
 def test_undo_store_and_find() -> None:
     """What was taken back is given out again; what is stored is found by chain and by search."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     bench.ring.undo(bench.encode([message((0, 0, 3))]).entries)
     assert not bench.rows.any()
     count = 1
@@ -30,8 +30,8 @@ def test_undo_store_and_find() -> None:
 
 def test_claim_stops_at_the_first_entry_that_is_not_next() -> None:
     """A gap, a queue beyond the limit."""
-    bench = Bench(hot.core)
-    entries = hot.core.make_block([0, 0, 1, 0], [0, 1, 5, 2], [0] * 4, [8] * 4, [0] * 4, [1] * 4)
+    bench = Bench(native.core)
+    entries = native.core.make_block([0, 0, 1, 0], [0, 1, 5, 2], [0] * 4, [8] * 4, [0] * 4, [1] * 4)
     assert bench.ring.claim(entries, 0, QUEUES) == 2
     assert bench.rows[0, NEXT] == 2
     assert bench.ring.claim(entries, 3, 0) == 3
@@ -40,9 +40,9 @@ def test_claim_stops_at_the_first_entry_that_is_not_next() -> None:
 
 def test_confirm_names_each_queue_once() -> None:
     """Over several blocks, in the order of their last entries; what does not move is not named."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     blocks = [
-        hot.core.make_block(q, o, o, o, o, [1] * len(q)) for q, o in (([1, 2, 1], [0, 0, 1]), ([2], [1]), ([], []))
+        native.core.make_block(q, o, o, o, o, [1] * len(q)) for q, o in (([1, 2, 1], [0, 0, 1]), ([2], [1]), ([], []))
     ]
     assert bench.ring.confirm(blocks) == [1, 2]
     assert bench.rows[:4, CONFIRMED].tolist() == [0, 2, 2, 0]
@@ -51,7 +51,7 @@ def test_confirm_names_each_queue_once() -> None:
 
 def test_release_names_the_first_offset_that_is_left() -> None:
     """Only where the chain led below it; the others were named when they were stored."""
-    bench = Bench(hot.core)
+    bench = Bench(native.core)
     made = bench.encode([message((queue,)) for queue in (0, 1, 0, 2, 0)])
     bench.ring.store(made.entries, 1, 1)
     assert bench.rows[:3, FLUSHED].tolist() == [0, 0, 0]

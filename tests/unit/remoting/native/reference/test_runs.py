@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from broker.store import hot
+from remoting.native import core as native
 
 
 @dataclass
@@ -44,7 +44,7 @@ def test_goes_on_from_run_to_run() -> None:
         run_of((5, [8], 9), at=200),
         run_of((1, [3, 10, 11], 15), at=300, counts=True),
     ]
-    table = hot.core.make_run_table(runs)
+    table = native.core.make_run_table(runs)
     offsets, positions, sizes, tags, end = table.find(1, 1, 11)
     assert (offsets.tolist(), positions.tolist(), end) == ([1, 2, 3, 10], [101, 102, 300, 301], 11)
     assert (sizes.tolist(), tags.tolist()) == ([8] * 4, [1, 2, 0, 1])
@@ -53,19 +53,19 @@ def test_goes_on_from_run_to_run() -> None:
     for nothing in (table.find(1, 15, 99), table.find(2, 0, 9), table.find(9, 0, 9), table.find(1, 2, 2)):
         assert [len(column) for column in nothing[:4]] == [0, 0, 0, 0]
     assert table.find(5, 7, 9)[1].tolist() == [103, 200]
-    assert hot.core.make_run_table([]).find(1, 4, 9)[4] == 4
+    assert native.core.make_run_table([]).find(1, 4, 9)[4] == 4
 
 
 def test_first_at_a_position() -> None:
     """The oldest entry that has not expired, in whichever run it is."""
-    table = hot.core.make_run_table([run_of((1, [0, 1], 2), at=100), run_of((1, [2, 9], 12), at=200, counts=True)])
+    table = native.core.make_run_table([run_of((1, [0, 1], 2), at=100), run_of((1, [2, 9], 12), at=200, counts=True)])
     assert [table.first_at(1, begin) for begin in (0, 100, 101, 102, 201, 202)] == [0, 0, 1, 2, 9, -1]
     assert table.first_at(2, 0) == -1
 
 
 def merged(*runs: Columns) -> dict[str, Any]:
     """The columns of the merge, as lists."""
-    data = hot.core.make_run_table(runs).merge()
+    data = native.core.make_run_table(runs).merge()
     return {name: None if (column := getattr(data, name)) is None else column.tolist() for name in data.__slots__}
 
 

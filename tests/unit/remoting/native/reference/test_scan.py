@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 from tests.sim.batches import Bench, bare
@@ -17,7 +17,7 @@ START = Progress(0, 0, 0, 0, 0, group_open=False)
 
 def log() -> tuple[bytearray, Bench]:
     """A segment of records: plain, retained, control."""
-    bench = Bench(hot.core, segment=4096)
+    bench = Bench(native.core, segment=4096)
     plain = placed((0, 1), b"body", tags=b"tag")
     kept = placed((1,), b"body", flags=FLAG_MQTT | FLAG_RETAIN, tags=b"tag")
     made = bench.encode([plain, kept, plain, bare(b"state")])
@@ -27,12 +27,12 @@ def log() -> tuple[bytearray, Bench]:
 def test_scan_stops_at_zeros_and_at_the_end() -> None:
     """Where valid bytes end, and why."""
     data, _ = log()
-    whole = hot.core.scan(memoryview(data), 0, len(data), START)
+    whole = native.core.scan(memoryview(data), 0, len(data), START)
     assert (whole.position, whole.records, whole.reason, whole.epoch) == (len(data), 4, "", 3)
-    padded = hot.core.scan(memoryview(bytes(data) + bytes(96)), 0, len(data) + 96, START)
+    padded = native.core.scan(memoryview(bytes(data) + bytes(96)), 0, len(data) + 96, START)
     assert (padded.position, padded.records) == (len(data), 4)
     assert "magic" in padded.reason
-    older = hot.core.scan(memoryview(data), 0, len(data), Progress(0, 0, 9, 0, 0, group_open=False))
+    older = native.core.scan(memoryview(data), 0, len(data), Progress(0, 0, 9, 0, 0, group_open=False))
     assert (older.position, older.reason) == (0, "its epoch 3 is lower than 9 of the record before")
 
 
@@ -45,10 +45,10 @@ def test_no_flipped_bit_is_overlooked(data) -> None:
     positions, sizes = places(segment)
     segment[at] ^= 1 << data.draw(st.integers(0, 7))
     hit = next(row for row, (p, s) in enumerate(zip(positions, sizes, strict=True)) if p <= at < p + s)
-    found = hot.core.scan(memoryview(segment), 0, len(segment), START)
+    found = native.core.scan(memoryview(segment), 0, len(segment), START)
     assert found.position == positions[hit]
     assert found.reason
-    assert hot.core.first_bad(memoryview(segment), 0, positions, sizes) == hit
+    assert native.core.first_bad(memoryview(segment), 0, positions, sizes) == hit
 
 
 def places(segment: bytearray) -> tuple[list[int], list[int]]:
@@ -65,12 +65,12 @@ def test_first_bad_wants_the_size_and_the_place() -> None:
     segment, _ = log()
     view = memoryview(segment)
     positions, sizes = places(segment)
-    assert hot.core.first_bad(view, 0, positions, sizes) == -1
-    assert hot.core.first_bad(view, 0, [], []) == -1
-    assert hot.core.first_bad(view, 0, positions, [*sizes[:2], 8, sizes[3]]) == 2
-    assert hot.core.first_bad(view, 0, positions, [*sizes[:3], sizes[3] + 8]) == 3
-    assert hot.core.first_bad(view, 8, positions, sizes) == 0
-    assert hot.core.first_bad(view, 0, [len(segment)], [80]) == 0
+    assert native.core.first_bad(view, 0, positions, sizes) == -1
+    assert native.core.first_bad(view, 0, [], []) == -1
+    assert native.core.first_bad(view, 0, positions, [*sizes[:2], 8, sizes[3]]) == 2
+    assert native.core.first_bad(view, 0, positions, [*sizes[:3], sizes[3] + 8]) == 3
+    assert native.core.first_bad(view, 8, positions, sizes) == 0
+    assert native.core.first_bad(view, 0, [len(segment)], [80]) == 0
 
 
 def test_collect_in_pieces() -> None:
@@ -79,14 +79,14 @@ def test_collect_in_pieces() -> None:
     view, (positions, _) = memoryview(segment), places(segment)
     at, entries, marks = 0, [], []
     while at < len(segment):
-        at, _, block, more = hot.core.collect(view, 0, at, len(segment), 0, 0, 2)
+        at, _, block, more = native.core.collect(view, 0, at, len(segment), 0, 0, 2)
         entries += zip(*block.columns(), strict=True)
         marks += more
     assert [entry[:3] for entry in entries] == [
         (0, 0, positions[0]), (1, 0, positions[0]), (1, 1, positions[1]), (0, 1, positions[2]), (1, 2, positions[2]),
     ]  # fmt: skip
     assert marks == [positions[1], positions[3]]
-    _, records, block, late = hot.core.collect(view, 0, 0, len(segment), positions[2], positions[3], 99)
+    _, records, block, late = native.core.collect(view, 0, 0, len(segment), positions[2], positions[3], 99)
     assert (records, len(block), late) == (4, 2, [positions[3]])
 
 
@@ -94,12 +94,12 @@ def test_collect_in_pieces() -> None:
 def test_order_is_stable(queues: list[int]) -> None:
     """Like numpy's stable argsort."""
     column = np.array(queues, "<u4")
-    assert hot.core.order_by_queue(column).tolist() == np.argsort(column, kind="stable").tolist()
+    assert native.core.order_by_queue(column).tolist() == np.argsort(column, kind="stable").tolist()
 
 
 def test_gather_copies_spans() -> None:
     """Back to back, in the order given."""
     source = memoryview(bytes(range(64)))
     out = bytearray(24)
-    hot.core.gather(source, np.array([40, 8]), np.array([8, 16]), memoryview(out))
+    native.core.gather(source, np.array([40, 8]), np.array([8, 16]), memoryview(out))
     assert bytes(out) == bytes(source[40:48]) + bytes(source[8:24])

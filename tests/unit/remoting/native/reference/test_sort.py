@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.store import hot
+from remoting.native import core as native
 from remoting.native.contracts import RunData
 from tests.sim.index_entries import ring_of
 
@@ -52,7 +52,7 @@ def test_sorted_by_queue_in_log_order(entries: list[Entry], spare: int, first: i
     """Wherever in the ring they begin, holes (size 0) and batches too; offsets that only count up are left out."""
     columns = columns_of(entries)
     qid, slots = ring_of(*columns, capacity=max(len(entries) + spare, 1), first=first)
-    found = values_of(hot.core.sort_entries(qid, slots, first, first + len(entries)))
+    found = values_of(native.core.sort_entries(qid, slots, first, first + len(entries)))
     rows = sorted(zip(*columns, strict=True), key=lambda row: row[0])  # stable
     queues = sorted({row[0] for row in rows})
     by_queue = [[row for row in rows if row[0] == queue] for queue in queues]
@@ -75,7 +75,7 @@ def test_many_entries(queues: int) -> None:
     n = 50_000
     qid = (np.arange(n) * 7919 % queues * (4_000_000_000 // queues)).astype("<u4")
     columns = (qid, np.zeros(n), np.arange(n), np.full(n, 8), np.arange(n), np.ones(n))
-    found = hot.core.sort_entries(*ring_of(*columns), 0, n)
+    found = native.core.sort_entries(*ring_of(*columns), 0, n)
     order = np.argsort(qid, kind="stable")
     assert (found.positions == order).all()
     assert (found.queues == np.unique(qid)).all()

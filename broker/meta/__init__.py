@@ -1,1 +1,0 @@
-"""The compiled rows of sinks and appends; views are in the rooms of their features."""

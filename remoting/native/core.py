@@ -1,0 +1,36 @@
+"""Chooses the twin: `core` is the compiled one where it was built from the sources that are here, else the reference.
+
+Callers write `native.core.scan`, so that tests and benchmarks can put the other twin there. LIGHTMQ_PURE=1 chooses the
+reference. Invariant: both twins give the same bytes, numbers and refusals. Thread rule: chosen once, at import.
+"""
+
+from __future__ import annotations
+
+from remoting.native.choice import Choice, choose
+from remoting.native.contracts import Core
+from remoting.native.reference import blocks, encoder, gather, images, keys, pen, ring, runs, scan, sort
+
+
+def pure_core() -> Core:
+    """Return the reference."""
+    return Core(
+        "pure", blocks.make_block, ring.Ring, encoder.Encoder, pen.Pen, scan.scan, scan.collect, scan.survey,
+        scan.follow, scan.hash_spans, scan.first_bad, gather.gather, sort.order_by_queue, sort.sort_entries,
+        keys.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+    )  # fmt: skip
+
+
+def compiled_core() -> Core:
+    """Return the compiled twin. Raises ImportError where it was not built."""
+    from remoting.native.compiled import encoder, images, keys, pen, ring, runs, scan, sort
+
+    return Core(
+        "compiled", ring.make_block, ring.Ring, encoder.Encoder, pen.Pen, scan.scan, scan.collect, scan.survey,
+        scan.follow, scan.hash_spans, scan.first_bad, scan.gather, sort.order_by_queue, sort.sort_entries,
+        keys.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+    )  # fmt: skip
+
+
+choice: Choice[Core] = choose(compiled_core, pure_core)
+"""Which twin is in use, and why."""
+core: Core = choice.core
