@@ -19,8 +19,7 @@ from mqtt_proxy.access.contract import AccessControl
 from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Will
-from remoting.access.identity import Action, Identity
-from remoting.access.rules import Rule
+from remoting.access.rules import Action, Identity, Rule
 from remoting.protocol.bodies.session_body import WillDue, WillSpec, WillVerdict, decode, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightmq.configuration import SECTIONS
-from runtime.config.tables import render_markdown
+from runtime.config.page import render
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 
 
 def main(arguments: Sequence[str], page: Path = PAGE) -> int:
     """Write or check the page; the answer is the exit status."""
-    text = render_markdown(SECTIONS)
+    text = render(SECTIONS)
     current = page.exists() and page.read_text(encoding="utf-8") == text
     if "--check" in arguments:
         if not current:

@@ -5,6 +5,7 @@ Invariant: an error we know how to explain never shows a traceback; one we do no
 
 from __future__ import annotations
 
+import base64
 import errno
 import sys
 from collections.abc import Callable
@@ -56,3 +57,11 @@ def explain_oserror(error: OSError) -> str:
     }
     hint = hints.get(error.errno or 0)
     return f"{text}; {hint}" if hint else text
+
+
+def payload_fields(payload: bytes | bytearray) -> dict[str, str]:
+    """A payload as JSON can hold it."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload_base64": base64.b64encode(payload).decode()}

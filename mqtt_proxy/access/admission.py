@@ -23,7 +23,7 @@ from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import AuthReceived, ConnectRequested, Will
 from mqtt_proxy.quotas import Quotas
-from remoting.access.identity import Action, Identity, Shown, Unproven
+from remoting.access.rules import Action, Identity, Shown, Unproven
 from remoting.protocol.records.topics import says_something_else
 
 

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from mqtt_proxy.access.counters import AccessCounters
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.files import WatchedFile
 from runtime.logs import get_logger
 

@@ -19,8 +19,17 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from mqtt_proxy.access.counters import AccessCounters
-from remoting.access.identity import ANONYMOUS, Action, Identity
-from remoting.access.rules import ALLOWED, RETAINED_MASK, WRITE_ALL_MASK, Grants, RuleSet, Verdict
+from remoting.access.rules import (
+    ALLOWED,
+    ANONYMOUS,
+    RETAINED_MASK,
+    WRITE_ALL_MASK,
+    Action,
+    Grants,
+    Identity,
+    RuleSet,
+    Verdict,
+)
 from remoting.protocol.records import topics
 from runtime.clock import Clock
 from runtime.logs import get_logger

@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mqtt_proxy.access.exchange import Exchange
-from remoting.access.identity import Identity, Shown, Unproven
-from remoting.access.rules import Verdict
+from remoting.access.rules import Identity, Shown, Unproven, Verdict
 
 
 class AccessControl(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.logs import get_logger
 
 METHOD = "scram"

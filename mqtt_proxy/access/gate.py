@@ -19,8 +19,7 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.access.methods.password_method import PasswordMethod
 from remoting.access import acl_file
-from remoting.access.identity import Identity, Shown, Unproven
-from remoting.access.rules import RuleSet, Verdict
+from remoting.access.rules import Identity, RuleSet, Shown, Unproven, Verdict
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.files import WatchedFile

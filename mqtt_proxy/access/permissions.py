@@ -29,8 +29,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.publish import Publish
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
 from mqtt_proxy.shared.member import SharedSource
-from remoting.access.identity import Action, Identity
-from remoting.access.rules import READ_RETAINED, WRITE_ALL_MASK
+from remoting.access.rules import READ_RETAINED, WRITE_ALL_MASK, Action, Identity
 from remoting.protocol.bodies.session_body import PHASE_PUBREL
 from remoting.protocol.records.topics import says_something_else, share_of
 from runtime.clock import Clock

@@ -42,7 +42,7 @@ from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
 from mqtt_proxy.sessions.services import Services
 from mqtt_proxy.subscriptions import PendingSubscribe, Subscriptions
-from remoting.access.identity import Shown
+from remoting.access.rules import Shown
 from remoting.protocol.bodies.session_body import SessionOpened, Subscribed
 from remoting.protocol.errors import LightMQError
 from runtime.logs import get_logger

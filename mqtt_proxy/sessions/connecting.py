@@ -27,7 +27,7 @@ from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
 from mqtt_proxy.sessions.services import Services
 from mqtt_proxy.subscriptions import Subscriptions
-from remoting.access.identity import Identity
+from remoting.access.rules import Identity
 from remoting.protocol.bodies.session_body import SessionOpened
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode

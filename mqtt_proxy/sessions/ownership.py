@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.session.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.sessions.services import Answered, Services
 from mqtt_proxy.wills import will_spec
-from remoting.access.identity import Identity
+from remoting.access.rules import Identity
 from remoting.protocol.bodies.session_body import (
     WILL_DISCARD,
     WILL_DUE,

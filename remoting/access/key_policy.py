@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from remoting.access import acl_file
-from remoting.access.identity import Identity
 from remoting.access.rights import (
     ADMIN,
     APPOINT,
@@ -43,7 +42,7 @@ from remoting.access.rights import (
     of_group,
     of_topic,
 )
-from remoting.access.rules import Grants, RuleSet, Verdict
+from remoting.access.rules import Grants, Identity, RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 
 GRANTS_MAX = 1_000

@@ -426,13 +426,6 @@ def flatten(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
             yield prefix + field.name, inner
 
 
-def render_markdown(tables: Sequence[tuple[str, type]]) -> str:
-    """The reference page of (section name, table) pairs, from the declarations alone."""
-    from runtime.config.page import render
-
-    return render(tables)
-
-
 def list_from_text(declared: object, text: str) -> tuple[Any, ...]:
     """A list written in one line; empty text is the empty list. Raises BadValueError."""
     if not text.strip():

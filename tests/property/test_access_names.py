@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.access.acl_file import parse
-from remoting.access.identity import Identity
-from remoting.access.rules import Grants
+from remoting.access.rules import Grants, Identity
 
 RULES = parse(b"pattern dev/%c/#\npattern home/${username}/x-%c\npattern ${clientid}/own\n", name="acl")
 DENY = parse(b"pattern #\npattern deny private/%u/#\n", name="acl")

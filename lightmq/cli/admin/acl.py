@@ -84,8 +84,7 @@ def explain(
     from mqtt_proxy.access.authority import Authority
     from mqtt_proxy.access.counters import AccessCounters
     from remoting.access.acl_file import load
-    from remoting.access.identity import Identity
-    from remoting.access.rules import RuleSet
+    from remoting.access.rules import Identity, RuleSet
     from runtime.clock import SystemClock
     from runtime.metrics import Registry
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, payload_fields
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -273,8 +273,6 @@ def shown(said: Properties | None) -> dict[str, Any]:
         return {}
     found = {shown_as: getattr(said, name) for name, shown_as in NAMES.items() if hasattr(said, name)}
     if hasattr(said, "CorrelationData"):
-        from lightmq.cli.messages.subscribe import payload_fields
-
         for name, text in payload_fields(said.CorrelationData).items():
             found[name.replace("payload", "correlation")] = text
     return found

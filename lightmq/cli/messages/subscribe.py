@@ -6,7 +6,6 @@ A message is acknowledged after it is printed, and the command ends when the ser
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import queue
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.messages.mqtt_client import CONNECT_TIMEOUT_S, MqttLink, MqttTarget
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.messages.mqtt_client import CONNECT_TIMEOUT_S, MqttLink, MqttTarget, shown
+from lightmq.cli.outcome import CommandFailed, payload_fields
 
 if TYPE_CHECKING:
     from paho.mqtt.client import MQTTMessage
@@ -129,17 +128,7 @@ def render(message: MQTTMessage, *, json_output: bool, verbose: bool) -> bytes:
     if not json_output:
         return (message.topic.encode() + b" " if verbose else b"") + message.payload + b"\n"
     fields = {"topic": message.topic, "qos": message.qos, "retain": message.retain, "dup": message.dup}
-    from lightmq.cli.messages.mqtt_client import shown
-
     return (
         json.dumps({**fields, **payload_fields(message.payload), **shown(message.properties)}, ensure_ascii=False)
         + "\n"
     ).encode()
-
-
-def payload_fields(payload: bytes | bytearray) -> dict[str, str]:
-    """A payload as JSON can hold it."""
-    try:
-        return {"payload": payload.decode()}
-    except UnicodeDecodeError:
-        return {"payload_base64": base64.b64encode(payload).decode()}

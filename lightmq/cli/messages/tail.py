@@ -20,8 +20,7 @@ from typing import Annotated, Any, Protocol
 from cyclopts import Parameter
 
 from lightmq.cli.connections.link import Broker, ServerTarget, brokers
-from lightmq.cli.messages.subscribe import payload_fields
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, payload_fields
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
 from remoting.protocol.bodies.pull_body import (

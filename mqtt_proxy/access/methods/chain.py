@@ -15,7 +15,7 @@ from mqtt_proxy.access.auth import Method
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.password_method import PasswordMethod
 from mqtt_proxy.config import METHODS, ProxyConfig
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
 from runtime.files import WatchedFile

@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 import argon2
 
 from mqtt_proxy.access.methods import scram
-from remoting.access.identity import always
+from remoting.access.rules import always
 from runtime.clock import Clock
 from runtime.logs import get_logger
 

@@ -31,7 +31,7 @@ from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.methods.claims import ClaimError, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.files import WatchedFile

@@ -24,7 +24,7 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, ClaimError, is_name, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.files import WatchedFile
 from runtime.logs import get_logger

@@ -30,7 +30,7 @@ from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods import scram
 from mqtt_proxy.access.methods.credentials import CredentialCheck
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError
 from runtime.clock import Clock
 from runtime.files import WatchedFile, fingerprint

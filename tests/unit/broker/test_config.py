@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from runtime.config.tables import ConfigError, Flag, load, render_markdown
+from runtime.config.page import render
+from runtime.config.tables import ConfigError, Flag, load
 
 
 def test_defaults_environment_and_flags() -> None:
@@ -24,6 +25,6 @@ def test_mistakes_are_named() -> None:
 
 
 def test_every_option_is_documented() -> None:
-    page = render_markdown([("broker", BrokerConfig)])
+    page = render([("broker", BrokerConfig)])
     assert "session_expiry_s" in page
     assert "commit_group_bytes_max" in page

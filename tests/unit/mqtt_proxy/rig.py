@@ -23,8 +23,7 @@ from mqtt_proxy.mqtt.codec.wire import fixed_header
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
-from remoting.access.identity import ANONYMOUS, Identity, Shown, Unproven
-from remoting.access.rules import READ_ALL_MASK, WRITE_ALL_MASK, Verdict
+from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, Shown, Unproven, Verdict
 from remoting.client.uplink import Uplink
 from runtime.clock import ManualClock
 from runtime.metrics import Registry

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.packets import Publish, Will
 from mqtt_proxy.wills import WillJudge, identity_of, will_spec
-from remoting.access.identity import Identity
-from remoting.access.rules import Rule
+from remoting.access.rules import Identity, Rule
 from remoting.protocol.bodies.session_body import WillVerdict
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode

@@ -10,7 +10,7 @@ from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
 from mqtt_proxy.quotas import Quotas
-from remoting.access.identity import ANONYMOUS, Identity
+from remoting.access.rules import ANONYMOUS, Identity
 from tests.unit.mqtt_proxy.rig import FakeAccess
 
 

@@ -8,7 +8,7 @@ import structlog
 
 from mqtt_proxy.access.auth import Authenticator, Waits
 from mqtt_proxy.access.counters import AccessCounters
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.files import WatchedFile
 from runtime.metrics import Registry
 

@@ -8,7 +8,7 @@ import structlog
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges, Proven
 from mqtt_proxy.access.methods.scram import MECHANISM, derive
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.metrics import Registry
 from tests.support.scram_client import ScramClient
 

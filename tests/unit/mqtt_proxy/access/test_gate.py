@@ -13,8 +13,7 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.methods.password_method import PasswordMethod
 from mqtt_proxy.access.methods.scram import MECHANISM
-from remoting.access.identity import Action, Identity, Shown
-from remoting.access.rules import WRITE_ALL_MASK
+from remoting.access.rules import WRITE_ALL_MASK, Action, Identity, Shown
 from runtime.clock import SystemClock
 from runtime.metrics import Registry
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from mqtt_proxy.access.permissions import JUDGED_TOPICS_MAX, JudgedTopics
 from mqtt_proxy.mqtt.codec.packets import Publish
-from remoting.access.identity import ANONYMOUS, Identity
-from remoting.access.rules import RETAINED_MASK, WRITE_ALL_MASK, write_bit
+from remoting.access.rules import ANONYMOUS, RETAINED_MASK, WRITE_ALL_MASK, Identity, write_bit
 
 
 class Judge:

@@ -14,8 +14,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
 from remoting.access.acl_file import parse
-from remoting.access.identity import Identity
-from remoting.access.rules import READ_HISTORY, READ_LIVE
+from remoting.access.rules import READ_HISTORY, READ_LIVE, Identity
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 

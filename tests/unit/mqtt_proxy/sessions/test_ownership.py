@@ -10,7 +10,7 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.session.events import NEVER, ConnectRequested, Disconnected
 from mqtt_proxy.sessions.services import Answered
 from mqtt_proxy.wills import will_spec
-from remoting.access.identity import ANONYMOUS, Identity
+from remoting.access.rules import ANONYMOUS, Identity
 from remoting.protocol.bodies.session_body import WILL_DISCARD, WILL_DUE, SessionOpen, SessionOpened
 from tests.unit.mqtt_proxy.rig import Rig, Wire, running, settle
 

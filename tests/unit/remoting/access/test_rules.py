@@ -5,13 +5,15 @@ from __future__ import annotations
 import pytest
 
 from remoting.access.acl_file import parse
-from remoting.access.identity import Identity
 from remoting.access.rules import (
+    ANONYMOUS,
     EVERYTHING,
     WRITE_ALL_MASK,
     Grants,
+    Identity,
     Rule,
     RuleSet,
+    Unproven,
     contains,
     covers,
     fill,
@@ -233,3 +235,16 @@ def test_covers() -> None:
     assert not covers(split("#"), (b"$SYS", b"b"))
     assert not covers(split("a/+"), (b"a",))
     assert not covers(split("a"), (b"a", b"b"))
+
+
+def test_identities_are_values() -> None:
+    """Equal when they say the same, and not to be changed behind somebody's back."""
+    assert Identity("", anonymous=True) == ANONYMOUS
+    assert Identity("ann", anonymous=False) != Identity("ann", anonymous=True)
+    with pytest.raises(AttributeError):
+        ANONYMOUS.name = "root"  # type: ignore[misc]
+
+
+def test_reasons_are_metric_labels() -> None:
+    """Their words are part of the operator's vocabulary."""
+    assert [str(one) for one in Unproven] == ["denied", "busy", "unavailable", "left"]

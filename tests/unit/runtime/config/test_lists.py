@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config.page import toml_text
-from runtime.config.tables import ConfigError, Flag, flatten, load, render_markdown, setting
+from runtime.config.page import render, toml_text
+from runtime.config.tables import ConfigError, Flag, flatten, load, setting
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ def test_a_list_in_one_line() -> None:
 
 
 def test_how_it_is_written() -> None:
-    page = render_markdown([("bridge", Whole)])
+    page = render([("bridge", Whole)])
     assert "| `peers` | list of tables | `[]` |  | Who else. |" in page
     assert "## `[[bridge.peers]]`\n\nSomebody else.\n" in page
     assert "## `[[bridge.peers.rules]]`" in page

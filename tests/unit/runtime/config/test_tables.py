@@ -20,7 +20,6 @@ from runtime.config.tables import (
     from_text,
     from_toml,
     load,
-    render_markdown,
     rule_text,
     setting,
     type_name,
@@ -131,10 +130,6 @@ def test_a_file_that_cannot_be_read_and_bad_flags(tmp_path: Path) -> None:
 def test_a_leaf_in_the_wrong_section_is_still_found(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"did you mean store\.segment_bytes"):
         load(Server, flags=[Flag("segment_bytes", "--set", "1")])
-
-
-def test_the_reference_page_is_reachable_from_here() -> None:
-    assert "Size of a segment." in render_markdown([("server", Server)])
 
 
 LIST = tuple[str, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mqtt_proxy.access.methods.chain import CertificateMethod
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 
 
 async def test_who_the_certificate_names() -> None:

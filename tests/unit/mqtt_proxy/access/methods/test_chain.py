@@ -10,7 +10,7 @@ import pytest
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.chain import configured_methods, make_methods
 from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, AccessConfig, ListenConfig, ProxyConfig
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from runtime.clock import SystemClock
 from runtime.metrics import Registry

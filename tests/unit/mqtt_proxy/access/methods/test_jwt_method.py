@@ -19,7 +19,7 @@ from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.jwt_method import TOKEN_BYTES_MAX, JwtMethod, KeysError, header_of, load_keys
 from mqtt_proxy.config import AccessConfig
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.metrics import Registry
 
 EC = ec.generate_private_key(ec.SECP256R1())

@@ -12,7 +12,7 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods import credentials, password_method
 from mqtt_proxy.access.methods.password_method import PasswordFileError, PasswordMethod
 from mqtt_proxy.access.methods.scram import derive
-from remoting.access.identity import Identity, Shown, Unproven
+from remoting.access.rules import Identity, Shown, Unproven
 from runtime.clock import ManualClock
 from runtime.metrics import Registry
 
