@@ -4,7 +4,9 @@
     14 query and 15 update an offset, 29 offset by time, 30 max, 31 min, 32 earliest time
 
 A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
-clients ask for it right away. Bodies are read leniently: enums as names or numbers, missing sets as empty.
+clients request it right away. Bodies are read leniently: enums as names or numbers, missing sets as empty. Filters of
+consumers are tags (`a || b`) or an SQL92 expression over the properties; an invalid one is Refused with 23 before
+anything is read.
 
 Invariant: every offset in an answer is confirmed: ends come from the confirmed part of a queue, a committed offset is
 answered once its record is confirmed. Loop thread only.
@@ -12,19 +14,22 @@ answered once its record is confirmed. Loop thread only.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from broker.groups.clients import Clients, GroupClient, GroupTraffic, QueueLocks
 from broker.groups.groups import GroupOffsets, Groups, OffsetGather, retry_topic
-from broker.reading.selection import TAG, selection
 from broker.requests.answers import refusal_of
 from broker.requests.fields import flag, json_body, number, text
 from broker.requests.tools import Feature, RequestTools
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic
-from remoting.protocol.errors import Refused
+from remoting.filtering import sql92
+from remoting.filtering.judge import properties_of
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
@@ -34,6 +39,41 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
     from broker.topics.topics import ClientQueues, Topics
+
+TAG = "TAG"
+SQL92 = "SQL92"
+EXPRESSIONS_KEPT = 1_024
+"""Parsed expressions that are cached."""
+
+Selection = Callable[[RecordView], bool]
+
+
+@functools.lru_cache(EXPRESSIONS_KEPT)
+def selection(expression: str, kind: str) -> Selection | None:
+    """A predicate over records; None for a subscription to all of them.
+
+    Raises:
+        Refused: an expression that cannot be parsed, or of a kind that is not known.
+    """
+    if kind == TAG:
+        return _by_tags(expression)
+    if kind != SQL92:
+        remark = "The broker does not support consumer to filter message by " + kind
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+    try:
+        predicate = sql92.parse(expression)
+    except LocalMisuse as error:
+        raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+    return lambda view: predicate(properties_of(view)) is True
+
+
+def _by_tags(expression: str) -> Selection | None:
+    named = [tag.strip() for tag in expression.split("||")]
+    if "*" in named or not any(named):
+        return None
+    tags = frozenset(tag.encode() for tag in named if tag)
+    return lambda view: bytes(view.tags) in tags
+
 
 _WATCHED_ATTRIBUTE = "client watched"
 GROUPS_PER_HEARTBEAT_MAX = 1_000

@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.groups.feature import TAG, Selection, selection
 from broker.reading.long_poll import ANY_QUEUE
-from broker.reading.selection import TAG, Selection, selection
 from broker.requests.fields import number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
 from broker.store.errors import UnreadableOffsets

@@ -2,7 +2,15 @@
 
 TOPIC_LIST (9030) answers as JSON, for the command line:
 `{"broker":..,"topics":[{"topic":..,"type":"SimpleCQ","queues":[..],"messages":9}]}`, a queue being
-`{"queue":0,"id":1,"min":0,"max":9}`. Loop thread only.
+`{"queue":0,"id":1,"min":0,"max":9}`.
+
+Retention of a topic: its attributes `retention.ms` and `retention.bytes` as a group of store queues, named by the
+topic. The messages of a group are counted in the parent queues; the light queues of MQTT topics whose first level is
+stored in this topic follow it, filters such as `plant/#` included. A filter that begins with a wildcard spans topics
+and keeps the log's retention. A topic that loses its attributes, or is deleted, expires with the log again; what had
+expired before stays hidden.
+
+Invariant: every queue of a topic with attributes is in its group before the first message goes there. Loop thread only.
 """
 
 from __future__ import annotations
@@ -12,16 +20,104 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.requests.tools import Feature, RequestTools
-from broker.topics.retention import TopicRetention
-from broker.topics.topics import BATCH_QUEUE, SIMPLE_QUEUE, ClientQueues, Topics, VisibleQueues
+from broker.store.state import state_kinds
+from broker.store.state.queue_groups import GroupRule
+from broker.topics.topics import (
+    BATCH_QUEUE,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SIMPLE_QUEUE,
+    ClientQueues,
+    Topics,
+    VisibleQueues,
+)
 from remoting.access.rights import CONSUME, of_topic
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records import names
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.store.log_store import LogStore
     from broker.topics.publication import Publication
+    from broker.topics.topics import TopicSettings
+
+_SLASH = b"%2F"
+
+
+class TopicRetention:
+    """Keeps the store's groups of queues in step with the topic table."""
+
+    def __init__(self, store: LogStore, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+        for name in store.groups.names():
+            self._join(name)
+        for config in topics:
+            self._changed(config.name)
+        topics.on_change(lambda name, _created: self._changed(name))
+        store.state.subscribe(state_kinds.QUEUE, self._queue_added)
+
+    def _changed(self, topic: str) -> None:
+        groups, config, name = self._store.groups, self._topics.get(topic), topic.encode()
+        rule = None if config is None else rule_of(config, self._topics.queue_ids(topic))
+        if rule is None:
+            groups.forget(name)
+            return
+        known = name in groups.rules
+        groups.define(name, rule)
+        if known:
+            groups.join(name, rule.queues)
+        else:
+            self._join(name)
+
+    def _join(self, name: bytes) -> None:
+        """Add every existing queue of a topic to its group."""
+        groups = self._store.groups
+        groups.join(name, self._topics.queue_ids(name.decode()))
+        groups.join(name, light_queues(self._store, name))
+
+    def _queue_added(self, queue_name: bytes, value: bytes | None, _position: int) -> None:
+        """Add a new light queue to the group of its topic."""
+        rules = self._store.groups.rules
+        if value is None or not rules or not queue_name.startswith(names.LMQ_PREFIX):
+            return
+        topic = topic_of(queue_name)
+        if topic in rules:
+            self._store.groups.join(topic, [int.from_bytes(value[:4], "little")])
+
+
+def rule_of(config: TopicSettings, queues: tuple[int, ...]) -> GroupRule | None:
+    """The rule in a topic's attributes; None when they set neither time nor size."""
+    age_ms, size_bytes = config.attributes.get(RETENTION_MS), config.attributes.get(RETENTION_BYTES)
+    if age_ms is None and size_bytes is None:
+        return None
+    return GroupRule(queues, None if age_ms is None else int(age_ms), int(size_bytes or 0))
+
+
+def topic_of(light_queue: bytes) -> bytes:
+    """The parent topic of a light queue, b"" for a name that no MQTT topic or filter gives."""
+    level = light_queue[len(names.LMQ_PREFIX) :].partition(_SLASH)[0]
+    try:
+        return names.parent_topic(names.unescape(level))
+    except RemoteViolation:
+        return b""
+
+
+def light_queues(store: LogStore, topic: bytes) -> list[int]:
+    """Ids of the light queues whose parent is `topic`."""
+    head, bar, reserved = topic.partition(b"|")
+    queues = store.state.queues
+    if topic == b"%":
+        return queues.ids_with_prefix(names.LMQ_PREFIX + _SLASH)
+    if bar and head:  # a shortened level: only the whole name is unique
+        found = queues.ids_with_prefix(names.LMQ_PREFIX + head)
+        return [queue for queue in found if topic_of(queues.name(queue) or b"") == topic]
+    level = names.LMQ_PREFIX + (reserved if bar else topic)
+    alone = store.queues.find(level)
+    return queues.ids_with_prefix(level + _SLASH) + ([] if alone is None else [alone])
+
 
 COUNTED_TOPICS_MAX = 1_000
 """With more topics the status does not count the messages in them: that would block the loop."""
