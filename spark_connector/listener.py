@@ -7,10 +7,16 @@
 Invariant: a query that ended is no longer shown, its counters stay out of the way of the next run's; queries over
 other sources are shown without lag. Thread rule: Spark calls from threads of its own, pages are rendered from others;
 everything kept is behind one lock.
+
+Spark shows two offsets of a Python source in each progress report: `endOffset`, how far the batch went, and
+`latestOffset`, which is whatever `reportLatestOffset` answered. The latter carries, beside the ends of the queues, for
+queues that a batch did not read to their end how long the first message left over has been stored ("waitMs"), and how
+many messages had expired before they could be read ("lost", where `failOnDataLoss` is false).
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterable, Iterator
@@ -25,7 +31,9 @@ from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from remoting.protocol.web_host import is_safe_host
-from spark_connector.reading.lag import QueueLag, behind_latest, lost_messages, queue_lags
+from spark_connector.errors import OptionError
+from spark_connector.queues import QueueKey
+from spark_connector.reading.offsets import from_json
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
@@ -40,6 +48,51 @@ if TYPE_CHECKING:
 
 QUEUES_SHOWN_MAX = 1_000
 """Queues of a query shown one by one, those furthest behind; all of them are in the figures of the whole query."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLag:
+    """One queue behind a batch: messages not read by it, and for how long the oldest of them has been stored."""
+
+    key: QueueKey
+    messages: int
+    seconds: float | None
+    """None where the source did not ask (QUEUES_ASKED_MAX) or got no answer."""
+
+
+def queue_lags(end: str | None, latest: str | None) -> list[QueueLag]:
+    """Return the lag of every queue of one source of a progress report, from its `endOffset` and `latestOffset`.
+
+    Empty for sources that are not ours and for reports without offsets.
+    """
+    try:
+        reached = from_json(json.loads(end or "null") or {})
+        seen = from_json(json.loads(latest or "null") or {})
+    except (ValueError, OptionError, AttributeError):
+        return []
+    waits = seen.waiting_ms or {}
+    found = []
+    for key, last in sorted(seen.positions.items()):
+        messages = max(0, last - reached.positions.get(key, 0))
+        seconds = waits[key] / 1000 if key in waits else None if messages else 0.0
+        found.append(QueueLag(key, messages, seconds))
+    return found
+
+
+def lost_messages(latest: str | None) -> int:
+    """Return how many messages had expired before one source could read them, from the `latestOffset` of a report."""
+    try:
+        return from_json(json.loads(latest or "null") or {}).lost
+    except (ValueError, OptionError, AttributeError):
+        return 0
+
+
+def behind_latest(lags: Iterable[QueueLag]) -> dict[str, float]:
+    """Return Kafka's three figures over the queues of a source: avg, max and min messages behind the latest."""
+    messages = [lag.messages for lag in lags]
+    if not messages:
+        return {"avg": 0.0, "max": 0.0, "min": 0.0}
+    return {"avg": sum(messages) / len(messages), "max": float(max(messages)), "min": float(min(messages))}
 
 
 class _PageServer(ThreadingMixIn, WSGIServer):

@@ -1,26 +1,32 @@
-"""How far the queues of a selection reach: the driver's view, asked over one connection per broker.
+"""How far the queues of a selection reach, and how long the first message behind a batch has waited: the driver's view.
 
-Invariant: bounds are confirmed ends, so nothing that a failover could take back is ever planned. Thread rule: one
-thread (the source's own process on the driver).
+Invariant: bounds are confirmed ends, so nothing that a failover could take back is ever planned; a broker that does not
+answer costs the waiting times and nothing else. Thread rule: one thread (the source's own process on the driver).
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
 from remoting.protocol.bodies.pull_body import (
     QueueBoundsReply,
     QueueBoundsRequest,
     decode_bounds_reply,
+    decode_range_pull_reply,
     encode_bounds_request,
+    encode_range_pull,
 )
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import RecordView
 from remoting.transport.failures import split_address
 from spark_connector.brokers import Address, GroupMaster, find_masters
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.queues import QueueKey
+from spark_connector.reading.offsets import Positions
 from spark_connector.reading.selection import Bounds, Selection
 
 
@@ -116,3 +122,33 @@ class BoundsWatch:
         if reply.readers is not None:
             with contextlib.suppress(ValueError):
                 self.readers[reply.broker] = split_address(reply.readers)
+
+
+QUEUES_ASKED_MAX = 16
+"""Queues whose waiting time is asked for per batch, those with the most messages waiting; each is one short request."""
+
+
+def waiting_ms(
+    ends: Positions,
+    bounds: Mapping[QueueKey, Bounds],
+    masters: Mapping[str, GroupMaster],
+    now_ms: int,
+) -> dict[QueueKey, int]:
+    """Return how long the first message at or behind `ends` has been stored, for the queues furthest behind."""
+    behind = {
+        key: queue.max - max(ends[key], queue.min)
+        for key, queue in bounds.items()
+        if key in ends and queue.max > ends[key]
+    }
+    furthest = sorted((key for key in behind if behind[key] > 0), key=lambda key: (-behind[key], key))
+    found = {}
+    for key in furthest[:QUEUES_ASKED_MAX]:
+        queue, at = bounds[key], max(ends[key], bounds[key].min)
+        body = encode_range_pull(queue.id, at, at + 1, 1)
+        with contextlib.suppress(LightMQError, KeyError, IndexError):
+            reply = masters[key.broker].ask(Command(RequestCode.RANGE_PULL, body=body))
+            pulled = decode_range_pull_reply(reply.body)
+            if pulled.count:
+                stored_ms = RecordView(pulled.blob, int.from_bytes(pulled.starts[:4], "little")).store_ms
+                found[key] = max(0, now_ms - stored_ms)
+    return found

@@ -52,9 +52,8 @@ from spark_connector.options.parsers import LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading import planner
-from spark_connector.reading.bounds import BoundsWatch
+from spark_connector.reading.bounds import BoundsWatch, waiting_ms
 from spark_connector.reading.fetch import mean_record_bytes, report_losses
-from spark_connector.reading.lag import waiting_ms
 from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
 from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select

@@ -17,7 +17,7 @@ from remoting.protocol.bodies.pull_body import QueueBoundsRequest, decode_bounds
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
-from spark_connector.reading.lag import lost_messages
+from spark_connector.listener import lost_messages
 from tests.processes.rig import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]

@@ -20,9 +20,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryProgress,
 )
 
-from spark_connector.listener import RocketMQProgressListener, progress_lags
+from spark_connector.listener import QueueLag, RocketMQProgressListener, progress_lags
 from spark_connector.queues import QueueKey
-from spark_connector.reading.lag import QueueLag
 from spark_connector.reading.offsets import StreamOffset, to_json
 
 RUN, QUERY = uuid.uuid4(), uuid.uuid4()

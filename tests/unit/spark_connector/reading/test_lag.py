@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from spark_connector.listener import QueueLag, behind_latest, lost_messages, queue_lags
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
-from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.lag import QUEUES_ASKED_MAX, QueueLag, behind_latest, lost_messages, queue_lags, waiting_ms
+from spark_connector.reading.bounds import QUEUES_ASKED_MAX, BoundsWatch, waiting_ms
 from spark_connector.reading.offsets import StreamOffset, to_json
 from spark_connector.reading.selection import Bounds, select
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
