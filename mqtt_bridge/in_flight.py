@@ -64,7 +64,7 @@ class Outbox:
         self._limit = min(self._window, receive_maximum)
 
     def track(self, cursor: Cursor, offset: int, copies: int) -> None:
-        """A record of which so many copies are about to be sent; it is the highest read so far."""
+        """A record of which `copies` copies are about to be sent; it is the highest read so far."""
         assert offset >= cursor.position, (offset, cursor.position)
         cursor.unsettled[offset] = copies
         cursor.position = offset + 1

@@ -50,7 +50,7 @@ CAUSES_OF_3_1_1_UNAVAILABLE = (
 
 
 class CheckedClient(Client):
-    """`Client` that looks at the reason code of PUBREC."""
+    """`Client` that checks the reason code of PUBREC."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)

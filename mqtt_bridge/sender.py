@@ -82,7 +82,7 @@ BEGUN = 1
 """Offset of a mark."""
 EARLIEST = "earliest"
 READ_COUNT_MAX = 4_096
-"""Records looked at in one read."""
+"""Records of one read."""
 SKIPPED = {
     STATUS_OFFSET_TOO_SMALL: "retention",
     STATUS_DAMAGED: "damaged",
@@ -123,7 +123,7 @@ class LogReader:
                 self._begun.add(rule)
 
     async def refresh(self, wait_ms: int) -> None:
-        """Learn of queues and their ends; waits for something to look at, at most `wait_ms`."""
+        """Learn of queues and their ends; waits for new records, at most `wait_ms`."""
         known: dict[str, dict[str, int]] = {}
         for (topic, number), cursor in self._outbox.cursors.items():
             known.setdefault(topic, {})[str(number)] = cursor.position
@@ -144,7 +144,7 @@ class LogReader:
             self._gone.add(key)
 
     def pending(self) -> list[tuple[Key, Cursor]]:
-        """Queues with something to look at."""
+        """Queues with records that were not read."""
         cursors = self._outbox.cursors
         return [(key, cursors[key]) for key, end in self.ends.items() if cursors[key].position < end]
 

@@ -72,7 +72,7 @@ class Pool:
     ) -> Iterator[BlockingConnection]:
         """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind.
 
-        `while_silent` is called now and then while it waits in vain; what it raises ends the wait.
+        `while_silent` is called now and then while no answer arrives; what it raises ends the wait.
         """
         manner = (signer, tls)
         connection = self._take(address, manner) or BlockingConnection(*address, timeout_ms, signer=signer, tls=tls)
@@ -335,7 +335,7 @@ class Outage:
         self._pause_ms = options.fetch_retry_interval_ms
         self._since: float | None = None
 
-    def bear(self, failure: BrokerUnreachable) -> None:
+    def pause_after(self, failure: BrokerUnreachable) -> None:
         """Take in one failure: pause for a moment, or raise it when the outage has lasted too long."""
         now = time.monotonic()
         if self._since is None:
@@ -359,7 +359,7 @@ def patiently(work: Callable[[], Answer], options: ConnectionOptions) -> Answer:
         try:
             answer = work()
         except BrokerUnreachable as failure:
-            outage.bear(failure)
+            outage.pause_after(failure)
         else:
             outage.end()
             return answer

@@ -1,7 +1,7 @@
 """What a Python worker process of Spark needs once, whatever it reads or writes.
 
 `pyspark.daemon` runs a full garbage collection after every task, which costs 30 ms with pyarrow and numpy loaded;
-frozen objects are not looked at. Freezing waits for the second task, when everything that stays has been imported.
+frozen objects are skipped. Freezing waits for the second task, when everything that stays has been imported.
 Invariant: frozen at most once per process. Thread rule: called at the beginning of a task.
 
 The wall clock of a task: the one place where the connector reads what time it is.

@@ -18,7 +18,7 @@ from lightmq.spark import prepare_environment
 from lightmq.spark_session.programs import ensure_java
 
 TOO_SLOW = "failed to connect back"
-"""What Spark says when one of its Python processes took more than ten seconds to start, on a busy machine."""
+"""Spark's message when one of its Python processes took more than ten seconds to start, on a busy machine."""
 RUNS_MAX = 5
 
 HERE = Path(__file__).resolve().parent
@@ -43,7 +43,7 @@ def write_specification(folder: Path, server: str) -> Path:
 
 
 def run_update(command: list[str], folder: Path, environment: dict[str, str]) -> tuple[int, bool]:
-    """Run one update and show what it says; (exit status, whether Spark did not wait for one of its processes)."""
+    """Run one update and show its output; (exit status, whether Spark did not wait for one of its processes)."""
     was_slow = False
     with subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

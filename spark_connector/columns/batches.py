@@ -96,7 +96,7 @@ def _by_sql(rows: pa.RecordBatch, text: str) -> Bools:
 
 
 ROWS_TOGETHER_MIN = 1_024
-"""Batches are gathered until they have so many rows: below it Arrow's cost per batch exceeds that of the copy."""
+"""Batches are gathered up to this many rows: below it Arrow's cost per batch exceeds that of the copy."""
 CONSTANTS_MAX = 64
 """Constant columns kept ready: a task reads few queues, and each needs a handful."""
 

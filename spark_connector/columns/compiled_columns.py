@@ -54,7 +54,7 @@ core: Any = choice.core
 
 
 def pieces(pulled: PulledRange) -> Iterator[PulledRange]:
-    """Yield the pull in pieces of so many rows; as a whole where its starts do not rise inside the bytes it has."""
+    """Yield the pull in pieces of that many rows; as a whole where its starts do not rise inside the bytes it has."""
     starts = np.frombuffer(pulled.starts, "<u4").astype(np.int64)
     if (np.diff(starts) <= 0).any() or starts[-1] >= len(pulled.blob):
         yield pulled

@@ -258,5 +258,5 @@ def _sums_agree(records: Records, totals: Ints) -> bool:
 
 @lru_cache(maxsize=65_536)
 def _sum_of_zeros(length: int) -> int:
-    """Checksum of a record of so many zero bytes behind its type: the part that does not depend on the bytes."""
+    """Checksum of a record of zero bytes behind its type: the part that does not depend on the bytes."""
     return crc32c(bytes(length), record.CHECKSUM_SEEDS[record.MESSAGE])

@@ -210,7 +210,7 @@ class PushFilters:
         self._found = found
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Note all filters; all are handed back, so that Spark looks at them again."""
+        """Note all filters; all are handed back, so that Spark checks them again."""
         self._found += filters
         return filters
 

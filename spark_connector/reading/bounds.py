@@ -117,7 +117,7 @@ class BoundsWatch:
         return known
 
     def _note_readers(self, reply: QueueBoundsReply) -> None:
-        """Remember where else ranges are served; an address that cannot be one is as good as none."""
+        """Remember where else ranges are served; an invalid address counts as none."""
         self.readers.pop(reply.broker, None)
         if reply.readers is not None:
             with contextlib.suppress(ValueError):

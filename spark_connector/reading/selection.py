@@ -196,7 +196,7 @@ def check_present(selection: Selection, bounds: Mapping[QueueKey, Bounds]) -> No
 
 
 def check_named_queues(
-    named: Mapping[QueueName, int], bounds: Mapping[QueueKey, Bounds], who: str = "offsets name"
+    named: Mapping[QueueName, int], bounds: Mapping[QueueKey, Bounds], source: str = "offsets name"
 ) -> None:
     """Raise OptionError for a queue in user-given offsets that does not exist."""
     present: set[tuple[str, str | None, int]] = set()
@@ -206,7 +206,7 @@ def check_named_queues(
         if (topic, broker, number) not in present:
             where = "/".join(str(part) for part in (topic, broker, number) if part not in {None, EVERY_QUEUE})
             known = sorted(f"{key.topic}/{key.broker}/{key.queue}" for key in bounds)
-            raise OptionError(f"{who} the queue {where}, which does not exist{nearest(where, known)}")
+            raise OptionError(f"{source} the queue {where}, which does not exist{nearest(where, known)}")
 
 
 def row_filter(selection: Selection, options: ReadOptions) -> RowFilter:

@@ -148,7 +148,7 @@ def commit_progress(group: str, positions: Positions, watch: BoundsWatch) -> Non
 
 LOG = logging.getLogger("lightmq.spark")
 IDLE_CALLS = 5
-"""A query is idle after so many calls in a row without new messages, each right behind the answer before."""
+"""A query is idle after this many calls in a row without new messages, each right behind the answer before."""
 IDLE_POLL_MS = 600
 """How long an idle query lets the broker hold its request, even where `longPollMs` is less; a new message ends that."""
 ALONE_S = 0.1
@@ -315,7 +315,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._check_brokers(begin.positions)
             found = self._next(begin, limit)
         except BrokerUnreachable as failure:
-            self._outage.bear(failure)
+            self._outage.pause_after(failure)
             return start
         self._outage.end()
         if found is not None:
@@ -368,7 +368,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_brokers(stop.positions)
                 break
             except BrokerUnreachable as failure:
-                self._outage.bear(failure)
+                self._outage.pause_after(failure)
         self._outage.end()
         work, lost = planner.ranges(begin, stop.positions, self._bounds)
         self._losses.report(lost)
@@ -456,7 +456,7 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BrokerUnreachable(f"no name server knows a master of {', '.join(sorted(absent))}")
 
     def _lacks(self, positions: Positions) -> bool:
-        """Whether some position lies beyond what the bounds last seen tell."""
+        """Whether some position lies beyond the bounds last seen."""
         known = self._bounds
         return any((bounds := known.get(key)) is None or bounds.max < position for key, position in positions.items())
 

@@ -102,7 +102,7 @@ def check_schema(schema: StructType, options: ReadOptions) -> DecodeStage | None
 
 
 SAMPLE_BYTES_MAX = 16 * 1024 * 1024
-"""Body bytes of a sample; what comes after is not looked at."""
+"""Body bytes of a sample; later bodies are ignored."""
 
 
 def sample_bodies(options: ReadOptions) -> list[bytes]:

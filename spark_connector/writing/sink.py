@@ -135,7 +135,7 @@ def abort_batch(master: GroupMaster, sink: str, batch: int) -> None:
 
 
 def forget_sink(master: GroupMaster, sink: str) -> None:
-    """Tell the broker that a sink will not commit again, so that its ledger does not keep the name for ever."""
+    """Tell the broker that a sink will not commit again, so that its ledger does not keep the name forever."""
     abort_batch(master, sink, sink_body.NO_BATCH)
 
 
@@ -220,7 +220,7 @@ class RowSender:
         self.close()
 
     def _settle(self, most: int) -> None:
-        """Send what may be sent and take answers until at most so many frames are without one."""
+        """Send what may be sent and take answers until at most `most` frames are without one."""
         while not self._window.is_idle:
             try:
                 self._exchange(most)
@@ -260,7 +260,7 @@ class RowSender:
         self._master.failed()
         self._failures += 1
         if self._failures > self._options.fetch_retries:
-            self._outage.bear(unreachable(self._master.address, failure, self._options))
+            self._outage.pause_after(unreachable(self._master.address, failure, self._options))
         else:
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
 

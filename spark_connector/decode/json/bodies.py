@@ -78,7 +78,7 @@ def _value(type_: pa.DataType) -> Any:
 PARTS = 16
 """Into how many parts a stretch that Arrow refused is divided."""
 ALONE_MAX = 16
-"""A refused stretch of at most so many bodies is read one by one: Arrow's call costs as much as reading them."""
+"""A refused stretch of at most this many bodies is read one by one: Arrow's call costs as much as reading them."""
 SPACES_MAX = 8
 """White space looked through at either end of a body; with more of it the body is read by itself."""
 _SPACE = np.zeros(256, bool)
@@ -90,7 +90,7 @@ Rows = NDArray[np.int64]
 
 
 class JsonDecoder:
-    """Reads bodies as objects with the fields of a schema; other fields are not looked at."""
+    """Reads bodies as objects with the fields of a schema; other fields are ignored."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

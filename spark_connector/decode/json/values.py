@@ -330,7 +330,7 @@ _LONG_BOUND = 1 << 63
 
 
 def infer_fields(options: ReadOptions, sample: Callable[[ReadOptions], Sequence[bytes]]) -> types.StructType:
-    """Return the kept fields, or find them out and keep them; OptionError where there is nothing to look at."""
+    """Return the kept fields, or infer and keep them; OptionError where there are no bodies."""
     place = None if options.schema_location is None else Path(options.schema_location)
     if place is not None and place.exists():
         return read_kept(place)

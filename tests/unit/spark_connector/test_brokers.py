@@ -121,7 +121,7 @@ def test_an_outage_ends_or_fails(caplog: pytest.LogCaptureFixture, monkeypatch: 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     outage = Outage(parse_read({"topic": "t", "brokerWait": "5s", "fetchRetryIntervalMs": "1"}))
     for now[0] in (0.0, 4.9):
-        outage.bear(BrokerUnreachable("gone"))
+        outage.pause_after(BrokerUnreachable("gone"))
     outage.end()
     outage.end()
     assert [record.getMessage() for record in caplog.records] == [
@@ -129,10 +129,10 @@ def test_an_outage_ends_or_fails(caplog: pytest.LogCaptureFixture, monkeypatch: 
         "the broker is back after 4900 ms",
     ]
     now[0] = 100.0
-    outage.bear(BrokerUnreachable("gone"))
+    outage.pause_after(BrokerUnreachable("gone"))
     now[0] = 105.0
     with pytest.raises(BrokerUnreachable, match="gone, for longer than the option 'brokerWaitMs' = 5000"):
-        outage.bear(BrokerUnreachable("gone"))
+        outage.pause_after(BrokerUnreachable("gone"))
 
 
 def test_what_may_be_repeated_is_repeated_until_it_is_answered() -> None:
