@@ -15,7 +15,9 @@ from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics, watch_store
-from broker.publishing.feature import PublishingFeature
+from broker.publishing.append import Appender
+from broker.publishing.feature import PublishingFeature, queue_choice
+from broker.publishing.placement import Placement
 from broker.reading.feature import ReadingFeature
 from broker.registration import Registration
 from broker.requests.answers import ConfirmedAnswers
@@ -75,12 +77,9 @@ class BrokerParts:
         self.registration = Registration(self.tools, self.topics, make_connection=connect)
         self.subscriptions = SubscriptionFeature(self.tools, self.topics)
         self.retained = RetainedFeature(self.tools)
-        self._open_mqtt()
+        self._open_mqtt(registry)
         self.reading = ReadingFeature(self.tools, self.topics, may_answer)
         self.groups = ConsumerGroups(self.tools, self.topics)
-        self.delayed = DelayedFeature(
-            self.tools, self.publishing.placement, self.publishing.appender, self.topics.hidden, registry
-        )
         self.sink = SinkFeature(self.tools, self.topics, placement=self.publishing.placement, quota=self.retained.quota)
         self.transactions = TransactionFeature(
             self.tools,
@@ -92,7 +91,7 @@ class BrokerParts:
         self.features = self._gathered()
         self.status = BrokerStatus(self.tools, self.features)
 
-    def _open_mqtt(self) -> None:
+    def _open_mqtt(self, registry: Registry) -> None:
         """Sessions with the parts of other features they use, and publishing, which checks their packet ids."""
         tools, subscriptions, limits = self.tools, self.subscriptions, self.tools.config.limits
         config, store, now_ms = tools.config, tools.store, tools.identity.started_ms
@@ -109,9 +108,14 @@ class BrokerParts:
             subscriptions_max=limits.subscriptions_per_session_max,
             now_ms=now_ms,
         )
-        self.publishing = PublishingFeature(tools, self.topics, subscriptions, self.retained, sessions)
-        appender, visible = self.publishing.appender, self.topics.visible
-        self.wills = WillFeature(tools, wills, appender=appender, placement=self.publishing.placement)
+        choice = queue_choice(tools, self.topics, subscriptions, self.retained)
+        appender, visible = Appender(store, tools.metrics), self.topics.visible
+        self.delayed = DelayedFeature(tools, Placement(choice), appender, self.topics.hidden, registry)
+        placement = Placement(choice, self.delayed.diversion)
+        self.publishing = PublishingFeature(
+            tools, self.topics, subscriptions, self.retained, sessions, placement, appender
+        )
+        self.wills = WillFeature(tools, wills, appender=appender, placement=placement)
         self.shared = SharedFeature(tools, groups=groups, sessions=sessions, visible=visible)
         self.sessions = SessionFeature(
             tools,

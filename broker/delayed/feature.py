@@ -156,7 +156,7 @@ class DelayedFeature(Feature):
     def __init__(
         self, tools: RequestTools, placement: Placement, appender: Appender, hidden: set[int], registry: Registry
     ) -> None:
-        """`hidden`: queues that readers never see; those of the waiting messages are added."""
+        """`placement`: of what is due. `hidden`: queues that readers never see; the waiting messages' are added."""
         config, store = tools.config, tools.store
         self.messages = Delayed(
             store,
@@ -167,8 +167,8 @@ class DelayedFeature(Feature):
             now_ms=tools.identity.started_ms,
             log=tools.log,
         )
-        diversion = Diversion(self.messages, tools.clock)
-        placement.divert, placement.check_wait = diversion.divert, diversion.check
+        self.diversion = Diversion(self.messages, tools.clock)
+        """Where images that name a later time go."""
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
         store.retention.keep(self.messages.keep_from)
         store.positions.on_advance(self._timer.advanced, self.messages.buckets.queues)

@@ -5,17 +5,34 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.publishing.append import Appender, append_many
-from broker.publishing.placement import Placement
+from broker.publishing.append import append_many
+from broker.publishing.placement import QueueChoice
 from broker.requests.tools import Feature, RequestTools
 from remoting.protocol.frames.codes import RequestCode
 
 if TYPE_CHECKING:
-    from broker.publishing.append import PublisherSessions
+    from broker.publishing.append import Appender, PublisherSessions
+    from broker.publishing.placement import Placement
     from broker.retained.feature import RetainedFeature
     from broker.subscriptions.feature import SubscriptionFeature
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
+
+
+def queue_choice(
+    tools: RequestTools, topics: TopicFeature, subscriptions: SubscriptionFeature, retained: RetainedFeature
+) -> QueueChoice:
+    """The choice of queues as the broker is configured."""
+    config, limits = tools.config, tools.config.limits
+    return QueueChoice(
+        topics.table,
+        subscriptions.dispatcher,
+        queue_count=config.default_queue_count,
+        auto_create=config.auto_create_topics,
+        message_size_bytes_max=limits.message_size_bytes_max,
+        properties_bytes_max=limits.properties_bytes_max,
+        retained_expiry=retained.note_expiry,
+    )
 
 
 class PublishingFeature(Feature):
@@ -28,24 +45,17 @@ class PublishingFeature(Feature):
         subscriptions: SubscriptionFeature,
         retained: RetainedFeature,
         sessions: PublisherSessions,
+        placement: Placement,
+        appender: Appender,
     ) -> None:
-        config, limits = tools.config, tools.config.limits
         self.store, self.metrics = tools.store, tools.metrics
         self.authorizer, self.answers = tools.authorizer, tools.answers
         self.publication = topics.publication
         self.subscribers = subscriptions.subscribers
         self.retained_quota = retained.quota
         self.sessions = sessions
-        self.placement = Placement(
-            topics.table,
-            subscriptions.dispatcher,
-            queue_count=config.default_queue_count,
-            auto_create=config.auto_create_topics,
-            message_size_bytes_max=limits.message_size_bytes_max,
-            properties_bytes_max=limits.properties_bytes_max,
-            retained_expiry=retained.note_expiry,
-        )
-        self.appender = Appender(self.store, self.metrics)
+        self.placement = placement
+        self.appender = appender
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: APPEND_MANY."""

@@ -7,7 +7,7 @@ automatic creation, queue choice and named light queues. Loop thread only.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.store.placed import Placed, property_value
 from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
@@ -51,7 +51,17 @@ BATCH_FLAGS = frozenset(
 """Formats and codecs of a batch's body that readers know; the body itself is the producer's and never opened here."""
 
 
-class Placement:
+class Waiting(Protocol):
+    """Where images wait that name a later time."""
+
+    def divert(self, image: RecordView, /) -> tuple[bytes, tuple[int, ...]] | None:
+        """The waiting image made of one and its queues; None for what is due now. Raises Refused if it may not wait."""
+
+    def check(self, image: RecordView, /) -> None:
+        """Raise Refused when the image names a later time and may not wait for it."""
+
+
+class QueueChoice:
     """Chooses queues; creates topics by use where that is allowed."""
 
     def __init__(
@@ -76,10 +86,6 @@ class Placement:
         self._known: dict[bytes, tuple[str, tuple[tuple[int, ...], ...]]] = {}
         """RocketMQ topics that take writes -> name, queues by number; dropped when the topic changes."""
         topics.on_change(self._topic_changed)
-        self.divert: Callable[[RecordView], tuple[bytes, tuple[int, ...]] | None] | None = None
-        """Takes images that may wish to be delivered later; gives back where they wait, None for what is due."""
-        self.check_wait: Callable[[RecordView], None] | None = None
-        """Refused when an image wishes to be delivered later and may not."""
         self._retained_expiry = retained_expiry
         self.way = Way(
             dispatcher.cached,
@@ -92,58 +98,8 @@ class Placement:
         )
         """What the walk over images needs to know."""
 
-    def placed(self, images: bytes, *, now: bool = False, admit: Admit | None = None) -> Placed:
-        """The images with the queues of their topics, or of where they wait for the time they name.
-
-        `now`: whatever time they name. `admit` is asked about those with a packet id; what it refuses is left out.
-
-        Raises:
-            Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
-            RemoteViolation: an image is malformed.
-        """
-        queues, odd = native.core.placed(images, self.way)
-        if not odd:
-            return Placed(images, queues)
-        pieces: list[bytes] = []
-        left_out: list[int] = []
-        done = 0
-        count = len(queues)
-        for number, at in odd:
-            image = RecordView(images, at)
-            end = at + image.total
-            if admit is not None and packet_id_of(image) and not admit(number, image):
-                left_out.append(number)
-                pieces.append(images[done:at])
-                done = end
-                continue
-            count += image.count - 1
-            queues[number] = self._queues_of(image)
-            waiting = None if now or self.divert is None or not names_a_time(image) else self.divert(image)
-            if waiting is not None:
-                pieces += (images[done:at], waiting[0])
-                queues[number], done = waiting[1], end
-        for number in reversed(left_out):
-            del queues[number]
-        pieces.append(images[done:])
-        return Placed(b"".join(pieces), queues, count - len(left_out))
-
-    def check(self, images: bytes) -> tuple[int, int]:
-        """(images, messages in them), when all of them could be placed now; what `placed` would refuse is refused.
-
-        Raises:
-            Refused, RemoteViolation: as `placed`.
-        """
-        queues, odd = native.core.placed(images, self.way)
-        count = len(queues)
-        for _number, at in odd:
-            image = RecordView(images, at)
-            self._queues_of(image)
-            if self.check_wait is not None and names_a_time(image):
-                self.check_wait(image)
-            count += image.count - 1
-        return len(queues), count
-
-    def _queues_of(self, image: RecordView) -> tuple[int, ...]:
+    def queues_of(self, image: RecordView) -> tuple[int, ...]:
+        """The queues of one image that asks for more than to be stored; refusals are those of `Placement.placed`."""
         kind = kind_of(image)
         if kind == KIND_MQTT:
             return self._queues_of_mqtt(image)
@@ -219,6 +175,68 @@ class Placement:
     def _turned(self, topic: bytes, count: int) -> None:
         name = topic.decode("utf-8", "replace")
         self._turn[name] = self._turn.get(name, 0) + count
+
+
+class Placement:
+    """Turns images into messages with their queues; those that name a later time go to where they wait."""
+
+    def __init__(self, choice: QueueChoice, waiting: Waiting | None = None) -> None:
+        """Without `waiting` every message goes to its topic now."""
+        self.choice = choice
+        self._queues_of = choice.queues_of
+        self._way = choice.way
+        self._waiting = waiting
+
+    def placed(self, images: bytes, *, now: bool = False, admit: Admit | None = None) -> Placed:
+        """The images with the queues of their topics, or of where they wait for the time they name.
+
+        `now`: whatever time they name. `admit` is asked about those with a packet id; what it refuses is left out.
+
+        Raises:
+            Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
+            RemoteViolation: an image is malformed.
+        """
+        queues, odd = native.core.placed(images, self._way)
+        if not odd:
+            return Placed(images, queues)
+        pieces: list[bytes] = []
+        left_out: list[int] = []
+        done = 0
+        count = len(queues)
+        for number, at in odd:
+            image = RecordView(images, at)
+            end = at + image.total
+            if admit is not None and packet_id_of(image) and not admit(number, image):
+                left_out.append(number)
+                pieces.append(images[done:at])
+                done = end
+                continue
+            count += image.count - 1
+            queues[number] = self._queues_of(image)
+            waiting = None if now or self._waiting is None or not names_a_time(image) else self._waiting.divert(image)
+            if waiting is not None:
+                pieces += (images[done:at], waiting[0])
+                queues[number], done = waiting[1], end
+        for number in reversed(left_out):
+            del queues[number]
+        pieces.append(images[done:])
+        return Placed(b"".join(pieces), queues, count - len(left_out))
+
+    def check(self, images: bytes) -> tuple[int, int]:
+        """(images, messages in them), when all of them could be placed now; what `placed` would refuse is refused.
+
+        Raises:
+            Refused, RemoteViolation: as `placed`.
+        """
+        queues, odd = native.core.placed(images, self._way)
+        count = len(queues)
+        for _number, at in odd:
+            image = RecordView(images, at)
+            self._queues_of(image)
+            if self._waiting is not None and names_a_time(image):
+                self._waiting.check(image)
+            count += image.count - 1
+        return len(queues), count
 
 
 def names_a_time(image: RecordView) -> bool:

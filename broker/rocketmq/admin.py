@@ -116,7 +116,7 @@ class AdminRequests:
         if not flag(command.fields, "forWrite") or self._topics.get(name) is not None:
             return command.reply(body=_encode(self._topics.require(name)))
         self._tools.authorizer.authorize(peer, command, PUBLISH, name)
-        config = self._placement.topic_for_write(name)
+        config = self._placement.choice.topic_for_write(name)
         self._tools.answers.reply_when_found(
             self._tools.store.end_position, (name,), peer, command.reply(body=_encode(config))
         )

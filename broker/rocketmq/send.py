@@ -347,10 +347,10 @@ class SendRequests:
         half = any(is_half(request.system_flag, properties, batch=batch) for _flag, properties, _body in parts)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
-        config = self._placement.topic_for_write(
+        config = self._placement.choice.topic_for_write(
             topic, min(request.queue_count, self._tools.config.template_queue_count)
         )
-        index = self._placement.queue_index(config, request.queue_index)
+        index = self._placement.choice.queue_index(config, request.queue_index)
         born_host = _host(peer.address)
         images = []
         needed: set[str] = {topic}

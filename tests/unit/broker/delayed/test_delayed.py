@@ -9,7 +9,7 @@ import pytest
 
 from broker.delayed import delayed as room
 from broker.delayed.delayed import BUCKET_MS, GRACE_MS, Delayed
-from broker.publishing.placement import Placement
+from broker.publishing.placement import Placement, QueueChoice
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
@@ -42,10 +42,11 @@ class World:
         self.topics = Topics(store, topics_max=100)
         filters = Filters(store, expiry_ms=0, filters_max=100, now_ms=0)
         dispatcher = Dispatcher(store, self.topics, filters, cached_topics_max=100, queue_count=1)
-        self.placement = Placement(
+        choice = QueueChoice(
             self.topics, dispatcher, queue_count=1, auto_create=True, message_size_bytes_max=4_000_000,
             properties_bytes_max=1_000,
         )  # fmt: skip
+        self.placement = Placement(choice)
         self.hidden: set[int] = set()
         log = get_logger("test")
         self.delayed = Delayed(store, self.placement, self.hidden, now_ms=self.now, log=log, **self.limits)

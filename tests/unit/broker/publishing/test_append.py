@@ -62,7 +62,7 @@ async def test_a_refused_frame_leaves_nothing_and_hurts_nobody_else(running) -> 
 
 async def test_what_only_the_store_finds_too_large_hurts_no_other_frame(running) -> None:
     connection = running.connect()
-    running.broker.publishing.placement._message_size_bytes_max = 10**9
+    running.broker.publishing.placement.choice._message_size_bytes_max = 10**9
     bodies = [running.publish(b"a/1"), running.publish(b"a/1", body=b"x" * 6_000_000), running.publish(b"a/2")]
     replies = await asyncio.gather(*[connection.request(Command(RequestCode.APPEND_MANY, body=b)) for b in bodies])
     assert [reply.code for reply in replies] == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
@@ -135,7 +135,7 @@ async def test_who_takes_a_session_over_hears_of_ids_of_the_same_turn(running) -
 async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
     connection = running.connect()
     await opened(connection)
-    running.broker.publishing.placement._message_size_bytes_max = 10**9
+    running.broker.publishing.placement.choice._message_size_bytes_max = 10**9
     replies = await asyncio.gather(*[connection.request(exact(one)) for one in [(b"x" * 6_000_000, 1), (b"small", 2)]])
     assert [reply.code for reply in replies] == [ResponseCode.MESSAGE_ILLEGAL, 0]
     assert (await opened(connection)).received == [2]

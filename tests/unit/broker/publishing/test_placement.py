@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.placement import Placement
+from broker.publishing.placement import Placement, QueueChoice
 from broker.store.placed import property_value
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
@@ -20,7 +20,18 @@ def make(store, *, auto_create: bool = True) -> tuple[Topics, Placement]:
     filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
     dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=4, auto_create=auto_create)
     limits = {"message_size_bytes_max": 10, "properties_bytes_max": 200}
-    return topics, Placement(topics, dispatcher, queue_count=4, auto_create=auto_create, **limits)
+    choice = QueueChoice(topics, dispatcher, queue_count=4, auto_create=auto_create, **limits)
+    return topics, Placement(choice)
+
+
+class Elsewhere:
+    """Every image that names a time waits in queue 99."""
+
+    def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]]:
+        return b"kept" + bytes(image.raw[:4]), (99,)
+
+    def check(self, image: RecordView) -> None:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"{image.total} bytes may not wait")
 
 
 def queue_image(topic: bytes, properties=(), body: bytes = b"x", flags: int = 0, index: int = 0) -> bytes:
@@ -119,11 +130,13 @@ def test_what_waits_or_is_left_out_is_cut_out_of_the_images(bench) -> None:
     _topics, placement = make(bench.store)
     waiting, noted = queue_image(b"t", [(b"DELAY", b"3")]), encode_mqtt_image(b"a/b", b"", 2, 1, b"c", 7)
     plain = queue_image(b"t")
-    placement.divert = lambda image: (b"kept" + bytes(image.raw[:4]), (99,))
+    placement = Placement(placement.choice, Elsewhere())
     seen: list[int] = []
     placed = placement.placed(
         plain + noted + plain + waiting + noted, admit=lambda number, _image: seen.append(number) or number > 1
     )
     assert (placed.images, seen) == (plain + plain + b"kept" + waiting[:4] + noted, [1, 4])
     assert (len(placed.queues), placed.queues[2], placed.count) == (4, (99,), 4)
-    assert placement.placed(waiting, now=True).images == waiting
+    assert placement.placed(waiting, now=True).images == Placement(placement.choice).placed(waiting).images == waiting
+    with pytest.raises(Refused, match="may not wait"):
+        placement.check(waiting)

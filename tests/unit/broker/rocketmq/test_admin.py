@@ -87,7 +87,7 @@ async def test_a_topic_asked_for_to_be_written_to_is_created_by_use(running) -> 
     assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="n")).code == 0
     bad = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="a b/+", forWrite="true")
     assert bad.code != 0
-    running.broker.publishing.placement._auto_create = False
+    running.broker.publishing.placement.choice._auto_create = False
     none = await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="other", forWrite="true")
     assert none.code == ResponseCode.TOPIC_NOT_EXIST
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.publishing.placement import Placement
+from broker.publishing.placement import Placement, QueueChoice
 from broker.sink.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
 from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
 from broker.store.placed import Placed
@@ -27,7 +27,7 @@ class Sink:
         filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
         dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=1)
         limits = {"message_size_bytes_max": 1_000, "properties_bytes_max": 1_000}
-        placement = Placement(topics, dispatcher, queue_count=1, auto_create=True, **limits)
+        placement = Placement(QueueChoice(topics, dispatcher, queue_count=1, auto_create=True, **limits))
         self.stages = Stages(store, set(), expiry_ms=1_000, attempts_max=100, now_ms=0)
         self.ledger = SinkLedger(store, self.stages, placement, group_bytes_max=group_bytes_max)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.publishing.placement import Placement
+from broker.publishing.placement import QueueChoice
 from broker.store.placed import Placed
 from broker.subscriptions.dispatch import Dispatcher
 from broker.subscriptions.filters import Filters
@@ -35,12 +35,12 @@ def core(request: pytest.FixtureRequest) -> Core:
     return native.compiled_core()
 
 
-def placement_of(store, *, auto_create: bool = True) -> Placement:
+def placement_of(store, *, auto_create: bool = True) -> QueueChoice:
     topics = Topics(store, topics_max=20)
     filters = Filters(store, expiry_ms=0, filters_max=10, now_ms=0)
     dispatcher = Dispatcher(store, topics, filters, cached_topics_max=10, queue_count=3, auto_create=auto_create)
     limits = {"message_size_bytes_max": 200, "properties_bytes_max": 300}
-    return Placement(topics, dispatcher, queue_count=3, auto_create=auto_create, **limits)
+    return QueueChoice(topics, dispatcher, queue_count=3, auto_create=auto_create, **limits)
 
 
 def mqtt(topic: bytes, *properties: tuple[bytes, bytes], flags: int = 1, body: bytes = b"x", **parts: bytes) -> bytes:
