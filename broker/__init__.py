@@ -9,6 +9,7 @@ TYPED = typed(
     Path(__file__).parent,
     (
         "publishing.append",
+        "router",
         "subscriptions.follow",
         "store.log.confirm",
         "store.log.flusher",

@@ -4,4 +4,16 @@ from pathlib import Path
 
 from remoting.native.typed import typed
 
-TYPED = typed(Path(__file__).parent, ("inprocess", "transport.calls", "transport.turn"))
+TYPED = typed(
+    Path(__file__).parent,
+    (
+        "inprocess",
+        "protocol.bodies.follow_body",
+        "protocol.frames.commands",
+        "server.access",
+        "server.router",
+        "transport.answering",
+        "transport.calls",
+        "transport.turn",
+    ),
+)

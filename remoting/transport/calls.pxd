@@ -15,7 +15,7 @@ cdef class Calls:
     cdef Py_ssize_t _begun
     cdef set _tasks
     cdef object _waiting
-    cdef long long _opaque
+    cdef public long long _opaque
     cdef public Py_ssize_t late_answers
 
     @cython.locals(size=Py_ssize_t, deadline=double)

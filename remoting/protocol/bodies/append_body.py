@@ -40,6 +40,8 @@ def encode_append_reply(
 
     `unwanted`: for who asked, whether nobody has subscribed to an image's topic.
     """
+    if not placed and unwanted is None:
+        return _REPLY.pack(0, end_position)
     pack = _PLACED.pack
     places = [pack(queue_id, offset) for queue_id, offset in placed]
     bits = b"" if unwanted is None else _bits(unwanted)

@@ -6,31 +6,56 @@ Thread rule: a plain value; whoever holds it may change it until it is handed to
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 FLAG_RESPONSE = 1
 """Bit 0 of `flag`: this command answers another one."""
 FLAG_ONEWAY = 2
 """Bit 1 of `flag`: nobody waits for an answer."""
 SERIALIZE_JSON = 0
 SERIALIZE_ROCKETMQ = 1
+LANGUAGE = "PYTHON"
 PROTOCOL_VERSION = 479
 """Ordinal of RocketMQ V5_3_3; clients talk standard JSON from 401 on."""
 
+PARTS = ("code", "opaque", "flag", "remark", "fields", "body", "language", "version", "serialize_type")
+"""The parts of a command, in the order of its constructor."""
 
-@dataclass(slots=True)
+
 class Command:
     """A remoting command as RocketMQ's RemotingCommand; `fields` is the header's string map, `body` opaque bytes."""
 
-    code: int
-    opaque: int = 0
-    flag: int = 0
-    remark: str | None = None
-    fields: dict[str, str] = field(default_factory=dict)
-    body: bytes = b""
-    language: str = "PYTHON"
-    version: int = PROTOCOL_VERSION
-    serialize_type: int = SERIALIZE_JSON
+    __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "serialize_type", "version")
+
+    def __init__(
+        self,
+        code: int,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes = b"",
+        language: str = LANGUAGE,
+        version: int = PROTOCOL_VERSION,
+        serialize_type: int = SERIALIZE_JSON,
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.fields: dict[str, str] = {} if fields is None else fields
+        self.body = body
+        self.language = language
+        self.version = version
+        self.serialize_type = serialize_type
+
+    def __repr__(self) -> str:
+        return f"Command({', '.join(f'{name}={getattr(self, name)!r}' for name in PARTS)})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Command):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in PARTS)
+
+    __hash__ = None  # type: ignore[assignment]  # it may be changed
 
     @property
     def is_response(self) -> bool:
@@ -53,7 +78,7 @@ class Command:
             remark,
             {} if fields is None else fields,
             body,
-            "PYTHON",
+            LANGUAGE,
             PROTOCOL_VERSION,
             self.serialize_type,
         )

@@ -1,0 +1,1 @@
+# Types of router.py; see remoting/native/typed.py.

@@ -1,0 +1,5 @@
+# Types of answering.py; see remoting/native/typed.py.
+
+from remoting.protocol.frames.commands cimport Command
+
+cpdef answer(handler, peer, Command command)
