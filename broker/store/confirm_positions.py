@@ -1,4 +1,4 @@
-"""How far the log is written, flushed, kept and confirmed, and who is told when that moves.
+"""How far the log is written, flushed, kept and confirmed, and the listeners of these positions.
 
     written (end of the log) >= flushed >= kept = flushed, or with flush = "async" written >= confirmed
 
@@ -28,7 +28,7 @@ PositionListener = Callable[[int], None]
 
 @dataclass(slots=True)
 class Listeners:
-    """Who wants to be told of positions; a log that is cut keeps them."""
+    """The listeners of the positions; they survive a cut of the log."""
 
     advance: list[tuple[Listener, Sized | None]] = field(default_factory=list)
     written: list[PositionListener] = field(default_factory=list)
@@ -120,7 +120,7 @@ class ConfirmPositions:
         """Flushes of the log since it was opened."""
         return self._flusher.flushes_total
 
-    # -- who is told --------------------------------------------------------------------------------------------------
+    # -- listeners ----------------------------------------------------------------------------------------------------
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
         """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
@@ -132,7 +132,7 @@ class ConfirmPositions:
         self._confirm.on_advance(listener, among)
 
     def on_fresh(self, listener: FreshListener) -> None:
-        """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
+        """Give `listener` the small batches that were confirmed, just before `on_advance` reports the same move."""
         self._confirm.on_fresh(listener)
 
     def on_written(self, listener: PositionListener) -> None:
@@ -211,5 +211,5 @@ class ConfirmPositions:
             self._advance()
 
     def silence(self) -> None:
-        """Tell nobody of what is kept from now on: the log is cut, and what goes must not be acknowledged."""
+        """Notify no listener from now on: the log is about to be cut, and the part cut off must not be acknowledged."""
         self._listeners = Listeners()

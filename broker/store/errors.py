@@ -3,7 +3,7 @@
     LightMQError
     └── StoreError
         ├── StoreFull        the free-space floor is reached; reads and deletes of state go on
-        ├── GivenUp          whoever let it be written has no say any more: what is not confirmed may stay or go
+        ├── GivenUp          the writer is master no more: what is not confirmed may be kept or cut
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
         │   └── UnreadableOffsets  messages of one queue lie in such bytes; says where reading can go on
@@ -31,7 +31,7 @@ class StoreFull(StoreError):
 
 
 class GivenUp(StoreError):
-    """What was written and not confirmed may be kept or cut by others; `fields` say who knows, for whoever waits."""
+    """What was written and not confirmed may be kept or cut by others; `fields` name the present master."""
 
     def __init__(self, remark: str, fields: Mapping[str, str]) -> None:
         super().__init__(remark)

@@ -152,7 +152,7 @@ class _Foundation:
 
 
 def _carrier(writer: Writer | ReplicaWriter) -> Append:
-    """Return what appends on a full disk too, because it makes room or says again what must not be lost."""
+    """Return an append that works on a full disk too: it makes room, or copies what must not be lost."""
 
     def carry(placed: Placed, changes: Sequence[StateChange]) -> int:
         return writer.append((placed,), changes, atomic=True, essential=True).end_position

@@ -2,7 +2,7 @@
 
 Invariant: offsets are assigned here and nowhere else, dense per queue; a record never crosses a segment, and what stays
 free behind it is nothing or at least a header, so that a filler always fits. The offsets are given out before the bytes
-are written: whoever cannot write them takes them back (`take_back`). Thread rule: loop thread.
+are written; `take_back` returns them when the write fails. Thread rule: loop thread.
 """
 
 from __future__ import annotations

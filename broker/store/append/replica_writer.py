@@ -70,7 +70,7 @@ def raw_part(log: CommitLog, epochs: Sequence[Epoch], position: int, bytes_max: 
 
 
 class WholeGroups:
-    """Where the atomic groups of a log that comes in parts end; anything behind may be gone after a restart."""
+    """Where the atomic groups of a log that comes in parts end; anything behind may be lost at a restart."""
 
     def __init__(self, end: int) -> None:
         self._ends: deque[int] = deque()

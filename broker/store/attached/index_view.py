@@ -112,7 +112,7 @@ class IndexView:
         return Entries.joined(parts, offset)
 
     def _find_in_tail(self, queue: int, offset: int, limit: int, start: int) -> Entries:
-        """Look from where the last read of this queue ended, if that is not gone, else through the whole tail."""
+        """Search from where the last read of this queue ended if that still exists, else through the whole tail."""
         known, number = self._places.get(queue, (offset, start))
         if known > offset or number < start:
             number = start

@@ -55,7 +55,7 @@ class LogView:
         return self._bases[0] if self._bases else 0
 
     def segment_at(self, position: int) -> MappedSegment | None:
-        """Return the segment that holds `position`, None when it is gone, or not there yet."""
+        """Return the segment that holds `position`, None when it was deleted or does not exist yet."""
         found = self._known(position)
         if found is None:
             self._list_segments()

@@ -72,9 +72,9 @@ class QueueIndex:
         self._floors: list[Floors] = []
         """What `set_floors` raised and no file of the index says yet."""
         self._floors_at: list[int] = []
-        """Up to where the log was taken in when it said so."""
+        """Log position up to which the index was complete when it was last published."""
         self.taking_until = 0
-        """Where what a replica is just taking in ends; whoever appends has taken it in before it says anything."""
+        """End of what a replica is taking in at the moment; it is in the index before the writer reports it."""
         rows = self.tail.queue_rows
         rows[:count, NEXT] = rows[:count, CONFIRMED] = stored
         self.tail.publish_begin(begin)

@@ -1,4 +1,4 @@
-"""What the runs of a group's index hold although nobody has confirmed it yet; a start hides it again.
+"""What the runs of a group's index hold although it is not confirmed yet; a start hides it again.
 
 Runs take what is confirmed, and more only when the tail has no room for what is not. The MANIFEST says up to where all
 was confirmed then. Invariant: no entry from there on counts as confirmed after a start; queues and offsets stay as the

@@ -377,7 +377,7 @@ def open_directory(path: Path) -> DataDirectory:
 
 
 def owner_of(path: Path) -> int | None:
-    """Return the process that holds the directory's lock (0: not known), None when nobody does."""
+    """Return the process that holds the directory's lock (0: not known), None when it is free."""
     try:
         descriptor = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

@@ -44,7 +44,7 @@ class KeyIndex:
         self.manifest = load_key_manifest(directory) or KeyManifest()
         self.runs = [self._open_run(file_id) for file_id in self.manifest.runs]
         self.end_position = max(self.manifest.end_position, begin)
-        """Log position up to which keys have been taken in; whoever appends moves it on."""
+        """Log position up to which keys have been taken in; every append moves it on."""
         self._chunk_entries = chunk_entries
         self._chunks: list[KeyChunk] = [native.core.make_key_chunk(chunk_entries)]
         self._remove_strangers()

@@ -149,7 +149,7 @@ class KeyStore:
     ) -> KeyStore | None:
         """Return the key index of the data directory `data`, None when it is switched off.
 
-        `log` is recovered; what `on_failed` hears is an error of the index thread. Raises OSError, CorruptIndex.
+        `log` is recovered; `on_failed` gets the errors of the index thread. Raises OSError, CorruptIndex.
         """
         index = open_key_index(data, settings, log, thread, faults, events)
         if index is None:
@@ -206,7 +206,7 @@ class KeyStore:
 def open_key_index(
     data: Path, settings: StoreSettings, log: CommitLog, thread: IndexThread, faults: FaultPoints, events: Any
 ) -> KeyIndex | None:
-    """Return the key index in the data directory `data`; None, and its files gone, when it is switched off.
+    """Return the key index in the data directory `data`; None when it is switched off; its files are deleted then.
 
     Every record taken in is checked, because a start need not have looked at this part of the log. Damage is passed
     over: what is unreadable there cannot be found by its key. An unreadable index, or one that covers more than the log

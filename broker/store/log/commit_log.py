@@ -49,9 +49,9 @@ class CommitLog:
         self.directory = directory
         self.end = 0
         self.durable = 0
-        """Everything below it is on the disk; whoever has recovered the log says how far that is."""
+        """Everything below it is on the disk; set by recovery."""
         self.growing = True
-        """Whether a next file is wanted; when the log is closed soon nobody shall wait for the zeros of one."""
+        """Whether a next file is wanted; not when the log is about to be closed: filling one with zeros takes time."""
         self._first_size = segment_size if first_size is None else first_size
         self._segment_size = segment_size
         self._zeroed = zeroed
@@ -189,7 +189,7 @@ class CommitLog:
     def drop_newest(self, position: int) -> None:
         """Delete files that begin at or behind `position`, the newest first; the oldest stays unless it is negative.
 
-        For whoever repairs the log: it does not look at `end`.
+        For repairs of the log: `end` is ignored.
         """
         while self.segments and self.segments[-1].base >= position and (len(self.segments) > 1 or position < 0):
             self._bases.pop()

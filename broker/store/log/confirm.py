@@ -1,4 +1,4 @@
-"""The confirm position: nobody sees, and nobody is promised, anything at or above it.
+"""The confirm position: nothing at or above it is visible or acknowledged.
 
 It moves only to the end of a whole append (a group), so that an atomic group is confirmed as one. Invariant: it never
 moves back; callbacks run in order of their positions; after `fail` every waiting and every later callback for an
@@ -20,7 +20,7 @@ Listener = Callable[[Sequence[int]], None]
 FreshListener = Callable[[Sequence[Encoded]], None]
 
 NEVER = 2**62
-"""A position that is not reached: who waits for it hears of the store's failure, and costs the others nothing."""
+"""A position that is never reached: its callback gets the store's failure only, at no cost for the others."""
 
 
 class RingHolder(Protocol):
@@ -30,7 +30,7 @@ class RingHolder(Protocol):
 
 
 class Confirm:
-    """Groups waiting for the disk, and who waits for them; each queue's confirmed end is in its row of the tail."""
+    """Groups waiting for the disk, and their callbacks; each queue's confirmed end is in its row of the tail."""
 
     def __init__(self, position: int, tail: RingHolder, log: Any) -> None:
         self.position = position
@@ -66,11 +66,11 @@ class Confirm:
         self._listeners.append((listener, among))
 
     def on_fresh(self, listener: FreshListener) -> None:
-        """Give `listener` the small batches that were confirmed, just before `on_advance` tells of the same move."""
+        """Give `listener` the small batches that were confirmed, just before `on_advance` reports the same move."""
         self._fresh_listeners.append(listener)
 
     def advance(self, durable: int) -> None:
-        """Move to the last group end at or below `durable` and tell everybody who waits for it."""
+        """Move to the last group end at or below `durable` and call the callbacks that wait for it."""
         groups = self._groups
         batches = []
         while groups and groups[0].end_position <= durable:

@@ -67,7 +67,7 @@ class DurableMark:
 
 
 def lower_mark(directory: Path, mark: Mark) -> None:
-    """Replace both slots durably, whatever they said: the log was cut. Raises OSError."""
+    """Replace both slots durably, whatever they held: the log was cut. Raises OSError."""
     path = directory / NAME
     number = _read(path)[0] + 1
     slots = _slot(number, mark).ljust(SLOT_BYTES, b"\0") + _slot(number + 1, mark).ljust(SLOT_BYTES, b"\0")

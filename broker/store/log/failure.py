@@ -1,8 +1,8 @@
-"""Why a store takes nothing more: what failed, and who is told of it.
+"""Why a store takes no more appends: the first failure, and its report.
 
 A full disk refuses and passes; a failed write or flush is for good, because after a failed fdatasync the kernel may
-have dropped the pages. Invariant: the first failure is the one everybody hears of; once it is there nothing is
-appended, and everybody who waits for a position to be confirmed gets it. Thread rule: loop thread.
+have dropped the pages. Invariant: the first failure is the one that is reported; from then on nothing is
+appended, and every callback that waits for a position gets it. Thread rule: loop thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Failure:
         return self.fail(StoreFailed(f"writing to the log failed: {error}; restart the broker once the disk is well"))
 
     def flush_failed(self, error: OSError) -> None:
-        """Take in a failed fdatasync: a second one might succeed with the data gone."""
+        """Take in a failed fdatasync: a second one might succeed although the data is lost."""
         self.fail(
             StoreFailed(f"fdatasync of the log failed: {error}; nothing more is acknowledged, restart the broker")
         )

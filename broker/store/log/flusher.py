@@ -23,7 +23,7 @@ Schedule = Callable[[Callable[[], None]], None]
 INLINE_BYTES_MAX = 8 * 1024
 """More than this is the thread's: writing it takes the disk long enough for the loop to do something else meanwhile."""
 INLINE_NS_MAX = 3_000_000
-"""A flush on the loop that took longer was slow: nobody is served meanwhile."""
+"""A flush on the loop that took longer was slow: the loop serves nothing meanwhile."""
 SLOW_PAUSE_MIN, SLOW_PAUSE_MAX = 16, 4_096
 """Flushes the thread does after a slow one, before the loop tries again."""
 

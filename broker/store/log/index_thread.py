@@ -71,7 +71,7 @@ class IndexThread:
 
 
 class Jobs:
-    """Kinds of work of which each runs at most once at a time; `failed` hears of their errors."""
+    """Kinds of work of which each runs at most once at a time; `failed` gets their errors."""
 
     def __init__(self, thread: IndexThread, failed: Callable[[Exception], None]) -> None:
         self._thread = thread

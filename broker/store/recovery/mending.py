@@ -1,6 +1,6 @@
-"""What damage took from the state, and what is said about it in the log before anything else.
+"""What damage took from the state, and the records that restore it before anything else is appended.
 
-- State that a snapshot still knows and whose record is damaged is said again; a damaged retained message goes.
+- State that a snapshot still has and whose record is damaged is appended again; a damaged retained message is deleted.
 - A queue that has records but whose creation is nowhere gets a placeholder name, and its id never another queue.
 - Ids that may have been given out in the damaged bytes are skipped.
 - A queue whose last offsets were in the damage goes on where its confirmed end was, as far as the former tail file
@@ -76,7 +76,7 @@ def mend(
 
 
 def _written_in(tables: StateTables, index: QueueIndex, gap: Gap) -> Iterator[StateChange]:
-    """Yield again what was said in a stretch that cannot be read any more."""
+    """Yield the state whose records stand in a stretch that cannot be read any more."""
     for ids in tables.queues.older_than(gap[1]):
         for queue in ids:
             name = tables.queues.name(queue)

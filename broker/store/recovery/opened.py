@@ -33,7 +33,7 @@ class Opened:
     mark: DurableMark
     quarantine: Quarantine
     mending: list[StateChange]
-    """What must be said in the log before anything else, because damage took it."""
+    """What must be appended before anything else, because damage took it from the log."""
     epochs: list[Epoch]
     """Which epoch wrote what, the one of this start included."""
     confirmed: int

@@ -243,7 +243,7 @@ class Opening:
     def _mend(
         self, index: QueueIndex, tables: StateTables, replayer: Replayer, seen: NamesSeen | None
     ) -> list[StateChange]:
-        """Let queues go on where they were; return what damage that is news makes it necessary to say in the log."""
+        """Let queues continue where they were; return the changes to append because of newly found damage."""
         if not len(self._quarantine):
             index.set_floors(tables.queues.next_offsets())
             return []

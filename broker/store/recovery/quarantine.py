@@ -73,7 +73,7 @@ class Quarantine:
         return self._ranges[at] if at >= 0 and position < self._ranges[at].end else None
 
     def add(self, new: DamagedRange) -> bool:
-        """Take in a range, joined with those it touches; return whether that is news."""
+        """Take in a range, joined with those it touches; return whether any of it is new."""
         assert new.start < new.end, new
         known = self.at(new.start)
         if known is not None and known.end >= new.end:
@@ -89,7 +89,7 @@ class Quarantine:
         return True
 
     def settle(self) -> None:
-        """Note that what every range took has been said again."""
+        """Note that what every range took has been appended again."""
         self._ranges = [replace(each, settled=True) for each in self._ranges]
 
     def drop_before(self, begin: int) -> bool:

@@ -35,7 +35,7 @@ from runtime.files import fsync_dir
 
 
 class Truncation:
-    """One cut of the data directory `directory`, whose log is open and belongs to nobody else now."""
+    """One cut of the data directory `directory`, whose log is open and not used by anything else now."""
 
     def __init__(
         self, directory: Path, log: CommitLog, epochs: Sequence[Epoch], faults: FaultPoints, events: Any
@@ -104,7 +104,7 @@ class Truncation:
             save_quarantine(self._directory, left)
 
     def _settle(self, epochs: Sequence[Epoch]) -> None:
-        """Save what is left of the epochs, and let no mark name one that is gone."""
+        """Save what is left of the epochs, and let no mark name one that was cut off."""
         save_epochs(self._directory, epochs)
         self._faults.hit("truncate.settle")
         last = self._last(epochs)

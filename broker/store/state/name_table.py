@@ -1,4 +1,4 @@
-"""Queue names and what was last said about each queue, without a Python object per queue.
+"""Queue names and the latest state of each queue, without a Python object per queue.
 
     rows by queue id   start i64 (of the name in the blob; -1: no such queue) | length u32 | hash u32
                        | next offset i64 | position i64 of the record that said so
@@ -130,7 +130,7 @@ class NameTable:
         return VALUE.pack(queue, self._next_offsets[queue])
 
     def position(self, queue: int) -> int:
-        """Return where the record stands that said the last word about an existing queue."""
+        """Return the position of the latest record about an existing queue."""
         return self._positions[queue]
 
     def get(self, name: bytes) -> Entry | None:
@@ -201,9 +201,9 @@ class NameTable:
         return found
 
     def older_than(self, position: int) -> Iterator[list[int]]:
-        """Yield the ids of queues whose last word was said below `position`, in small lists, a bounded look for each.
+        """Yield the ids of queues whose latest record is below `position`, in small lists, bounded work each.
 
-        The table may change between two lists: what is said meanwhile is younger.
+        The table may change between two lists: what is added meanwhile is younger.
         """
         for first in range(0, len(self._starts), _LOOK_ROWS):
             last = first + _LOOK_ROWS
@@ -212,7 +212,7 @@ class NameTable:
             yield (np.flatnonzero(found) + first).tolist()
 
     def next_offsets(self) -> npt.NDArray[np.int64]:
-        """Return, per id, the next offset last said; 0 for ids that are no queue."""
+        """Return, per id, the latest recorded next offset; 0 for ids that are no queue."""
         said = np.frombuffer(self._next_offsets, np.int64)
         return np.where(np.frombuffer(self._starts, np.int64) >= 0, said, 0)
 

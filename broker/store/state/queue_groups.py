@@ -36,7 +36,7 @@ class GroupRule:
 
 
 class QueueGroups:
-    """All groups, by name; `changed` hears when queues begin elsewhere than before."""
+    """All groups, by name; `changed` is called when the begin of queues moves."""
 
     def __init__(self, tables: StateTables, changed: Callable[[], None]) -> None:
         self._changed = changed

@@ -19,7 +19,7 @@ QUEUE_ID_MAX = 2**32 - 3
 
 
 class QueueRegistry:
-    """The view of the QUEUE table by name and by id; `on_queue(id, next offset)` hears of every queue said anew."""
+    """The view of the QUEUE table by name and by id; `on_queue(id, next offset)` is called for each changed one."""
 
     def __init__(self, tables: StateTables) -> None:
         self._names = tables.queues

@@ -6,7 +6,7 @@
                     entries x { u16 kind | u16 zero | u32 key_len | u32 value_len | i64 position | key | value }
                     crc32c u32
 
-Invariant: it holds exactly the state said by records below `position`, and is replaced only after the log is durable up
+Invariant: it holds exactly the state of the records below `position`, and is replaced only after the log is durable up
 to there. A snapshot older than the begin of the log is not used: deletions it missed may have expired.
 Thread rule: encode, save and load are plain functions; saving blocks and belongs to the index thread.
 """

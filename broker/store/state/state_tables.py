@@ -1,4 +1,4 @@
-"""All durable state as views of the log: kind -> key -> (value, position of the record that said so).
+"""All durable state as views of the log: kind -> key -> (value, position of its record).
 
 Invariant: the tables are what replaying every state change of the log in order gives; a change at a position replaces
 what an earlier position said. They apply at append, because the writer needs them; whoever shows state to a client
@@ -75,7 +75,7 @@ LOOK_ENTRIES = 8_192
 """Entries looked at before a list of those that are old is handed out, however few it holds."""
 Subscriber = Callable[[bytes, bytes | None, int], None]
 Said = tuple[int, bytes, bytes, int]
-"""Kind, key, value, position of the record that said so."""
+"""Kind, key, value, position of its record."""
 
 
 @dataclass(slots=True)
