@@ -60,7 +60,8 @@ def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:
     authorizer = tools.authorizer
 
     def handle(peer: Peer, command: Command) -> Command | None:
-        authorizer.authorize(peer, command, action, "" if action == LOCATE else f"request {command.code}")
+        if not authorizer.trusts(peer):
+            authorizer.authorize(peer, command, action, "" if action == LOCATE else f"request {command.code}")
         return handler(peer, command)
 
     return handle

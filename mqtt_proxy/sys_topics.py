@@ -139,11 +139,9 @@ class SysValues:
 
     def _counts(self) -> dict[str, float]:
         metrics, front = self._metrics, self._front
-        published, delivered = (
-            metrics.publishes.confirmed.value,
-            metrics.deliveries.sent.value + metrics.deliveries.retained.value,
-        )
-        acknowledged = metrics.deliveries.acknowledged.value
+        deliveries, published = metrics.deliveries, metrics.publishes.confirmed.value
+        delivered = deliveries.sent.value + deliveries.retained.value
+        acknowledged = deliveries.acknowledged.value
         return {
             "messages/received": published + acknowledged + metrics.sessions.opened.value,
             "messages/sent": published + delivered + metrics.sessions.opened.value,

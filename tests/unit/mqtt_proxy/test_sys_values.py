@@ -29,12 +29,9 @@ class Parts:
 def test_counters_of_the_proxy() -> None:
     """Messages of any kind, publishes, bytes, subscriptions."""
     parts = Parts()
-    (
-        parts.metrics.publishes.confirmed.value,
-        parts.metrics.deliveries.sent.value,
-        parts.metrics.deliveries.acknowledged.value,
-    ) = 5, 7, 3
-    parts.metrics.sessions.opened.value, parts.metrics.deliveries.retained.value = 2, 1
+    deliveries = parts.metrics.deliveries
+    parts.metrics.publishes.confirmed.value, deliveries.sent.value, deliveries.acknowledged.value = 5, 7, 3
+    parts.metrics.sessions.opened.value, deliveries.retained.value = 2, 1
     parts.metrics.publishes.refused.child("not_authorized").value = 4
     parts.metrics.subscriptions.open.value = 9
     parts.front.bytes_in.value, parts.front.bytes_out.value = 100, 200
