@@ -4,7 +4,7 @@
 controller's on one port and tells that port by `announce`, and hands in an in-process connection to the controller.
 Order of start: store (recovery), commits that a stop interrupted, port, registration; the stop is the reverse, so
 nothing is accepted that could not be acknowledged. A member of a group (`config.replication`) opens its port first and
-answers NOT_MASTER until the controllers have told it what it is (`broker.roles`).
+answers NOT_MASTER until the controllers have assigned its role (`broker.roles`).
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ class BrokerApp:
     async def until_failed(self) -> Exception:
         """Wait until the store has failed a write or a flush and return why.
 
-        Nothing is acknowledged from then on; the process should end, so that a restart looks at what is on the disk.
+        Nothing is acknowledged from then on; the process should end, so that a restart recovers from the disk.
         """
         assert self._failure is not None, "the broker has not started"
         return await asyncio.shield(self._failure)
@@ -209,7 +209,7 @@ class BrokerApp:
             self._clients.reload()
 
     def readiness(self) -> dict[str, bool]:
-        """Part -> whether it can do its work: the log takes messages, a controller knows us."""
+        """Part -> whether it can do its work: the log takes messages, it is registered with a controller."""
         if self._member is not None:
             return self._member.readiness()
         if self._serving is None:

@@ -39,7 +39,7 @@ SHARED_CODES = frozenset(
         Code.GET_CONSUME_STATS, Code.GET_BROKER_CONSUME_STATS,
     }
 )  # fmt: skip
-"""What everybody with any right may send; what it shows or names is asked for one by one in the handler."""
+"""Requests open to every identity with a right; the handler checks each object that they show or name."""
 
 
 def handlers(broker: BrokerParts) -> dict[int, Handler]:
@@ -56,7 +56,7 @@ def handlers(broker: BrokerParts) -> dict[int, Handler]:
 
 
 def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:
-    """The handler, for those who may do such a thing at all."""
+    """The handler, for identities that have such a right at all."""
     authorizer = tools.authorizer
 
     def handle(peer: Peer, command: Command) -> Command | None:

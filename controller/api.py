@@ -74,7 +74,7 @@ _DEFLATED = b"\x78"
 def decode_registration(body: bytes, *, compressed: bool, crc32: int = 0) -> TopicConfigTable | None:
     """Topics and version of a registration, None when the body is empty; `crc32` 0 is not checked.
 
-    RocketMQ 5's brokers say that a body is not compressed that is, so the body's own first byte counts as well.
+    RocketMQ 5's brokers declare compressed bodies as uncompressed, so the body's own first byte counts as well.
     """
     if crc32 != 0 and zlib.crc32(body) & _CRC_MASK != crc32:
         raise RemoteViolation("the body's checksum is not the one in bodyCrc32")
@@ -136,7 +136,7 @@ NUMBER_MAX = 2**63 - 1
 
 
 def text(command: Command, name: str) -> str:
-    """A field that must be there and say something."""
+    """A required field that must not be empty."""
     value = command.fields.get(name)
     if not value:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
@@ -211,7 +211,7 @@ class _KeyValueApi:
         later(peer, command, when_durable(self._name_server, command.reply()))
 
     def _shown(self, peer: Peer, command: Command, reply: Command) -> Command | None:
-        """The answer to a read: at once, or when what it tells is on disk."""
+        """The answer to a read: at once, or when the values in it are on disk."""
         if self._name_server.persister.has(self._changed_at):
             return reply
         later(peer, command, when_durable(self._name_server, reply))
@@ -233,7 +233,7 @@ SECRET_KEYS = frozenset({"access_keys"})
 def handlers(
     name_server: NameServer, plane: ControlPlane | None = None, authorizer: Authorizer | None = None
 ) -> dict[int, Handler]:
-    """The whole table: code -> handler; without `plane` the name server's alone, without `authorizer` for everybody."""
+    """The whole table: code -> handler; without `plane` the name server's alone, without `authorizer` open to all."""
     authorizer = authorizer or Authorizer()
     brokers, topics = _BrokerApi(name_server, plane), _TopicApi(name_server, authorizer)
     table: dict[int, Handler] = {
@@ -349,7 +349,7 @@ class _BrokerApi:
         return "".join(f"{name}={operator.attrgetter(name)(config)}\n" for name in names).encode()
 
     def _replica_beat(self, peer: Peer, command: Command) -> bool:
-        """Whether the heartbeat is one of a replica that the controllers know."""
+        """Whether the heartbeat comes from a replica known to the controllers."""
         if self._plane is None or number(command, "brokerId", MASTER_ID) == MASTER_ID:
             return False
         known = self._plane.masters.beat(from_fields(command.fields, Heartbeat), peer)

@@ -29,7 +29,7 @@ from runtime.logs import get_logger
 from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
-"""Addresses to listen on that nobody can connect to, and what reaches them on this machine."""
+"""Wildcard addresses to listen on, and the address that reaches them on this machine."""
 
 
 class ControllerApp:
@@ -115,7 +115,7 @@ class ControllerApp:
             declare_metrics(self._registry, self)
 
     def announce(self, host: str, port: int) -> None:
-        """The address clients reach this controller at; said by others when it does not listen itself."""
+        """The address at which clients reach this controller; given by the caller when it does not listen itself."""
         self.port = port
         self.plane.announce(ANYWHERE.get(host, host), port)
 
@@ -143,11 +143,11 @@ class ControllerApp:
             self._server.reload()
 
     def ready(self) -> bool:
-        """Whether it answers requests and knows which controller leads."""
+        """Whether it answers requests and a leading controller is known."""
         return self._ticker is not None and not self._ticker.done() and self.plane.ready()
 
     def unready_reason(self) -> str:
-        """Why it is not ready, as far as it knows."""
+        """Why it is not ready; empty when it is."""
         return (
             ""
             if self._ticker is None or self.plane.ready()

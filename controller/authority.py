@@ -1,8 +1,9 @@
-"""What each request to a controller or name server is asked for, before its handler runs.
+"""The rights that each request to a controller or name server needs, checked before its handler runs.
 
 The action comes from the table of rights, the resource from the request: the topic of a lookup, the broker name that a
-broker speaks for. A broker that names an address which the routes hold under another name needs the right to that name
-too, because its request moves the other's route. An election that no broker asks for itself is an administrator's.
+broker acts for. A broker that names an address which the routes hold under another name needs the right to that name
+too, because its request moves the other's route. An election for another broker needs the
+administrator's right.
 Invariant: a code without a right is not served. Loop rule: on the loop's thread.
 """
 
@@ -25,7 +26,7 @@ Owner = Callable[[str, str], tuple[str, int] | None]
 
 
 def guarded(table: Mapping[int, Handler], authorizer: Authorizer, owner: Owner) -> dict[int, Handler]:
-    """The handlers, each for those who have the right to it. Raises LightMQError for a code without one."""
+    """The handlers, each guarded by its right. Raises LightMQError for a code without one."""
     return {code: _guard(handler, authorizer, owner) for code, handler in with_rights(table).items()}
 
 
@@ -40,10 +41,10 @@ def _guard(handler: Handler, authorizer: Authorizer, owner: Owner) -> Handler:
 
 
 def judge_unserved(authorizer: Authorizer, peer: Peer, command: Command) -> None:
-    """A request for brokers came here, as those do that a refused lookup of a route leads here.
+    """Check a request for brokers that was sent here, as happens after a refused lookup of a route.
 
     Raises:
-        Refused: the peer lacks the right that a broker would want for the topic.
+        Refused: the peer lacks the right that a broker would require for the topic.
     """
     right, topic = RIGHTS.get(command.code), _topic_of(command)
     if right is not None and topic and right.action in (PUBLISH, CONSUME):

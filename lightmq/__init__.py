@@ -5,8 +5,8 @@
     with Producer("127.0.0.1:9876") as producer:
         print(producer.send(Message(topic="orders", body=b"one")).result())
 
-What is here is the interface that versions keep; the packages it comes from may be cut differently in any of them.
-Invariant: importing this package imports nothing else; a name is imported when it is first asked for.
+These names are the stable interface; the packages they come from may be divided differently in any version.
+Invariant: importing this package imports nothing else; a name is imported at its first use.
 """
 
 from __future__ import annotations
@@ -72,13 +72,13 @@ _HOMES = {
     "remoting.transport.failures": ("ConnectionLost", "NotMaster", "RequestTimeout", "TlsFailed", "Unreachable"),
     "remoting.transport.signature": ("Signer",),
 }
-"""Where each name comes from."""
+"""The module of each name."""
 
 
-if not TYPE_CHECKING:  # a checker would take every name for one of ours
+if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> object:
-        """Import what is asked for, once."""
+        """Import the requested name, once."""
         for module, names in _HOMES.items():
             if name in names:
                 from importlib import import_module
@@ -91,5 +91,5 @@ if not TYPE_CHECKING:  # a checker would take every name for one of ours
 
 
 def __dir__() -> list[str]:
-    """What can be asked for, imported already or not."""
+    """The available names, imported already or not."""
     return sorted({*globals(), *__all__})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 TOPICS_MAX = 200
-"""Topics registered at once; each takes Spark about half a second, because it asks a Python process for the columns."""
+"""Topics registered at once; each takes Spark about half a second, because a Python process provides the columns."""
 
 
 def register_topics(
@@ -50,7 +50,7 @@ def register_topics(
     """Make a temporary view of every topic whose whole name matches `pattern`; returns their names, sorted.
 
     `options` are those of `spark.read` (`spark.readStream` with `streaming`), all but what to read. Raises LocalMisuse
-    when there are more topics than `topics_max` or an option says what to read, OptionError for other wrong options.
+    when there are more topics than `topics_max` or an option selects what to read, OptionError for other wrong options.
     """
     from spark_connector.options.read_write import parse_read
     from spark_connector.reading.bounds import BoundsWatch

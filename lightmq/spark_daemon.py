@@ -1,4 +1,4 @@
-"""Spark's daemon of Python workers (`spark.python.daemon.module`), quiet about workers nobody listens to any more.
+"""Spark's daemon of Python workers (`spark.python.daemon.module`), silent about workers that Spark has abandoned.
 
 A query that has all the rows it needs (`limit`, `take`, `show`) closes the connections of its running tasks. The
 worker's last flush then fails, and `pyspark.daemon` prints a traceback that reads like a failure of the query. The

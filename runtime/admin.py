@@ -1,7 +1,7 @@
 """The administration port: ``/metrics``, ``/livez``, ``/startupz`` and ``/readyz`` for supervisors, ``/status``.
 
-``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, nobody answers before
-the recovery is done; ``/readyz`` 200 with every part true, else 503. To those who may know it also shows the parts as
+``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, only after the
+recovery; ``/readyz`` 200 with every part true, else 503. To permitted clients it also shows the parts as
 JSON and, where a part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands
 under ``degraded``; ``/status`` is a JSON picture for people and for the command line.
 Nothing here changes anything.
@@ -65,7 +65,7 @@ class Request:
     method: str
     path: str
     host: str | None
-    """What the client calls this server; None where it does not say."""
+    """What the client calls this server; None where it does not name one."""
     authorization: str
     keep_alive: bool
 
@@ -149,7 +149,7 @@ class PageConnections:
     """Makes the protocol of each socket of the port, and ends those that are too many."""
 
     def __init__(self, pages: Pages, malformed: Callable[[], object]) -> None:
-        """`malformed` is told of each request that cannot be read."""
+        """`malformed` is called for each request that cannot be read."""
         self.pages = pages
         self.malformed = malformed
         self._open: dict[PageConnection, None] = {}
@@ -376,7 +376,7 @@ class AdminServer:
     ) -> None:
         """``reasons``: part -> why it cannot do its work; ``degraded``: what is wrong although it can; or empty.
 
-        ``hosts``: its further names. Raises LightMQError for a page of which the guard knows nothing.
+        ``hosts``: its further names. Raises LightMQError for a page unknown to the guard.
         """
         self._degraded = degraded
         self.host = host
@@ -409,11 +409,11 @@ class AdminServer:
 
     @property
     def pages(self) -> frozenset[str]:
-        """What is shown here, each of which the guard knows."""
+        """The pages here, each of them known to the guard."""
         return frozenset((READY_PARTS, *self._pages))
 
     async def start(self) -> int:
-        """Listen; the answer (and ``port`` from now on) is the port, also when 0 was asked. Raises OSError."""
+        """Listen; the answer (and ``port`` from now on) is the port, also when 0 was requested. Raises OSError."""
         self._server = await asyncio.get_running_loop().create_server(self._connections, self.host, self.port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
@@ -426,7 +426,7 @@ class AdminServer:
         self._connections.close()
 
     def answer(self, request: Request, address: str) -> Answer:
-        """The page that was asked for, or why this peer does not get it."""
+        """The requested page, or why this peer does not get it."""
         safe = request.host is None or is_safe_host(request.host, self._hosts)
         if not safe and not self._guard.proves(request.authorization):
             self._refuse(HOST, request.path, address)
@@ -446,7 +446,7 @@ class AdminServer:
         return text_answer(401, "an access key is required: basic authentication with its name and secret", CHALLENGE)
 
     def _refuse(self, reason: str, page: str, address: str) -> None:
-        """Count it, and say it now and then."""
+        """Count it, and log it periodically."""
         counter = self._refused[reason]
         counter.value += 1
         now_s = asyncio.get_running_loop().time()

@@ -12,14 +12,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where a component asks for the time."""
+    """The source of time of a component."""
 
     def now_ms(self) -> int:
         """Wall time in milliseconds since 1970-01-01 UTC."""
         ...
 
     def now_ns(self) -> int:
-        """The same in nanoseconds, for whoever asks with every message."""
+        """The same in nanoseconds, for callers that need it with every message."""
         ...
 
     def monotonic_ns(self) -> int:
@@ -42,7 +42,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until it is moved."""
 
     __slots__ = ("_monotonic_ns", "_wall_ms")
 
@@ -63,7 +63,7 @@ class ManualClock:
         return self._monotonic_ns
 
     def advance_ms(self, milliseconds: int) -> None:
-        """Move both readings forward; a negative step is our own bug."""
+        """Move both readings forward; a negative step is a bug of the caller."""
         assert milliseconds >= 0, milliseconds
         self._wall_ms += milliseconds
         self._monotonic_ns += milliseconds * 1_000_000

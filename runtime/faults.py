@@ -1,6 +1,6 @@
 """Named points where a test may make the world fail.
 
-Production code says ``faults.hit("log.fsync")`` just before it does the thing; unless a test armed that name the call
+Production code calls ``faults.hit("log.fsync")`` just before it does the thing; unless a test armed that name the call
 costs one look-up in an empty dictionary. Invariant: an unarmed :class:`FaultPoints` never raises. Thread rule: arm
 before the threads that hit start, or while they are idle; counting is protected by the interpreter lock only.
 """

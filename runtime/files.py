@@ -4,7 +4,7 @@ Invariant of :func:`atomic_replace`: at every instant the path holds either the 
 and when the call returns the new one is on the disk. A file is only as durable as the names above it: data directories
 are made by :func:`make_directory`. Thread rule: all calls block; none belongs on a busy event loop.
 
-A file whose content is in force: read again when it changes, and kept as it was while the new one is no use.
+A file whose content is in force: read again when it changes, and kept as it was while the new one is unusable.
 
     look -> fingerprint as before: nothing
          -> changed since the last look: wait one more, an editor may still be writing
@@ -32,7 +32,7 @@ LOCK_NAME = "lock"
 
 
 class DirectoryLocked(LocalMisuse):
-    """Another process works in the directory; ``owner_pid`` says which (0: unknown)."""
+    """Another process works in the directory; ``owner_pid`` is its id (0: unknown)."""
 
     def __init__(self, directory: Path, owner_pid: int) -> None:
         owner = f"process {owner_pid}" if owner_pid else "another process"
@@ -198,6 +198,6 @@ class WatchedFile(Generic[T]):
                 self._failed(error)
             return
         if fingerprint(self.path) != found:
-            return  # it changed while it was read; the next look sees to it
+            return  # it changed while it was read; the next check reads it again
         self._in_force, self._told = found, ""
         self._applied(content)

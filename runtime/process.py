@@ -9,7 +9,7 @@ freed; from then on it cuts them out of one heap, where what is small and lives 
 TLS connection of uvloop has a buffer of 256 KB of which it touches a page: apart they cost 24 KB each, in the heap 46.
 Invariant: where there is no such allocator nothing happens.
 
-File descriptors: as many as a server needs, or how many there are. Invariant: a server that knows the number refuses
+File descriptors: as many as a server needs, or as many as allowed. Invariant: a server that knows the number refuses
 connections by a limit of its own, counted and in words, before the kernel refuses it a descriptor in the middle of
 something else. Changes the soft limit of this process only.
 """

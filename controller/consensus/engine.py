@@ -36,7 +36,7 @@ class NotLeading(LightMQError):
 
 
 class OutcomeUnknown(LightMQError):
-    """The command may have been applied or may be later; asking again with the same request id tells."""
+    """The command may have been applied or may be later; repeating it with the same request id gives the answer."""
 
 
 class ConsensusFailed(LightMQError):
@@ -71,12 +71,12 @@ class Engine(Protocol):
 
     @property
     def leader(self) -> str | None:
-        """Node id of who leads as far as this controller knows."""
+        """Node id of the leader as far as this controller knows."""
         ...
 
     @property
     def ready(self) -> bool:
-        """Whether it knows who leads, and has had everything that was committed."""
+        """Whether a leader is known and everything committed has been received."""
         ...
 
     async def start(self) -> None:
@@ -196,7 +196,7 @@ class SingleEngine:
         return await future
 
     async def barrier(self) -> None:
-        """There is nobody else who could have committed anything."""
+        """Returns at once: there is no other controller that could have committed anything."""
         if not self._leading:
             raise NotLeading(None)
 

@@ -6,19 +6,19 @@ Entries: appended, cut at either end, checked by checksums, fsynced on `sync`.
     entries: u32 magic | u32 length of command | u32 CRC32C of what follows | u64 index | u64 term | command
                                                                                       little-endian, back to back
 
-The magic of an entry says whether everything in front of it was on the disk when it was written (MAGIC_AFTER_SYNC) or
+The magic of an entry tells whether everything before it was on the disk when it was written (MAGIC_AFTER_SYNC) or
 still under way to it (MAGIC). Invariant: after `sync` what was added survives a power cut. Cutting the head replaces
-the file atomically, cutting the tail is durable before the call returns, so an entry that was cut never comes back. At
+the file atomically, cutting the tail is durable before the call returns, so a cut entry never reappears. At
 the start a torn tail is dropped: a power cut may take any sectors of what was not synced, also the first ones. Damage
-in front of an entry that says that it was on the disk is refused, because it may have been acknowledged. A file of
+before an entry with MAGIC_AFTER_SYNC is refused, because it may have been acknowledged. A file of
 version 1 ("LMQJRNL1", only MAGIC) is refused by any damage in front of a sound entry, and replaced by one of version 2.
 
 Snapshot and vote, each whole or refused.
 
     u32 CRC32C of the rest | msgpack                                                  replaced atomically, fsynced
 
-`snapshot` holds the two entries it ends with and the machine's state after the second; `vote` the term, whom this
-controller voted for in it, how far it knew the log to be committed, and who takes part.
+`snapshot` holds the two entries it ends with and the machine's state after the second; `vote` the term, this
+controller's vote in it, how far it knew the log to be committed, and the members.
 Invariant: damage is reported, never read over: a forgotten vote could elect two leaders in one term.
 Thread rule: all calls block; one thread at a time.
 """
@@ -261,7 +261,7 @@ def unpack(data: bytes, kind: type[Content], name: str) -> Content:
 
 
 class SnapshotPieces:
-    """A snapshot that comes over the network piece by piece."""
+    """A snapshot received over the network piece by piece."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()

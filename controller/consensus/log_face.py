@@ -1,6 +1,6 @@
-"""Journal and vote of a controller in the shape PySyncObj wants, durable before the library acts on them.
+"""Journal and vote of a controller behind PySyncObj's interface, durable before the library acts on them.
 
-The library's own journal writes through a memory map that nobody flushes and is rewritten in place when it is cut;
+The library's own journal writes through a memory map that is never flushed and is rewritten in place when it is cut;
 this one appends to a file that is fsynced by `sync` and replaced atomically.
 Invariant: term and vote are on disk when `setCurrentTerm` returns; a journal that ends before what was committed is
 refused at the start. Names are the library's. Thread rule: the consensus thread only.
@@ -114,6 +114,6 @@ class LogFace:
         if self._vote == self._saved:
             return
         if self.journal.open:
-            self.journal.sync()  # what is said to be committed must be there at the next start
+            self.journal.sync()  # entries recorded as committed must be present at the next start
         save(self._vote_path, self._vote)
         self._saved = replace(self._vote)

@@ -75,7 +75,7 @@ def read_secret(path: Path | None, members: dict[str, ControllerNode], data_dire
         data = path.read_bytes()[:SECRET_BYTES_MAX].strip()
     except OSError as error:
         raise LocalMisuse(f"raft secret file {path}: {error.strerror}") from error
-    if found.st_mode & 0o007:  # a group may read it: that is how Kubernetes hands secrets to who is not root
+    if found.st_mode & 0o007:  # a group may read it: Kubernetes passes secrets to processes without root in this way
         raise LocalMisuse(f"raft secret file {path} is open to every user; run: chmod 600 {path}")
     if len(data) < SECRET_CHARACTERS_MIN:
         raise LocalMisuse(f"raft secret file {path} has less than {SECRET_CHARACTERS_MIN} characters")
@@ -83,7 +83,7 @@ def read_secret(path: Path | None, members: dict[str, ControllerNode], data_dire
 
 
 def _make_secret(path: Path) -> None:
-    """Another controller may do the same now: whoever comes first made it, and nobody sees half a file."""
+    """Another controller may do the same at this moment: the first one wins, and no reader sees half a file."""
     if path.exists():
         return
     make_directory(path.parent)

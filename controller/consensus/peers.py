@@ -1,8 +1,8 @@
-"""Connections between controllers on the consensus thread's loop, as the transport PySyncObj asks for.
+"""Connections between controllers on the consensus thread's loop, as the transport that PySyncObj requires.
 
 Of two controllers the one with the greater id dials, again and again, so there is one connection; a newer one replaces
-an older. Connections that are idle carry empty frames and are closed when nothing came for `silence_ms`, so that a peer
-behind a cut is gone soon and back soon.
+an older. Connections that are idle carry empty frames and are closed after `silence_ms` without input, so that a
+partition is noticed soon and its end as well.
 Invariant: only proven peers are connected; strangers hold little, for a short time, and are few.
 Loop rule: everything on the consensus thread's loop.
 """
@@ -131,7 +131,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         self._log.info("controller_connected", peer=peer)
 
     def message(self, connection: PeerConnection, data: bytes) -> None:
-        """A message of a proven peer; one from a connection that was replaced says nothing any more."""
+        """A message of a proven peer; one from a replaced connection is ignored."""
         peer = connection.session.peer
         assert peer is not None
         if self._connections.get(peer) is not connection:
@@ -172,7 +172,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
                         )
                     await asyncio.wait_for(connection.ended.wait(), None)
                 except OSError:
-                    pass  # it is away: the next try tells
+                    pass  # it is unreachable: the next attempt follows
             await asyncio.sleep(DIAL_PAUSE_SECONDS)
 
 

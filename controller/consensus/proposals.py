@@ -36,7 +36,7 @@ ANSWERS_MAX = 64
 
 
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
-    """A command and who asks for it."""
+    """A command and the client that proposed it."""
 
     client: Annotated[str, Meta(min_length=1, max_length=64)]
     request: Annotated[int, Meta(ge=0)]
@@ -54,16 +54,16 @@ class DeduplicatedMachine:
     """Applies each (client, request) once."""
 
     def __init__(self, machine: ReplicaMachine, changed: Callable[[GroupView], None] | None = None) -> None:
-        """`changed` is called with each group that brokers and clients should hear of, on the applying thread."""
+        """`changed` is called with each group whose change concerns brokers and clients, on the applying thread."""
         self.machine = machine
         self._changed = changed
         self._answers: dict[str, dict[int, Outcome]] = {}
         self._decoder = msgspec.msgpack.Decoder(Envelope)
         self.faults = 0
-        """Commands that met a bug of ours; they changed nothing."""
+        """Commands that failed on an internal error; they changed nothing."""
 
     def apply(self, data: bytes) -> Outcome:
-        """Carry out the command in an envelope, or tell what it did before."""
+        """Carry out the command in an envelope, or return its earlier answer."""
         try:
             envelope = self._decoder.decode(data)
             command = decode(envelope.command)
@@ -110,7 +110,7 @@ class DeduplicatedMachine:
 
 
 TRIES_MAX = 3
-"""How often a command of unknown fate is proposed before the asker is told so."""
+"""How often a command of unknown outcome is proposed before its caller gets OutcomeUnknown."""
 
 
 class Proposer:
@@ -136,7 +136,7 @@ class Proposer:
         """Return when the machine here has everything that was committed before the call. Raises as `propose`."""
         if self._next_barrier is None:
             self._next_barrier = asyncio.get_running_loop().create_task(self._pass_barrier(self._barrier))
-            self._next_barrier.add_done_callback(_failure_of)  # every reader may have left, and then nobody asks
+            self._next_barrier.add_done_callback(_failure_of)  # its readers may all be cancelled
         await asyncio.shield(self._next_barrier)
 
     async def _pass_barrier(self, before: asyncio.Task[None] | None) -> None:

@@ -6,18 +6,16 @@ What is different from the library, each because acknowledged commands were lost
 - a follower's commit index never passes what this leader has proven to match;
 - a snapshot that arrives or is found at the start keeps the entries behind it; it is checked before it is used;
 - answers carry their term: old ones are dropped, higher ones end a leadership;
-- a controller whose files were emptied votes for no log but an empty one until it has what is committed;
-- who wants to lead asks first whether it could win (pre-vote), so that a cut-off node does not raise terms;
+- a controller with empty files votes only for an empty log until it has what is committed;
+- a candidate first asks whether it could win (pre-vote), so that a cut-off node does not raise terms;
 - commands are our own bytes; membership, versions, forwarding and transfers of the library cannot be reached.
 It overrides the library's private methods, so the version is pinned.
 Thread rule: the consensus thread only.
 
-Who would vote for this controller, asked before it stands in an election: the answers of one round, counted.
-
-Newcomers, whose files were emptied or never filled, let nobody win whose log is not empty: a controller that is away
-may have more. When every controller has answered, none is away, and the best of the logs that are left is the one to go
-on with. Such a state is left by a first start that was interrupted, or by files that were emptied.
-Invariant: an answer counts once per controller, in whatever order they come. Pure.
+`PreVoteRound` counts the answers of one round before an election. Newcomers, whose files are empty, grant no vote to a
+log that is not: an unreachable controller may have more. When every controller has answered, none is unreachable, and
+the best of the present logs is continued. An interrupted first start or emptied files leave such a state. An answer
+counts once per controller, in any order.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class PreVoteRound:
 
     @property
     def complete(self) -> bool:
-        """Whether every controller has answered, as a newcomer or with its word: nobody is away who may have more."""
+        """Whether every controller has answered, with a vote or as a newcomer: none that may have more is missing."""
         return len(self._grants | self._newcomers) == self._members
 
     def begin(self) -> None:
@@ -225,7 +223,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         before = self.snapshots
         super()._SyncObj__tryLogCompaction()
         if self.snapshots != before:
-            # It is written: let the library see that at once, because until then it floods who needs the snapshot.
+            # It is written: let the library see that at once, until then it floods the follower.
             super()._SyncObj__tryLogCompaction()
 
     def _SyncObj__doApplyCommand(self, command: bytes) -> object:
@@ -381,7 +379,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._give_up(index)
 
     def _give_up(self, index: float) -> None:
-        """Tell who waits for entries up to this one that their fate is not known here."""
+        """Fail the commands up to this entry: their outcome is not known here."""
         waiting = self._SyncObj__commandsWaitingCommit
         for each in [each for each in waiting if each <= index]:
             for _, done in waiting.pop(each):
@@ -427,7 +425,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._peers.say(node, PreGranted(message.term))
 
     def _answered(self, node: Any, message: PreGranted | Newcomer) -> None:
-        """Stand when it will be won; else, when nobody is away any more, let newcomers judge from now on."""
+        """Start an election that can be won; once every controller has answered, let newcomers vote from now on."""
         if message.term != self.raftCurrentTerm + 1 or self._isLeader():
             return
         canvass = self._canvass
@@ -447,5 +445,5 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _hears_leader(self) -> bool:
         if self._isLeader():
-            return True  # it finds out by itself, soon, when nobody follows it any more
+            return True  # it steps down by itself soon when it has no followers any more
         return self._getLeader() is not None and monotonic() - self._leader_heard < self._timers.election

@@ -1,15 +1,15 @@
-"""What controllers say to each other: an authenticated, encrypted stream of messages, as bytes in and bytes out.
+"""The connection between two controllers: an authenticated, encrypted stream of messages, as bytes in and bytes out.
 
     hello     "LMQRAFT1" | u8 length of node id | node id | 32 random bytes      once in each direction, in the clear
     frame     u32 length (little-endian) | AES-256-GCM of a message              nonce: number of the frame; AAD: length
 
-Keys come from the shared secret, both node ids and both random values, one per direction, so that nothing said on one
-connection means anything on another or in the other direction. The first frame of each side is empty and proves that
+Keys come from the shared secret, both node ids and both random values, one per direction, so that bytes of one
+connection are invalid on another and in the other direction. The first frame of each side is empty and proves that
 it has the secret; until then a few hundred bytes are all a stranger can make us hold. Messages are msgpack of declared
 types: no byte of the network, proven or not, is ever unpickled.
 Invariant: after one violation a session gives no more messages. Sans I/O: random values come from the caller.
 
-The library's messages (dictionaries) as our types and back; what we do not use has no form on the wire.
+The library's messages (dictionaries) as our types and back; unused ones have no form on the wire.
 
 Not used and so impossible to receive: forwarded commands, membership changes, transfers of leadership, versions and
 entries in pieces; the library unpickles some of these. Pure.
@@ -91,7 +91,7 @@ class PreVote(msgspec.Struct, tag=6, array_like=True, frozen=True):
 
 
 class PreGranted(msgspec.Struct, tag=7, array_like=True, frozen=True):
-    """It would: it hears no leader, and the sender's log is not behind its own."""
+    """The sender would get the vote: there is no leader, and its log is not behind."""
 
     term: int
 
@@ -134,7 +134,7 @@ class SecureChannel:
     """One connection between two controllers, seen from one side."""
 
     def __init__(self, key: bytes, own_id: str, members: Iterable[str], random: bytes, *, dialed: str | None) -> None:
-        """`dialed` is whom this side called; None when it was called and the other side says who it is."""
+        """`dialed` is the peer this side dialled; None when it accepted the connection and the peer names itself."""
         assert len(random) == RANDOM_BYTES
         self.peer: str | None = dialed
         self.proven = False

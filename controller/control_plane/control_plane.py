@@ -48,7 +48,7 @@ DIALS_MAX = 16
 
 
 class RolePushes:
-    """Tells the brokers of a group who their master is."""
+    """Sends the brokers of a group the name of their master."""
 
     def __init__(self, masters: GroupMasters, dial: Dial) -> None:
         self._masters = masters
@@ -123,7 +123,7 @@ class RoutePushes:
         return command.reply(body=encode_body(PushedRoutes(groups)))
 
     def changed(self) -> None:
-        """Something may be different: look at the end of this turn of the loop."""
+        """The state may have changed: compare it at the end of this turn of the loop."""
         if not self._due and self._subscribers:
             self._due = True
             asyncio.get_running_loop().call_soon(self._push)
@@ -167,7 +167,7 @@ def pushed_group(group: Group | None, view: GroupView | None) -> PushedGroup:
 
 
 def role_command(view: GroupView) -> Command:
-    """1008: who is master now, and who is in sync."""
+    """1008: the present master and the replicas in sync."""
     fields = to_fields(msgspec.structs.replace(master_header(view), broker_name=view.name))
     return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, flag=FLAG_ONEWAY, fields=fields, body=set_body(view))
 
@@ -209,7 +209,7 @@ class ControlPlane:
         self._ticker: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Restore, take part, begin to look after the masters."""
+        """Restore, take part, begin to supervise the masters."""
         await self.engine.start()
         self._ticker = self._loop.create_task(self._tick())
 
@@ -223,7 +223,7 @@ class ControlPlane:
         await self.engine.stop()
 
     def announce(self, host: str, port: int) -> None:
-        """Where clients reach this controller; with peers the configuration says so to all of them."""
+        """Where clients reach this controller; with peers it is the address in the configuration of all."""
         if not self._config.peers:
             node_id = self._config.node_id
             self.members[node_id] = ControllerNode(node_id, host, port, 0)
@@ -233,7 +233,7 @@ class ControlPlane:
         return {**controller_handlers(self.masters, self.members, settings), **self.routes.handlers()}
 
     def ready(self) -> bool:
-        """Whether it knows who leads and has what was decided."""
+        """Whether a leader is known and its decisions have been received."""
         return self.engine.ready
 
     def views(self) -> dict[str, GroupView]:
@@ -241,7 +241,7 @@ class ControlPlane:
         return {name: group.view() for name, group in self.machine.groups.items()}
 
     def fenced_epoch(self, group: str) -> int:
-        """The epoch below which nobody may call himself the master of a group; 0 where controllers decide nothing."""
+        """The epoch below which no broker may act as the master of a group; 0 where controllers decide nothing."""
         known = self.machine.groups.get(group)
         return known.master_epoch if known is not None else 0
 

@@ -1,4 +1,4 @@
-"""Request codes of controller mode (1001-1006, 1009-1013) -> handlers; who does not lead answers NOT_LEADER.
+"""Request codes of controller mode (1001-1006, 1009-1013) -> handlers; a follower answers NOT_LEADER.
 
 Reads (1004, 1006, 1012) wait for a barrier, so that no answer is older than what was answered before. 1005 is answered
 by every controller from what it knows. Loop rule: handlers run on the loop's thread, answers come later.
@@ -23,7 +23,7 @@ from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 WATCHED_ATTRIBUTE = "replicas watched"
-"""Set on a peer whose end is already told to the masters."""
+"""Set on a peer whose end is already reported to the masters."""
 
 Answer = Callable[[Peer, Command], Awaitable[Command]]
 
@@ -56,7 +56,7 @@ def controller_handlers(
 
 
 def watch(masters: GroupMasters, peer: Peer) -> None:
-    """Tell the masters when this connection ends, once however often it is asked."""
+    """Report the end of this connection to the masters, once however often this is called."""
     if WATCHED_ATTRIBUTE not in peer.attributes:
         peer.attributes[WATCHED_ATTRIBUTE] = True
         peer.on_close(lambda _reason: masters.channel_lost(peer))
@@ -109,7 +109,7 @@ class _ControllerApi:
         return _reply(command, outcome, master_header(view), encode_body(elected))
 
     async def register(self, peer: Peer, command: Command) -> Command:
-        """1003; who is told to be master must be alive."""
+        """1003; the elected broker must be alive."""
         header = from_fields(command.fields, body.RegisterReplicaHeader)
         outcome = await self._masters.propose(
             group.RegisterReplica(
@@ -138,7 +138,7 @@ class _ControllerApi:
         return _reply(command, Outcome(), master_header(view), set_body(view))
 
     def metadata(self, _peer: Peer, command: Command) -> Command:
-        """CONTROLLER_GET_METADATA_INFO (1005): who leads the controllers, and their addresses."""
+        """CONTROLLER_GET_METADATA_INFO (1005): the leading controller, and the addresses of all."""
         engine = self._masters.engine
         leader = self._members.get(engine.leader or "")
         header = body.ControllerMetadata(

@@ -1,8 +1,8 @@
 """Masters at work: heartbeats and broken connections in, elections out, on the controller that leads.
 
-Every controller hears heartbeats and keeps its own table of who lives, so that a new leader knows at once; what it has
-never heard of it presumes alive for one time limit, so that a change of leaders is no reason to change masters. Only
-the leader elects: at the end of a master's connection, at its silence, when a broker asks, when an operator does.
+Every controller receives heartbeats and keeps its own table of live replicas, so that a new leader has one at once; it
+presumes an unknown replica alive for one time limit, so that a change of leaders is no reason to change masters. Only
+the leader elects: at the end of a master's connection, after its silence, at the request of a broker or an operator.
 Invariant: every decision is a command of the replicated log, proposed once per group at a time.
 Loop rule: all on the loop's thread.
 """
@@ -55,7 +55,7 @@ class GroupMasters:
         self.live = LiveTable(replica_timeout_ms, scan_ms)
         self.counters = ElectionCounters()
         self.stopping = False
-        """This controller closes its connections: that says nothing of who lives."""
+        """This controller closes its connections: that is no sign of a dead replica."""
         self._clock = clock
         self._unclean = unclean
         self._electing: dict[str, asyncio.Task[None]] = {}
@@ -104,7 +104,7 @@ class GroupMasters:
     def channel_lost(self, channel: Peer) -> None:
         """A connection ended; the replicas behind it are dead."""
         if self.stopping:
-            return  # it is we who close it
+            return  # this side closes it
         for group, broker_id in self.live.channel_lost(channel):
             self._died(group, broker_id, "its connection ended")
 

@@ -1,8 +1,8 @@
-"""Who is alive: every broker address has a deadline that its heartbeats move; who passes it is dead at the next tick.
+"""Live brokers: every address has a deadline that its heartbeats move; past it, the broker is dead at the next tick.
 
 Invariant: an address is reported dead once and then forgotten; only a new registration makes it known again. Time in
-which this process stood still is nobody's silence: it moves every deadline.
-Pure: time comes in as a number of milliseconds that only grows.
+which this process stood still counts against no broker: it moves every deadline.
+Pure: time is passed in as a growing number of milliseconds.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class MetadataFile:
         self.path = directory / FILE_NAME
 
     def load(self) -> Metadata:
-        """What was stored last, or empty metadata; LocalMisuse says what is wrong with the file and what to do."""
+        """What was stored last, or empty metadata; LocalMisuse names what is wrong with the file and the remedy."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
@@ -166,7 +166,7 @@ class Persister:
         return True
 
     def _done_waiting(self, revision: int) -> list[asyncio.Future[None]]:
-        """Take out those who wait for this revision or an earlier one and are still there."""
+        """Remove and return the live waiters for this revision or an earlier one."""
         done = [future for wanted, future in self._waiting if wanted <= revision and not future.done()]
         self._waiting = [(wanted, future) for wanted, future in self._waiting if wanted > revision]
         return done
@@ -241,7 +241,7 @@ class NameServer:
         return self.liveness.beat(key, self.now_ms(), timeout_ms)
 
     def connection_lost(self, key: BrokerKey) -> None:
-        """The connection a broker registered on is gone."""
+        """The connection on which a broker registered has ended."""
         self.liveness.shorten(key, self.now_ms(), self.config.broker_lost_grace_ms)
 
     def tick(self) -> None:

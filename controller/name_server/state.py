@@ -35,7 +35,7 @@ from remoting.protocol.bodies.route_body import (
 
 
 class RegisterBroker(msgspec.Struct, tag=True):
-    """A broker says who it is; `topics` is None when it tells nothing of its topics."""
+    """A broker's registration; `topics` is None when it has no list of topics."""
 
     cluster: str
     broker_name: str
@@ -96,7 +96,7 @@ Change = RegisterBroker | RemoveMember | SetWritable | PutTopic | RemoveTopic | 
 
 
 class Rejected(msgspec.Struct):
-    """The command was not carried out; `remark` says why, for the peer."""
+    """The command was not carried out; `remark` is the reason sent to the peer."""
 
     remark: str
 
@@ -243,7 +243,7 @@ class MetadataState:
         return None
 
     def _take_topics(self, command: RegisterBroker, group: Group) -> None:
-        # Only who takes writes, or acts for it, says what topics there are; a replica's list may be behind.
+        # Only the master, or the member acting for it, defines the topics; a replica's list may be behind.
         acting = group.enable_acting_master and command.broker_id == min(group.members)
         if command.broker_id != MASTER_ID and not acting:
             return
@@ -330,7 +330,7 @@ def queues_of(broker_name: str, config: TopicConfig) -> QueueData:
 
 
 TEMPLATE_TOPIC = "TBW102"
-"""The topic whose route tells clients where topics that do not exist yet may be created."""
+"""The topic whose route clients use to create topics that do not exist yet."""
 
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Namespace of the key-value table that fixes the queues of ordered topics."""

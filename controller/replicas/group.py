@@ -22,7 +22,7 @@ FIRST_BROKER_ID = 1
 
 
 class Replica(msgspec.Struct, frozen=True):
-    """One broker of a group. `check_code` proves who took the id; the rest is empty until the broker registered."""
+    """One broker of a group. `check_code` proves the owner of the id; the rest is empty until the broker registered."""
 
     check_code: str
     address: str = ""
@@ -44,12 +44,12 @@ class ReplicaGroup(msgspec.Struct, frozen=True):
     in_sync: tuple[int, ...] = ()
     """The SyncStateSet, rising."""
     epoch_floor: int = 0
-    """Highest epoch any replica's log was said to have; the next master's is above it."""
+    """Highest epoch reported for any replica's log; the next master's is above it."""
     needs_operator: bool = False
     """The last replica in sync may have lost what it acknowledged: only a designated election goes on."""
 
     def view(self) -> GroupView:
-        """What brokers and clients are told of the group."""
+        """The group as brokers and clients see it."""
         replica = self.replicas.get(self.master) if self.master is not None else None
         return GroupView(
             self.cluster,
@@ -92,7 +92,7 @@ BrokerId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class Live(msgspec.Struct, frozen=True):
-    """What a live replica's last heartbeat said of its log."""
+    """The state of a live replica's log in its last heartbeat."""
 
     epoch: int = -1
     max_offset: int = -1
@@ -101,7 +101,7 @@ class Live(msgspec.Struct, frozen=True):
 
 
 class ApplyBrokerId(msgspec.Struct, frozen=True, tag=True):
-    """Give an id to who proves itself by the check code."""
+    """Assign an id to the broker that shows the check code."""
 
     cluster: Name
     group: Name
@@ -124,7 +124,7 @@ class RegisterReplica(msgspec.Struct, frozen=True, tag=True):
 
 
 class ElectMaster(msgspec.Struct, frozen=True, tag=True):
-    """Choose a master among those alive; `broker_id` asks for itself or is designated, None: nobody does."""
+    """Choose a master among those alive; `broker_id` requests it for itself or is designated; None: neither."""
 
     cluster: str
     group: Name
@@ -157,7 +157,7 @@ class CleanReplicas(msgspec.Struct, frozen=True, tag=True):
 
 
 class Barrier(msgspec.Struct, frozen=True, tag=True):
-    """Nothing: once it is applied, everything committed before it was asked for is applied too."""
+    """No change: once it is applied, everything committed before its request is applied too."""
 
 
 Command = ApplyBrokerId | RegisterReplica | ElectMaster | AlterSyncStateSet | CleanReplicas | Barrier
@@ -170,7 +170,7 @@ class Outcome(msgspec.Struct, frozen=True):
     remark: str = ""
     view: GroupView | None = None
     changed: bool = False
-    """Whether brokers and clients have something to hear: master, epochs, set or addresses."""
+    """Whether it concerns brokers and clients: master, epochs, set or addresses."""
 
 
 _decoder: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)

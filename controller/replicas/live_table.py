@@ -1,11 +1,11 @@
-"""Which replicas are alive, and what their last heartbeat said: soft state of each controller, never in the log.
+"""Which replicas are alive, with the content of their last heartbeat: soft state of each controller, never in the log.
 
 Invariant: a replica is reported dead once; only a heartbeat makes it alive again. What a controller presumes alive when
 it begins to lead holds the master's place for one time limit, but is never a candidate. Time in which this process
 stood still is nobody's silence: it moves every deadline.
 Pure: time comes in as a number of milliseconds that only grows.
 
-How long this process itself stood still: silence of others in that time says nothing about them.
+How long this process itself stood still: silence of others in that time is no sign of failure.
 
 A process without CPU, or stopped, finds all deadlines passed at its first tick, and the heartbeats that came meanwhile
 unread in its sockets. Invariant: only what exceeds twice the interval between ticks counts as a pause, so that ordinary
@@ -26,7 +26,7 @@ class OwnPause:
     __slots__ = ("_interval_ms", "_last_ms")
 
     def __init__(self, interval_ms: int) -> None:
-        """`interval_ms`: how often `tick` is called by a process that runs; 0: pauses are not looked for."""
+        """`interval_ms`: how often `tick` is called by a process that runs; 0: pauses are not detected."""
         self._interval_ms = interval_ms
         self._last_ms: int | None = None
 
@@ -54,7 +54,7 @@ class Life:
 
     deadline_ms: int
     live: Live | None
-    """None: presumed, it has not been heard of by this controller."""
+    """None: presumed; this controller has received no heartbeat of it."""
     confirm_offset: int = -1
     channel: object = None
     """The connection of the last heartbeat; its end is the replica's."""
@@ -88,7 +88,7 @@ class LiveTable:
         return known is None or known.live is None
 
     def presume(self, key: ReplicaKey, now_ms: int) -> None:
-        """Give a replica this controller knows nothing of one time limit to show itself."""
+        """Give an unknown replica one time limit to send a heartbeat."""
         self._pause.begin(now_ms)
         self._lives.setdefault(key[0], {}).setdefault(key[1], Life(now_ms + self._timeout_ms, None))
 
@@ -114,7 +114,7 @@ class LiveTable:
         return tuple(sorted(self._lives.get(group, {})))
 
     def candidates(self, group: str) -> dict[int, Live]:
-        """Ids of the replicas that were heard of, with the state of their logs."""
+        """Ids of the replicas that sent heartbeats, with the state of their logs."""
         return {each: life.live for each, life in self._lives.get(group, {}).items() if life.live is not None}
 
     def life(self, key: ReplicaKey) -> Life | None:

@@ -8,7 +8,7 @@
                        master in it
     CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
 
-The same set again is taken too: its new epoch voids what the master asked before and never got an answer to.
+The same set again is taken too: its new epoch voids earlier requests of the master without an answer.
 A new boot of the master ends its mastership, because it must never go on in its old epoch. A new boot that may lack
 what it acknowledged leaves the set if others remain in it; else, unless it is the only replica there is, the group
 waits for an operator.
@@ -17,13 +17,13 @@ Pure and deterministic.
 
 Who becomes master: the rules, in order, as a pure choice that changes nothing.
 
-    there is no such group, or who asks never registered     refused
-    no election yet             who asks, if it lives        nobody else may begin a history
+    no such group, or the requester never registered         refused
+    no election yet             the requester, if it lives   no other may begin a history
     the master lives            it stays, unless another one is designated
     the last in sync may lack what it acknowledged           only a designated election goes on
-    designated                  that one if it lives and is in sync, or nobody
+    designated                  that one if it lives and is in sync, or none
     else                        alive and in sync, best log first: epoch, then end, then priority (lower), then id
-    nobody, and unclean allowed the same among all replicas  loses messages
+    none, and unclean allowed   the same among all replicas  loses messages
 Pure.
 """
 
@@ -56,7 +56,7 @@ from remoting.protocol.frames.codes import ResponseCode
 
 @dataclass(frozen=True, slots=True)
 class ElectionResult:
-    """Who was chosen, or why nobody was: `vacant` when the group has no master that lives, `clean` when it was in
+    """The choice, or why there is none: `vacant` when the group has no master that lives, `clean` when it was in
     sync."""
 
     master: int | None = None
@@ -270,7 +270,7 @@ def _booted_again(group: ReplicaGroup, broker_id: int, *, safe: bool) -> Replica
     if group.master == broker_id:
         group = _without_master(group)
     if broker_id not in group.in_sync:
-        # What it acknowledged before may be gone: a proposal that counts on that names a set epoch that is no more.
+        # What it acknowledged before may be lost: a proposal that relies on that names an outdated set epoch.
         return replace(group, set_epoch=group.set_epoch + 1)
     if safe or len(group.replicas) == 1:
         return group
@@ -289,7 +289,7 @@ def _with_master(group: ReplicaGroup, command: ElectMaster, choice: ElectionResu
         master=choice.master,
         master_epoch=max(group.master_epoch, group.epoch_floor, reported) + 1,
         set_epoch=group.set_epoch + 1,
-        # Every member of the old set has all that was acknowledged; the new master takes out who does not follow.
+        # Every member of the old set has all that was acknowledged; the new master removes those that do not follow.
         in_sync=group.in_sync if inherited else (choice.master,),
         needs_operator=False,
     )

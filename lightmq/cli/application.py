@@ -1,6 +1,6 @@
 """Every command by name; only the one that is run gets imported.
 
-Invariant: this module imports cyclopts and nothing of ours that is large, so that ``lightmq --help`` stays cheap.
+Invariant: this module imports cyclopts and no large package of the product, so that ``lightmq --help`` stays cheap.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from runtime.config.tables import ConfigError, Flag, Loaded
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ConfigOptions:
-    """Where the configuration comes from."""
+    """The sources of the configuration."""
 
     config: Annotated[Path | None, Parameter(name=["--config", "-c"], help="Configuration file (TOML).")] = None
     values: Annotated[

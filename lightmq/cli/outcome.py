@@ -1,6 +1,6 @@
 """How a command ends: its errors as one line for people, and its exit status.
 
-Invariant: an error we know how to explain never shows a traceback; one we do not know always does.
+Invariant: an expected error never shows a traceback; an unexpected one always does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 
 
 class CommandFailed(LightMQError):  # says what happened, as its siblings do
-    """A command could not do what was asked; the text says why and what to do about it."""
+    """A command failed; the text has the reason and the remedy."""
 
 
 def guarded(command: Callable[[], object]) -> int:
@@ -29,7 +29,7 @@ def guarded(command: Callable[[], object]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output went away; saying so would fail as well
+        sys.stderr.close()  # the reader of the output has closed it; a message would fail as well
         return FAILED
     except LightMQError as error:
         return fail(str(error))
@@ -45,7 +45,7 @@ def fail(text: str, status: int = FAILED) -> int:
 
 
 def explain_oserror(error: OSError) -> str:
-    """An error of the operating system with what it was about and, where we know it, what to do."""
+    """An error of the operating system with its subject and, where known, the remedy."""
     name = f"{error.filename}: " if error.filename else ""
     text = f"{name}{error.strerror or error}"
     hints = {

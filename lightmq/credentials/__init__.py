@@ -1,1 +1,1 @@
-"""Files that decide who gets in: access keys, certificates of a private authority, users of MQTT."""
+"""Files of credentials: access keys, certificates of a private authority, users of MQTT."""

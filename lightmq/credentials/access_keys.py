@@ -53,7 +53,7 @@ def variable(name: str) -> str:
 
 
 def _line(path: Path) -> str:
-    """What a key file says. Raises LocalMisuse for what is none, and for a secret that would end in a list."""
+    """The content of a key file. Raises LocalMisuse for an invalid one, and for a secret that would end in a list."""
     signer = read_signer(path)
     line = path.read_text().strip()
     if signer.access_key != path.name or not re.fullmatch(r"[A-Za-z0-9._:-]+", line):

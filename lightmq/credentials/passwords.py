@@ -1,4 +1,4 @@
-"""The password file: who may connect over MQTT, one ``name:argon2id hash`` per line.
+"""The password file: the users of MQTT, one ``name:argon2id hash`` per line.
 
 Lines that start with ``#`` are kept, empty ones are dropped. Invariants: the file is readable by its owner alone (0600)
 from its first byte on; a change replaces it atomically; a name occurs once. No loop: hashing takes some 50 ms on

@@ -89,7 +89,7 @@ def read_ledger(folder: Path) -> list[LedgerRow]:
 
 
 def decide_again(rows: Iterable[LedgerRow]) -> set[str]:
-    """Commands that the rule asks for, computed from the rows in the order of their queues."""
+    """Commands that follow from the rule, computed from the rows in the order of their queues."""
     states: dict[str, SensorState] = {}
     decided = set()
     for row in sorted(rows, key=lambda reading: (reading.queue_id, reading.queue_offset)):

@@ -1,7 +1,7 @@
 """The device of the demo and the readings that it publishes, from this machine's sensors or from a file.
 
 `MachineSensors` reads this machine through psutil, without any set-up: the set of sensors is fixed when the object is
-made, so topics do not come and go; a sensor that fails once is read again the next time. Rates (disk, network) are per
+made, so the topics stay the same; a sensor that fails once is read again the next time. Rates (disk, network) are per
 second since the last sample. `read_series` reads a CSV file with a time and a value in each line: every line becomes
 one reading or a named error; nothing is skipped silently.
 
@@ -53,7 +53,7 @@ class Device:
         self.refused: Counter[str] = Counter()
         """Readings the server refused, by reason."""
         self.losses: Counter[str] = Counter()
-        """How often a connection ended without our doing, by reason."""
+        """How often the other side ended a connection, by reason."""
         self.commands: dict[str, int] = {}
         self.round_trips_ms: list[float] = []
         """Reading to command, for readings sent since `measure_from_ms`; earlier ones are a backlog."""

@@ -1,4 +1,4 @@
-"""What a user may say to the demo on its command line; a frozen value afterwards.
+"""The options of the demo's command line; a frozen value afterwards.
 
 Invariant: every option has a default that runs on any machine.
 """
@@ -33,7 +33,7 @@ def host_label() -> str:
 
 
 def parse(arguments: Sequence[str]) -> DemoOptions:
-    """Read the command line; argparse ends the program with a message on what it does not know."""
+    """Read the command line; argparse ends the program with a message on unknown options."""
     parser = argparse.ArgumentParser(
         prog="lightmq demo", description="devices -> MQTT -> one log -> Spark -> commands back"
     )

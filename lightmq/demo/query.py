@@ -113,11 +113,11 @@ class KeptQuery:
         return self._query
 
     def progress(self) -> list[Any]:
-        """What Spark tells about its newest batches; nothing before the first one."""
+        """Spark's progress report of its newest batches; nothing before the first one."""
         return [] if self._query is None else list(self._query.recentProgress)
 
     def await_first_batch(self, timeout_s: float = FIRST_BATCH_TIMEOUT_S) -> bool:
-        """Wait until a batch was made; False when it was given up, ended or did not come in time."""
+        """Wait until a batch was made; False when it was given up, ended or was too late."""
         deadline = time.monotonic() + timeout_s
         while not self.progress():
             if self._ended.wait(POLL_S) or time.monotonic() > deadline:
@@ -278,7 +278,7 @@ def report(queries: Sequence[KeptQuery], seen: dict[str, tuple[int, int]]) -> No
 
 
 def serve(queries: Sequence[KeptQuery], begin_all: Callable[[threading.Event], None]) -> None:
-    """Report until told to stop; `drain` waits until everything stored so far is processed by every query."""
+    """Report until stopped; `drain` waits until everything stored so far is processed by every query."""
     orders: Queue[str] = Queue()
     stopping = threading.Event()
 

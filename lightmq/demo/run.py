@@ -72,7 +72,7 @@ class Demo:
             self._compilation.stop()
 
     def _finish_compilation(self) -> None:
-        """Wait for the compiled core, which the next start wants; Ctrl-C leaves it for the next run."""
+        """Wait for the compiled core, which the next start uses; Ctrl-C leaves it for the next run."""
         self._interrupted.clear()
         if self._compilation.running:
             note = "the compiled core is being finished for the next start; Ctrl-C leaves it for another time"
@@ -112,7 +112,7 @@ class Demo:
         return self._finish(feed)
 
     def _give_up(self, why: str) -> None:
-        """Spark does not go on; the readings are stored all the same, and the accounting says how many."""
+        """Spark does not go on; the readings are stored all the same, and the accounting counts them."""
         self._gave_up = why
         self._view.note(f"Spark gave up: {why}")
         self._view.note("the accounting counts what has arrived until then; run again to begin anew")

@@ -39,7 +39,7 @@ NICENESS = 19
 
 
 class Compilation:
-    """One run of the script in the background, if one was asked for."""
+    """One run of the script in the background, if one was requested."""
 
     def __init__(self, log_path: Path) -> None:
         self._log_path = log_path
@@ -47,7 +47,7 @@ class Compilation:
         self._is_told = False
 
     def begin(self) -> None:
-        """Start it; does nothing where everything is compiled or nobody asked."""
+        """Start it; does nothing where everything is compiled or none was requested."""
         script = os.environ.pop(VARIABLE, "")
         if not script:
             return
@@ -99,7 +99,7 @@ NEEDED = ("pyspark", "pyarrow", "pandas", "google.protobuf", "matplotlib", "plot
 
 
 class InstallationFailed(RuntimeError):
-    """Spark could not be installed; the text says what pip said and what to do."""
+    """Spark could not be installed; the text has pip's output and the remedy."""
 
 
 def missing() -> list[str]:
@@ -186,7 +186,7 @@ READY_TIMEOUT_S = 30.0
 
 
 class StackFailed(RuntimeError):
-    """A part did not start; the text holds the end of what it said."""
+    """A part did not start; the text has the end of its output."""
 
 
 @dataclass(frozen=True, slots=True)

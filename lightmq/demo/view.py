@@ -111,7 +111,7 @@ STOP_TIMEOUT_S = 30.0
 
 
 class SparkFailed(RuntimeError):
-    """The driver ended or a query failed; the text is what Spark said."""
+    """The driver ended or a query failed; the text is Spark's message."""
 
 
 @dataclass(slots=True)
@@ -192,7 +192,7 @@ class SparkDriver:
         return self._child.wait()
 
     def count_of(self, kind: str) -> int:
-        """How often the driver said something of this kind."""
+        """How often the driver reported an event of this kind."""
         with self._said:
             return self._heard.get(kind, 0)
 

@@ -51,7 +51,7 @@ REGISTERED_POLL_S = 0.002
 
 
 def _trusted(connection: inprocess.InProcessConnection) -> inprocess.InProcessConnection:
-    """A part of this process: it asks its own rules for those it serves."""
+    """A part of this process: it applies its own rules to its clients."""
     connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
     return connection
 
@@ -165,7 +165,7 @@ class AllInOne:
         }
 
     def _make_proxy(self, router: Router, server: RemotingServer) -> ProxyApp | ProxyPool:
-        """One proxy in this process, or several beside it that come to the broker by its port."""
+        """One proxy in this process, or several beside it that connect to the broker's port."""
         config = self._configuration.proxy
         if config.listen.processes > 1:
             if self._configuration.broker.tls.mode == ENFORCING and not config.dial_tls.enabled:
@@ -191,7 +191,7 @@ class AllInOne:
         )
 
     async def _connect(self, _address: str) -> Connection:
-        """The broker's way to the controller, whatever address it is told; it needs no key for it."""
+        """The broker's way to the controller, whatever address is given; it needs no key."""
         assert self._router is not None
         return _trusted(inprocess.connect(self._router))
 
@@ -239,7 +239,7 @@ class AllInOne:
         return "" if self._bridge is None else self._bridge.reason()
 
     async def _registered(self) -> None:
-        """Return when our broker is in our controller's routes, so that the first client finds it."""
+        """Return when the broker is in the controller's routes, so that the first client finds it."""
         async with asyncio.timeout(REGISTERED_TIMEOUT_S):
             while not self._broker.readiness()["registration"]:  # noqa: ASYNC110  # up in milliseconds
                 await asyncio.sleep(REGISTERED_POLL_S)

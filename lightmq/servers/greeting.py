@@ -1,4 +1,4 @@
-"""What a server says to people once it is ready: its ports and the first things to try.
+"""What a server prints when it is ready: its ports and the first things to try.
 
 Invariant: every command printed here works as it stands, with the ports that are really open.
 """

@@ -1,7 +1,7 @@
 """One deployable as a process of its own: its application and its administration port, started and stopped together.
 
-Invariant: the administration port opens last and closes first, so that it never says ready for something that is not
-there. Loop rule: made and used on one event loop.
+Invariant: the administration port opens last and closes first, so that it never reports ready for a part that does
+not run. Loop rule: made and used on one event loop.
 
 Who may see the administration pages of a part that has no port for signed requests: an MQTT proxy, a bridge.
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class AdminKeys:
-    """Keys and, where there is one, the access list, which is looked at while the part runs."""
+    """Keys and, where there is one, the access list, which is watched while the part runs."""
 
     def __init__(self, keys: Sequence[str], access_list: Path | None) -> None:
         """LocalMisuse for a key that is none."""
@@ -101,7 +101,7 @@ class Part:
         stop_deadline_s: float | None = None,
         keys: AdminKeys | None = None,
     ) -> None:
-        """``guard`` decides who sees the administration pages, ``keys`` are its own where the application has none.
+        """``guard`` decides about the administration pages, ``keys`` are its own where the application has none.
         ``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it is
         not ready."""
         self.reload = reload

@@ -2,7 +2,7 @@
 
 The ports are bound here with SO_REUSEPORT, without listening, for as long as the pool lives: they stay ours while
 proxies come and go, and the kernel gives connections only to those that listen. A proxy gets its configuration through
-a pipe, and the end of its standard input tells it that this process has gone.
+a pipe, and the end of its standard input is the end of this process.
 Invariant: no proxy outlives the pool; one that dies again and again is started at most every `PAUSE_MAX_S`.
 Loop rule: made and used on one event loop.
 """
@@ -184,7 +184,7 @@ class ProxyPool:
         self._processes[number] = process
         try:
             with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as pipe:
-                pipe.write(self._document)  # far below what a pipe holds: nobody waits for it to be read
+                pipe.write(self._document)  # far below what a pipe takes without a reader
             assert process.stdout is not None
             line = await process.stdout.readline()
             if line:

@@ -112,7 +112,7 @@ def serve(
 ) -> None:
     """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises.
 
-    ``supervised``: by another process of ours, which holds our standard input open; its end is a signal to stop.
+    ``supervised``: by another process, which keeps the standard input open; its end is a signal to stop.
     """
     process.refuse_optimised()
     logs.setup(settings.level, json=settings.json)
@@ -156,7 +156,7 @@ async def _serve(
 
 
 async def _until_the_end(service: Server, ending: asyncio.Task[Any]) -> None:
-    """Wait for a signal; raise what keeps the service from going on, if that comes first."""
+    """Wait for a signal; raise what keeps the service from going on, if that is first."""
     failing = asyncio.ensure_future(service.until_failed())
     await asyncio.wait((failing, ending), return_when=asyncio.FIRST_COMPLETED)
     if failing.done():
@@ -171,11 +171,11 @@ def _end(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
 
 
 def _leave_it() -> None:
-    """Ctrl-C reaches every process of the terminal; the supervisor says what is to be done."""
+    """Ctrl-C reaches every process of the terminal; the supervisor decides what to do."""
 
 
 def _input_moved(loop: asyncio.AbstractEventLoop, ended: asyncio.Event) -> None:
-    """The supervisor writes nothing: its end of the pipe is closed, so it has gone, also while we are stopping."""
+    """The supervisor writes nothing: its end of the pipe is closed, so it has ended, also during a stop."""
     if os.read(INPUT, 1):
         return
     loop.remove_reader(INPUT)

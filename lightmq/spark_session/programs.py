@@ -112,7 +112,7 @@ PROBE_TIMEOUT_S = 30
 """A `java -version` that takes longer than this counts as broken."""
 VECTOR_MODULE_ARGUMENT = "--add-modules=jdk.incubator.vector"
 SHIM = """#!/bin/sh
-# Spark asks for a module that this runtime does not carry; every other argument is passed on unchanged.
+# Spark requests a module that this runtime does not contain; every other argument is passed on unchanged.
 for argument do
   shift
   [ "$argument" = "{dropped}" ] || set -- "$@" "$argument"
@@ -141,7 +141,7 @@ class JavaChoice:
 
 @dataclass(frozen=True, slots=True)
 class _JavaProbe:
-    """What one run of `java -version` told."""
+    """The output of one run of `java -version`."""
 
     major: int
     has_vector_module: bool
@@ -204,7 +204,7 @@ def _bundled_java() -> Path | None:
 
 
 def _probe(executable: Path) -> _JavaProbe:
-    """Run `java -version`, first with the module Spark asks for, then without it."""
+    """Run `java -version`, first with the module Spark requests, then without it."""
     complaint = "does not exist"
     for arguments in ([VECTOR_MODULE_ARGUMENT], []):
         try:

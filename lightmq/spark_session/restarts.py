@@ -32,7 +32,7 @@ WITHIN_S = 600.0
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
 """Before the first restart within that time, and the longest one: each is twice as long as the one before."""
 STOP_CHECK_S = 1
-"""How often a running query looks whether it should stop, where `stop` is given."""
+"""How often a running query checks `stop`, where it is given."""
 CAUSE_LENGTH_MAX = 300
 """Longer causes are cut in the sentence about a restart; the error itself has all of it."""
 

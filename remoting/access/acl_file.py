@@ -1,10 +1,10 @@
-"""The access list: who may read and write which topics, one rule per line. Mosquitto's lists are read as they are.
+"""The access list: the topics that clients may read and write, one rule per line; Mosquitto's lists are valid.
 
-    # a comment                           blank lines and comments say nothing
+    # a comment                           blank lines and comments are ignored
     topic read public/#                   before any section: clients without a proven name
     user ann                              what follows is for the user ann
     topic readwrite plant/7/#             readwrite is what is meant without a word
-    topic deny plant/7/secret/#           no reading, no writing, whatever other lines say
+    topic deny plant/7/secret/#           no reading, no writing, whatever other lines allow
     topic deny-write plant/7/state        no writing only; deny-read likewise
     topic write qos=1 retain=no cmd/#     up to QoS 1, not retained; also will=no
     topic read retained=no history=no a/# live messages only
@@ -13,7 +13,7 @@
     role proxy                            in a user section, at brokers and controllers only: this key is an MQTT proxy
     role broker group-a group-b           this key is a broker and may register under these broker names
     role admin                            likewise `controller`, and `monitor` for the administration pages
-    pattern readwrite dev/%c/#            for everybody, whatever the section; %c or ${clientid}: the client id,
+    pattern readwrite dev/%c/#            for all clients, whatever the section; %c or ${clientid}: the client id,
                                           %u or ${username}: the proven user name
 
 Invariant: a file with a line that is not exactly that gives no rules at all, because the line may have been a deny; the
@@ -57,7 +57,7 @@ CONCERNS_WRITING = ("retain", "will")
 
 
 class AclError(LightMQError):
-    """The file gives no rules; `problems` says why, line by line."""
+    """The file gives no rules; `problems` has the reasons, line by line."""
 
     def __init__(self, path: Path | str, problems: list[str]) -> None:
         shown = "; ".join(problems[:PROBLEMS_SHOWN_MAX])
@@ -72,7 +72,7 @@ class _LineError(Exception):
 
 @dataclass(slots=True)
 class _AclParser:
-    """The rules so far, and whom the next line is for."""
+    """The rules so far, and the section of the next line."""
 
     name: str
     rules: RuleSet = field(default_factory=RuleSet)

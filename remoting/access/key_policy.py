@@ -11,11 +11,11 @@
     appoint   broker name                  role controller
     admin     anything                     role admin
 
-A proxy may also publish and consume everything: it has asked its own rules for each of its clients. What `qos=`,
+A proxy may also publish and consume everything: it has applied its own rules to each of its clients. What `qos=`,
 `retain=`, `retained=`, `history=` and `will=` narrow is the matter of MQTT clients and not looked at here. Whoever
 shows no key has the rules of `anonymous` and never a role.
 
-Invariants: the rules in force come from one whole, valid file; while the first one is no use everything is denied,
+Invariants: the rules in force come from one whole, valid file; while the first one is unusable everything is denied,
 later what was in force stays so. Both are errors in the log. Loop rule: on the loop's thread; `refresh` reads in a
 thread.
 """
@@ -46,11 +46,11 @@ from remoting.access.rules import Grants, Identity, RuleSet, Verdict
 from remoting.protocol.errors import LightMQError
 
 GRANTS_MAX = 1_000
-"""Keys whose compiled rules are remembered; the one not asked for the longest is forgotten first."""
+"""Keys whose compiled rules are remembered; the least recently used is dropped first."""
 READABLE_TOPICS_MAX = 16_384
-"""Keys and topics whose verdict is remembered; beyond it the memory starts anew."""
+"""Keys and topics whose verdict is remembered; beyond it all are dropped."""
 LOOK_INTERVAL_S = 1.0
-"""How often `keep_current` looks at the file."""
+"""How often `keep_current` checks the file."""
 NOBODY = "anonymous"
 """The identity of a peer without a key."""
 RETRY_PREFIX = "%RETRY%"
@@ -70,7 +70,7 @@ ROLES = {
 
 
 class FileWatch(Protocol):
-    """A file that is looked at now and then; see `runtime.files.WatchedFile`."""
+    """A file that is checked periodically; see `runtime.files.WatchedFile`."""
 
     def first(self) -> RuleSet:
         """Read it at the start. Raises LightMQError when it is no use."""
@@ -141,7 +141,7 @@ class KeyPolicy:
         return judge
 
     def role_for(self, identity: str, action: str, resource: str) -> str:
-        """The role by which this is allowed whatever the topic rules say; empty when there is none."""
+        """The role that allows this independently of the topic rules; empty when there is none."""
         if identity == NOBODY:
             return ""
         if action == REGISTER:

@@ -4,7 +4,7 @@
     consume   read everything a filter matches, or `$group/name`
     session   act for the session of an MQTT client
     locate    learn which brokers there are and which of them hold a topic
-    inspect   read what the name server and the controllers know of brokers
+    inspect   read the state of brokers at the name server and the controllers
     monitor   read the metrics of a part, and why it is not ready
     register  speak for a broker name: routes, heartbeats, replication, its share in controller mode
     appoint   assign a role to a broker
@@ -158,12 +158,12 @@ status is what CLUSTER_STATUS shows, and needs the same."""
 
 
 def page_actions() -> dict[str, str]:
-    """Page -> what `authorize` is asked; empty for what everybody may see."""
+    """Page -> the action that `authorize` checks; empty for public pages."""
     return {page: "" if right is None else right.action for page, right in PAGES.items()}
 
 
 def with_rights(handlers: Mapping[int, T]) -> dict[int, T]:
-    """A table of handlers as it is. Raises LightMQError when nobody has said what right one of its codes needs."""
+    """A table of handlers as it is. Raises LightMQError for a code without a declared right."""
     missing = sorted(set(handlers) - RIGHTS.keys())
     if missing:
         raise LightMQError(f"no right is declared for {', '.join(map(request_name, missing))}: remoting.access.rights")

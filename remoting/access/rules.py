@@ -32,7 +32,7 @@ from enum import StrEnum
 
 
 class Action:
-    """What can be asked of `authorize`."""
+    """The actions that `authorize` decides about."""
 
     PUBLISH = "publish"
     WILL = "will"
@@ -55,17 +55,17 @@ class Identity:
     until_ms: int | None = None
     """When what proved it expires (wall clock); None: never."""
     bridge: bool = False
-    """Whether it said at CONNECT that it is another broker's bridge."""
+    """Whether its CONNECT declared it as another broker's bridge."""
 
 
 def always() -> bool:
-    """Somebody who does not leave."""
+    """The check of a client that never disconnects."""
     return True
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Shown:
-    """What a CONNECT shows to prove who it is."""
+    """The credentials in a CONNECT."""
 
     client_id: str = ""
     username: str | None = None
@@ -76,7 +76,7 @@ class Shown:
     certificate: str | None = None
     """The name in the client certificate that the listener has verified."""
     wanted: Callable[[], bool] = always
-    """Asked before work is begun; false means that the client has gone."""
+    """Called before work is begun; false means that the client has disconnected."""
 
 
 class Unproven(StrEnum):
@@ -84,11 +84,11 @@ class Unproven(StrEnum):
 
     DENIED = "denied"
     BUSY = "busy"
-    """Too many wait to be checked: nothing is said about the password, the client may try again."""
+    """Too many checks are waiting: the password was not checked, the client may try again."""
     UNAVAILABLE = "unavailable"
-    """Whoever was to be asked gave no answer that can be used; the client may try again."""
+    """The service that decides gave no usable answer; the client may try again."""
     LEFT = "left"
-    """The client was gone before its turn came."""
+    """The client disconnected before its turn."""
 
 
 ANONYMOUS = Identity("", anonymous=True)
@@ -156,7 +156,7 @@ UNFIT = re.compile(rb"[+#/\x00]")
 QOS_MAX = 2
 
 EVERYTHING: Levels = ()
-"""Levels of a deny that could not be filled in at its first level: it denies whatever is asked."""
+"""Levels of a deny that could not be filled in at its first level: it denies everything."""
 
 WRITE_ALL_MASK = 0xFFF
 """All bits of `Grants.write_mask`: every QoS, retained or not, as message or as will."""
@@ -165,7 +165,7 @@ RETAINED_MASK = 0b111_000_111_000
 """Those of them that are for retained messages and wills."""
 
 READ_LIVE, READ_RETAINED, READ_HISTORY = 1, 2, 4
-"""Bits of `Grants.read_mask`: as messages come, as retained ones, as messages from before the subscription."""
+"""Bits of `Grants.read_mask`: live messages, retained ones, as messages from before the subscription."""
 READ_ALL_MASK = READ_LIVE | READ_RETAINED | READ_HISTORY
 
 
@@ -215,7 +215,7 @@ ALLOWED = Verdict(allowed=True)
 
 @dataclass(slots=True)
 class RuleSet:
-    """All rules, by whom they are for; never changed once it is in use."""
+    """All rules by section; immutable once in use."""
 
     users: dict[str, list[Rule]] = field(default_factory=dict)
     groups: dict[str, list[Rule]] = field(default_factory=dict)
@@ -226,7 +226,7 @@ class RuleSet:
     brokers: dict[str, set[str]] = field(default_factory=dict)
     """Name -> broker names that a key may register under."""
     open: bool = False
-    """Everybody who was let in may do everything: what holds without an access list."""
+    """Every admitted client may do everything: the rules without an access list."""
 
     @property
     def count(self) -> int:
@@ -273,7 +273,7 @@ class Grants:
         return self._open or bool(self._allow_read or self._allow_write)
 
     def touches(self, topic_filter: str) -> bool:
-        """Whether some rule allows reading or writing a topic that the filter matches; denies are not looked at."""
+        """Whether some rule allows reading or writing a topic that the filter matches; denies are not considered."""
         levels = split(topic_filter)
         return self._open or any(intersects(allowed, levels) for allowed, _ in (*self._allow_read, *self._allow_write))
 
@@ -291,7 +291,7 @@ class Grants:
         return mask
 
     def write(self, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
-        """Whether this message may be written, and which rule says so."""
+        """Whether this message may be written, and the rule that decides."""
         if self._open:
             return ALLOWED
         levels = tuple(topic.split(b"/"))

@@ -4,7 +4,7 @@
     stream   schema message, one record batch message, perhaps the end mark
     columns  body binary | key string | tag string | bornTimestamp timestamp[us, UTC] | properties map<string, string>
 
-In this order; all but `body` may be left out, which says that no message has any (for the time: that all have the
+In this order; all but `body` may be left out, when no message has any (for the time: that all have the
 record's). The columns are Spark's own layout, so that reading them costs no work per row. Arrow's compression of single
 buffers is refused: it is slower, and what it claims to unpack to stands unchecked in the data.
 
@@ -28,7 +28,7 @@ from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_N
 RAW_BYTES_MAX = 64 * 1024 * 1024
 """Bytes of a stream before compression; a larger one is neither made nor unpacked."""
 SCHEMAS_REMEMBERED_MAX = 64
-"""Spellings of a schema whose check is remembered; beyond it the memory starts anew."""
+"""Spellings of a schema whose check is remembered; beyond it all are dropped."""
 TIME = pa.timestamp("us", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
 COLUMNS: dict[str, pa.DataType] = {

@@ -2,12 +2,12 @@
 
 For every reader that knows single records only: RocketMQ clients, the command line, scripts. The records are new bytes
 of the known layout, with a checksum of their own; their queue offsets are the batch's plus the row. All rows stand at
-one log position, so theirs says the row too:
+one log position, so theirs includes the row:
 
     position of a message    bits 0-46 position of its record | bits 47-62 row
 
 Row 0 is the position itself. Needs pyarrow when a batch is met, never before. Invariant: message i of a batch has
-offset base + i in every queue; nothing is left out and nothing comes twice. Thread rule: one thread at a time.
+offset base + i in every queue; none is left out or repeated. Thread rule: one thread at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROW_SHIFT = 47
-"""Log positions end below 128 TiB; the bits above them say the row."""
+"""Log positions end below 128 TiB; the bits above them are the row."""
 DECODED_BYTES_MAX = 32 * 1024 * 1024
-"""Unpacked batches kept, because who reads in small steps asks for the same one again; the oldest goes first."""
+"""Unpacked batches kept for readers in small steps, which need the same one again; the oldest is dropped first."""
 BATCH_TYPE = BATCH & 0xFF
 _POSITION_MASK = (1 << ROW_SHIFT) - 1
 _NOT_KEPT = FLAG_FORMAT_MASK | FLAG_CODEC_MASK | FLAG_GROUP_OPEN
@@ -73,7 +73,7 @@ def base_of(view: RecordView, queue_id: int) -> int:
 
 
 def arrow_body() -> ModuleType:
-    """The module that reads and writes bodies; ArrowMissing says what to install."""
+    """The module that reads and writes bodies; ArrowMissing names what to install."""
     try:
         from remoting.batches import body
     except ImportError as error:

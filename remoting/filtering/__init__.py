@@ -1,1 +1,1 @@
-"""Which messages somebody wants: tags, SQL92, topic filters, keys and times, judged over raw records."""
+"""Filters of messages: tags, SQL92, topic filters, keys and times, evaluated over raw records."""

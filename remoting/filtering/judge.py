@@ -1,6 +1,6 @@
 """A filter made ready: which records of a blob are wanted, judged with as little Python per record as there can be.
 
-What stands in the fixed header (times, the tag's hash) is compared for all records at once; what is left is looked at
+What stands in the fixed header (times, the tag's hash) is compared for all records at once; the rest is examined
 one by one, texts by the compiled gather where there is one. A topic is judged once and remembered. Invariant: see the
 room's README: what cannot be judged is kept. Thread rule: one thread at a time per Judge; it only keeps a memory.
 """
@@ -23,7 +23,7 @@ from remoting.protocol.records.record import RecordView
 JUDGES_MAX = 16
 """Filters kept ready; the one not used for the longest is made anew."""
 TOPICS_REMEMBERED_MAX = 16_384
-"""MQTT topics whose verdict one filter remembers; beyond it the memory starts anew."""
+"""MQTT topics whose verdict one filter remembers; beyond it all are dropped."""
 LOOK_MAX, LOOK_PURE_MAX, LOOK_SQL_MAX = 32_768, 4_096, 2_048
 """Records one request looks at, a few milliseconds of a loop that others wait for: by the compiled functions, without
 them, and into the properties, which SQL needs."""
@@ -157,7 +157,7 @@ def properties_of(view: RecordView) -> sql92.Properties:
 
 
 def _sound(blob: Buffer, starts: Ints) -> tuple[npt.NDArray[np.uint8], Ints] | None:
-    """The records as the compiled functions want them; None where these cannot be used."""
+    """The records as the compiled functions need them; None where these cannot be used."""
     if core is None:
         return None
     data, places = np.frombuffer(blob, np.uint8), np.ascontiguousarray(starts, np.int64)

@@ -63,7 +63,7 @@ class Token(NamedTuple):
 
 
 def parse(text: str) -> Predicate:
-    """Return the predicate of an expression. Raises LocalMisuse that says where it is wrong."""
+    """Return the predicate of an expression. Raises LocalMisuse that names the position of the error."""
     if len(text) > TEXT_MAX:
         raise LocalMisuse(f"an SQL expression of {len(text)} characters, the limit is {TEXT_MAX}")
     parser = _Parser(_tokens(text))
@@ -160,7 +160,7 @@ class _Parser:
             self._ordered(first)
         found = self._word_test(left, negated=negated)
         if found is None:
-            # Alone it is a condition of its own: a property that says true.
+            # Alone it is a condition of its own: a property that is true.
             return _compare("=", left, lambda _: True)
         return _not(found) if negated else found
 

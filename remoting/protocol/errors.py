@@ -1,7 +1,7 @@
 """The exception tree of LightMQ and which layer raises what.
 
     LightMQError
-    ├── LocalMisuse       our own caller broke a rule of an interface; a bug on this side of the wire
+    ├── LocalMisuse       the caller broke a rule of an interface; a bug on this side of the wire
     │   └── RecordTooLarge a record that no segment of the log can hold
     ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
     │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
@@ -27,7 +27,7 @@ class RecordTooLarge(LocalMisuse):
 
 
 class RemoteViolation(LightMQError):
-    """The peer broke the protocol; `reason` says how, in words for its operator."""
+    """The peer broke the protocol; `reason` explains it to its operator."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

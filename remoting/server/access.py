@@ -1,6 +1,6 @@
 """Who may send requests: everyone on this machine, others only with a signature made by a known key.
 
-Invariants: without keys nobody off this machine gets anything but a refusal; a bound request is taken once, on the
+Invariants: without keys peers on other machines get nothing but a refusal; a bound request is taken once, on the
 connection it was signed for.
 """
 
@@ -37,7 +37,7 @@ SESSION_ATTRIBUTE = "signing session"
 
 
 CHALLENGES_MAX = 10
-"""Times a connection is told its challenge; asking for more is refused, because nothing else limits it."""
+"""How often a connection may request its challenge; more are refused, because nothing else limits them."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class _Session:
     challenge: bytes
     count: int = 0
     asked: int = 0
-    """How often the challenge was asked for."""
+    """How often the challenge was requested."""
 
 
 class Access:
@@ -77,7 +77,7 @@ class Access:
         return SIGNATURE_FIELD in command.fields and command.fields.get(ACCESS_KEY_FIELD) in self._keys
 
     def admit(self, peer: Peer, command: Command) -> Command | None:
-        """The challenge when that is what is asked for, which needs no right; else None, or Refused as in `check`."""
+        """The challenge when the request is for one, which needs no right; else None, or Refused as in `check`."""
         if command.code == RequestCode.SIGN_CHALLENGE:
             fresh = _Session(secrets.token_bytes(CHALLENGE_BYTES))
             session = cast("_Session", peer.attributes.setdefault(SESSION_ATTRIBUTE, fresh))

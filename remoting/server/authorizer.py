@@ -1,4 +1,4 @@
-"""Who may do what: the one hook that everything asks before it shows or changes anything.
+"""Authorization: the one check before anything is shown or changed.
 
 Whether a peer may send requests at all (this machine, or a valid signature) is decided before, by `Access`. Here its
 identity meets an action on a resource. Without a policy every admitted peer may do everything; a policy comes from an
@@ -19,7 +19,7 @@ from remoting.transport.signature import ACCESS_KEY_FIELD
 
 IDENTITY_ATTRIBUTE = "identity"
 TRUSTED_ATTRIBUTE = "trusted"
-"""Set on peers of this process, which are parts of the same installation: a proxy asks its own rules for each of its
+"""Set on peers of this process, which are parts of the same installation: a proxy checks its own rules for each of its
 clients, the broker speaks for itself."""
 ANONYMOUS = "anonymous"
 

@@ -1,11 +1,11 @@
-"""What frames that have begun and not ended may cost a server: bytes, time, and how slowly they may come.
+"""Limits of unfinished frames at a server: bytes, time, and least speed.
 
     peer without proof   64 KB of its own; more only under the name of a known key, within the shares of its address and
                          of all such peers together; closed at any of them
     proved peer          reserves its frame before it is read on; while the budget is spent it waits, unread, in order
-    each of them         must end within a deadline, and bring so many bytes a second, looked at every few seconds
+    each of them         must end within a deadline, and bring so many bytes a second, checked every few seconds
 
-A peer is proved by its first request with a valid signature, or from the beginning where no key is asked for.
+A peer is proved by its first request with a valid signature, or from the beginning where no key is required.
 Invariants: reserved bytes of proved peers never exceed `read_bytes_max`, unless one frame alone does; those of the
 others never exceed `unproven_bytes_max` by more than one piece; what waits holds no reservation, so whoever holds one
 can finish. Pure: time is given. Loop rule: all on the loop's thread.
@@ -119,7 +119,7 @@ class Intake:
         return reason
 
     def finished(self, reader: CountedReader, now_s: float) -> None:
-        """The frame is whole, or the connection gone: what it held is free for those who wait."""
+        """The frame is complete, or the connection ended: its reservation is free for waiting frames."""
         frame = self._frames.pop(reader, None)
         if frame is None:
             return
@@ -135,7 +135,7 @@ class Intake:
             waiting_reader.resume_reading()
 
     def overdue(self, now_s: float) -> Iterator[tuple[CountedReader, str]]:
-        """Yield and count whose frame takes too long or comes too slowly."""
+        """Yield and count the connections whose frame takes too long or arrives too slowly."""
         for reader, frame in list(self._frames.items()):
             if reader.idle:
                 frame.begun_s = frame.judged_s = now_s
@@ -146,7 +146,7 @@ class Intake:
                 yield reader, reason
 
     def _judge(self, frame: _Frame, now_s: float) -> str:
-        """Whether a frame takes too long or came too slowly since it was judged last."""
+        """Whether a frame takes too long or arrived too slowly since the last check."""
         limits = self.limits
         if now_s - frame.begun_s > (limits.frame_deadline_ms / 1_000 if frame.proved else UNPROVEN_DEADLINE_S):
             return DEADLINE

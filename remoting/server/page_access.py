@@ -3,9 +3,9 @@
     Authorization: Basic base64(key:secret)      what browsers, curl and Prometheus' basic_auth send
     Authorization: Bearer key:secret             the line of a key file as it stands, for Prometheus' credentials_file
 
-Who needs to prove a key is decided as for requests: nobody on this machine while there is no access list, everybody
+Keys are required as for requests: of no client on this machine while there is no access list, of every client
 else; with a list a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and
-tell nothing but yes or no. Invariants: an unknown key and a wrong secret get the same answer; no secret is logged.
+reveal nothing but yes or no. Invariants: an unknown key and a wrong secret get the same answer; no secret is logged.
 Loop rule: on the loop's thread; nothing is kept between two questions.
 """
 
@@ -26,7 +26,7 @@ class PageAccess:
     """Answers for the administration port of one process; see `runtime.admin.Guard`."""
 
     def __init__(self, access: Access, authorizer: Authorizer, actions: Mapping[str, str]) -> None:
-        """`actions`: page -> what `authorize` is asked; empty for what everybody may see."""
+        """`actions`: page -> the action that `authorize` checks; empty for public pages."""
         self._access = access
         self._authorizer = authorizer
         self._actions = dict(actions)

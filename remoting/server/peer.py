@@ -85,7 +85,7 @@ class PeerFrames:
         self._link.abort(reason)
 
     def refused(self) -> None:
-        """A request was refused for lack of a right; who has proved no key is refused so often and no more."""
+        """A request was refused for lack of a right; a peer without a proved key is refused so often and no more."""
         if self.proved or self._link.closing is not None:
             return
         if not self._refusals_left:
@@ -94,7 +94,7 @@ class PeerFrames:
         self._refusals_left -= 1
 
     def ended(self) -> None:
-        """The connection is gone, and with it what it held."""
+        """The connection has ended, and with it its reservation."""
         self._intake.finished(self, asyncio.get_running_loop().time())
 
     def _read(self, frames: int) -> None:
@@ -128,11 +128,11 @@ MQTT_CONNECT = 0x10
 MQTT_NAMES = (b"\x00\x04MQTT", b"\x00\x06MQIsdp")
 LENGTH_BYTES_MAX = 4
 FIRST_BYTES = 16
-"""So many bytes of a connection are looked at."""
+"""So many first bytes of a connection are examined."""
 
 
 class SocketPeer:
-    """A `Peer` on a socket. `made` and `lost` tell the server about its coming and going."""
+    """A `Peer` on a socket. `made` and `lost` report its connection and its end to the server."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class SocketPeer:
         self.link.abort(reason)
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` once when it is gone; next turn if it already is."""
+        """Call `callback(reason)` once when it has ended; next turn if it already has."""
         self.link.on_close(callback)
 
     def refused(self) -> None:
@@ -197,7 +197,7 @@ class SocketPeer:
             self.abort("too many connections")
 
     def command_received(self, command: Command) -> None:
-        """Answer a request; answers to requests nobody made are counted and dropped."""
+        """Answer a request; answers without a request are counted and dropped."""
         if self.link.closing is not None:
             return  # it came in the same read as the request that ended the connection
         if command.is_response:
@@ -210,7 +210,7 @@ class SocketPeer:
         answer(self._handler, self, command)
 
     def link_lost(self, reason: str) -> None:
-        """Free what its frames held, then tell the server."""
+        """Free the reservation of its frames, then notify the server."""
         self.frames.ended()
         self._lost(self, reason)
 

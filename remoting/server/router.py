@@ -39,7 +39,7 @@ BROKER_NAME = "access-refused"
 
 @runtime_checkable
 class Reached(Protocol):
-    """A peer that came to an address of ours."""
+    """A peer that connected to an address of this server."""
 
     reached_at: tuple[str, int] | None
     """Our host and port of the connection."""
@@ -104,7 +104,7 @@ class Router:
         judge_unserved: Judge | None = None,
         advertised_host: str = "",
     ) -> None:
-        """`unsupported(address, request)` hears of each request that has no handler, unless `judge_unserved` raises why
+        """`unsupported(address, request)` is called for requests without a handler, unless `judge_unserved` raises why
         it would be refused where it has one; `advertised_host`: see `refusal_route`."""
         self._handlers = dict(handlers)
         self._advertised_host = advertised_host

@@ -35,7 +35,7 @@ SILENT = "silent"
 
 
 class Stranger(Protocol):
-    """A connection as it is looked at here."""
+    """A connection as it is watched here."""
 
     @property
     def proved(self) -> bool:
@@ -60,7 +60,7 @@ class Strangers:
         self.closed = 0
         self._idle_s = idle_ms / 1_000
         self._heard: dict[Stranger, tuple[float, int]] = {}
-        """When something was heard of it last, and how many requests it had made then."""
+        """The time of its last sign of life, and how many requests it had made then."""
 
     def __len__(self) -> int:
         return len(self._heard)
@@ -75,7 +75,7 @@ class Strangers:
         self._heard.pop(stranger, None)
 
     def overdue(self, now_s: float) -> Iterator[Stranger]:
-        """Yield and count who has said nothing for too long; call it now and then."""
+        """Yield and count the connections that are silent for too long; to be called periodically."""
         for stranger, (heard_s, frames) in list(self._heard.items()):
             if stranger.proved:
                 del self._heard[stranger]
@@ -92,7 +92,7 @@ CONNECTIONS_MAX = 10_000
 """Connections one server holds; the next one is closed as soon as it is accepted."""
 
 SWEEP_INTERVAL_S = 0.5
-"""How often frames that take too long, and silent connections, are looked for."""
+"""How often frames that take too long, and silent connections, are searched for."""
 
 ACCEPT_BACKLOG = 1024
 """Connections the kernel keeps while the loop is busy."""

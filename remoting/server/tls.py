@@ -2,7 +2,7 @@
 
     disabled     TLS is refused
     permissive   the first byte of a connection decides; RocketMQ's own default
-    enforcing    connections without TLS are told so at their first request and closed
+    enforcing    connections without TLS get an error at their first request and are closed
 
 Invariant: enforcing without a certificate cannot be made.
 Thread rule: the loop's thread.
@@ -23,7 +23,7 @@ DISABLED, PERMISSIVE, ENFORCING = MODES = ("disabled", "permissive", "enforcing"
 
 
 class ListenSettings(Protocol):
-    """What a configuration says of it."""
+    """The part of a configuration about it."""
 
     @property
     def mode(self) -> str:
@@ -86,11 +86,11 @@ class ServerTls(CertificateFiles):
         )
 
     def renewed(self) -> None:
-        """Count and say that new files are in use."""
+        """Count and log that new files are in use."""
         self.reloads += 1
         LOG.info("certificate %s read again", self.certificate)
 
     def unusable(self, problem: CertificateProblem) -> None:
-        """Count and say that new files are no use."""
+        """Count and log that new files are unusable."""
         self.reload_failures += 1
         LOG.error("certificate unusable, the old one stays in use: %s", problem)

@@ -1,6 +1,6 @@
 """The configuration reference: declared tables rendered as one Markdown page.
 
-Invariant: everything on the page comes from the declarations, so the page cannot say what the program does not do.
+Invariant: everything on the page comes from the declarations, so the page cannot differ from the program.
 Documentation of a field is the string literal that follows it in the class body, read from the source by ``ast``.
 """
 

@@ -44,7 +44,7 @@ EXPECTED = {
 
 
 class BadValueError(ValueError):
-    """The value does not fit; the text says why, without naming the key. ``path`` leads into a list of tables."""
+    """The value does not fit; the text is the reason, without the key. ``path`` leads into a list of tables."""
 
     def __init__(self, text: str, path: str = "") -> None:
         super().__init__(text)
@@ -376,7 +376,7 @@ def _from_environment(
 
 
 def unknown(source: str, what: str, name: str, known: Iterable[str]) -> str:
-    """The sentence for a name nobody declared, with the nearest declared one."""
+    """The sentence for an undeclared name, with the nearest declared one."""
     candidates = list(known)
     section, _, leaf = name.rpartition(".")
     beside = [candidate for candidate in candidates if candidate.rpartition(".")[0] == section]

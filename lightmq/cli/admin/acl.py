@@ -1,6 +1,6 @@
 """``lightmq acl check`` and ``lightmq acl explain``: whether an access list can be used, and which rule decides what.
 
-Invariant: the verdict comes from the code that decides in the proxy, asked about the same file; nothing is sent.
+Invariant: the verdict is made by the code that decides in the proxy, on the same file; nothing is sent.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def explain(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Say whether a client or an access key may do something, and which rule says so."""
+    """Tell whether a client or an access key may do something, and which rule decides."""
     if request is not None:
         _explain_key(key, request, on, file or configuration(options).value.broker.access_list, json_output=json_output)
         return
@@ -119,7 +119,7 @@ def explain(
 
 
 def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, json_output: bool) -> None:
-    """What a broker or controller would say to a request signed with the key, or with none."""
+    """The verdict of a broker or controller on a request signed with the key, or with none."""
     from remoting.access.acl_file import load
     from remoting.access.key_policy import NOBODY, KeyPolicy
     from runtime.files import WatchedFile
@@ -145,7 +145,7 @@ def _explain_key(key: str | None, request: str, on: str, path: Path | None, *, j
 
 
 def _right(request: str) -> tuple[str, Right | None]:
-    """Name and right of a code, a name or a page; None for a page that everybody may see."""
+    """Name and right of a code, a name or a page; None for a public page."""
     from remoting.access.rights import PAGES, RIGHTS
     from remoting.protocol.frames.codes import request_name
 

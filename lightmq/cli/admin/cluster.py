@@ -1,11 +1,9 @@
-"""``lightmq cluster``: who leads, which broker of a group is its master, who is in sync; and to change that.
+"""``lightmq cluster``: show the leading controller, masters and replicas in sync, and change masters and members.
 
-Invariant: what only looks changes nothing; `transfer` moves a master to a replica that has everything, never to
+Invariant: commands that show change nothing; `transfer` moves a master to a replica that has everything, never to
 another; `remove` takes no living broker without `--living`.
 
-What an acknowledgement of a broker means, from the configuration it tells.
-
-Invariant: nothing is promised for a broker that does not tell its configuration.
+`promised` is what an acknowledgement of a broker means, from its configuration; without it nothing is promised.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ from runtime.clock import SystemClock
 
 
 def promised(settings: Mapping[str, str], brokers: int) -> dict[str, str | None]:
-    """`promise` and `warning` of a group of so many brokers whose master has these settings; None: not known."""
+    """`promise` and `warning` of a group of so many brokers whose master has these settings; None: unknown."""
     try:
         rule = DurabilityRule(
             flush=settings["store.flush"],
@@ -126,11 +124,11 @@ def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HE
         for replica in replicas(found.groups(group)[group]):
             told = found.epochs(replica.broker_address)
             if isinstance(told, str):
-                sys.stderr.write(f"broker {replica.broker_id} does not tell its epochs: {told}\n")
+                sys.stderr.write(f"broker {replica.broker_id} does not show its epochs: {told}\n")
                 continue
             rows += epoch_rows(replica, told)
     if not rows:
-        raise CommandFailed(f"no broker of group {group!r} tells its epochs")
+        raise CommandFailed(f"no broker of group {group!r} shows its epochs")
     if json_output:
         _print_json(rows)
         return
@@ -161,7 +159,7 @@ def transfer(group: Group, to: BrokerId, *, json_output: Json = False, target: S
                 f"broker {to} is not in sync: as master it would lose messages; see lightmq cluster members"
             )
         if not known[to].alive:
-            raise CommandFailed(f"broker {to} is not running, or the controllers do not hear it")
+            raise CommandFailed(f"broker {to} is not running, or its heartbeats do not reach the controllers")
         _elected(found, group, state, to, json_output=json_output)
 
 
@@ -173,7 +171,7 @@ def remove(
     living: Annotated[bool, Parameter(negative=(), help="Also brokers that run: they have to register anew.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Forget brokers that will not come back, so that nobody waits for them. Their data stays where it is."""
+    """Remove brokers that will not return, so that no master waits for them. Their data stays where it is."""
     with leading_controller(target) as found:
         known = {replica.broker_id: replica for replica in replicas(found.groups(group)[group])}
         unknown = sorted(set(broker_ids) - set(known))
@@ -195,7 +193,7 @@ def remove(
 
 
 def _elected(found: LeadingController, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:
-    """Ask for an election and say how it went."""
+    """Request an election and print its outcome."""
     header = ElectMasterHeader(
         found.cluster_of(group), group, broker_id, broker_id != NO_BROKER, SystemClock().now_ms()
     )
@@ -270,7 +268,7 @@ def member_rows(found: LeadingController, name: str, state: GroupState) -> list[
 
 
 def lone_row(found: LeadingController, name: str, address: str) -> dict[str, Any]:
-    """A broker that is in no group, as `members` shows it: it has no id there, and nobody to be behind."""
+    """A broker that is in no group, as `members` shows it: it has no id there and follows no other."""
     told = found.epochs(address)
     end = told.max_offset if isinstance(told, EpochCache) else None
     return {

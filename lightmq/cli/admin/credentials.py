@@ -1,4 +1,4 @@
-"""Commands that make what decides who gets in: ``lightmq keys``, ``lightmq passwd`` and ``lightmq certs``.
+"""Commands that make credentials: ``lightmq keys``, ``lightmq passwd`` and ``lightmq certs``.
 
 ``lightmq keys``: access keys for the parts of an installation, named by hand or by the access list that uses them.
 Run again with the same folder it makes only the keys that are missing.
@@ -74,7 +74,7 @@ def passwd(
 
 
 def ask(*, stdin: bool) -> str:
-    """The new password, from where the caller said. Raises CommandFailed."""
+    """The new password, from its source on the command line. Raises CommandFailed."""
     if stdin:
         return sys.stdin.readline().rstrip("\r\n")
     if PASSWORD_VARIABLE in os.environ:

@@ -2,10 +2,10 @@
 
 Exit status 1 when a check failed; a warning does not count.
 
-What ``lightmq doctor`` looks at: this Python, this machine, a data directory, a running broker.
+``lightmq doctor`` checks this Python, this machine, a data directory, a running broker.
 
 Each check answers with one :class:`CheckResult`; none changes anything except a probe file that is removed again.
-Invariant: a finding that is not ``ok`` says what to do about it. No loop: all checks block, the slowest for seconds.
+Invariant: a finding that is not ``ok`` names its remedy. No loop: all checks block, the slowest for seconds.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def check_python() -> CheckResult:
 
 
 def check_environment() -> CheckResult:
-    """We run in a virtual environment: our packages have common names."""
+    """This runs in a virtual environment: the packages have common names."""
     if sys.prefix != sys.base_prefix:
         return CheckResult("environment", OK, f"virtual environment {sys.prefix}")
     remedy = "install LightMQ into a virtual environment: python3 -m venv .venv && .venv/bin/pip install ."
@@ -153,7 +153,7 @@ def check_pyspark() -> CheckResult:
 
 
 def check_java() -> CheckResult:
-    """There is a Java for Spark; says which and why it was chosen."""
+    """There is a Java for Spark; names it and why it was chosen."""
     from lightmq.spark_session.programs import JavaNotFound, choose_java
 
     try:
@@ -287,7 +287,7 @@ def doctor(
 
 
 def target_of(address: str, given: Security, configured: BrokerConfig) -> ServerTarget:
-    """The server to look at, and how."""
+    """The server to check, and how to reach it."""
     key_file, dial = given.access_key_file or configured.access_key_file, configured.dial_tls
     if given.tls or not dial.enabled:
         security = replace(given, access_key_file=key_file)

@@ -120,7 +120,7 @@ def update(
 
 
 def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None]:
-    """The attributes that say how long and how much a topic keeps; `log` takes one away. Raises CommandFailed."""
+    """The attributes that limit how long and how much a topic keeps; `log` removes one. Raises CommandFailed."""
     attributes: dict[str, str | None] = {}
     if retention:
         attributes["retention.ms"] = None if retention == LIKE_THE_LOG else str(duration_ms(retention))

@@ -1,4 +1,4 @@
-"""The remoting connections of commands that ask the log: name server first, then the broker groups it knows.
+"""The remoting connections of commands that read the log: name server first, then the broker groups it knows.
 
 Invariant: everything opened here is closed when the ``with`` block ends.
 """
@@ -27,7 +27,7 @@ from remoting.transport.failures import ConnectionLost, RequestTimeout, not_mast
 from remoting.transport.signature import Signer
 
 PATIENCE_MS = 20_000
-"""How long a master is looked for before a command gives up."""
+"""How long a command searches for a master before it fails."""
 PAUSE_MS = 200
 """Pause before each attempt to find it."""
 
@@ -104,11 +104,11 @@ class Broker:
         self.connection = self._dial(address)
 
     def ask(self, command: Command) -> Command:
-        """A request and its answer. Raises Refused when the broker says no."""
+        """A request and its answer. Raises Refused when the broker refuses it."""
         return checked(self.connection.request(command))
 
     def ask_again(self, code: int, body: bytes) -> Command:
-        """`ask` what may be asked twice: a lost connection is made again, to the group's master at that time.
+        """`ask` for a repeatable request: a lost connection is made again, to the group's master at that time.
 
         Raises ConnectionLost or RequestTimeout when there was none for too long.
         """
@@ -155,7 +155,7 @@ def _timeout_ms(target: ServerTarget) -> int:
 
 
 def _known(target: ServerTarget, signer: Signer | None) -> ClusterInfo:
-    """The broker groups that the first name server knows which answers. Raises what the last one failed with."""
+    """The broker groups known to the first name server that answers. Raises the failure of the last one."""
     addresses = target.server.split(",")
     for address in addresses:
         try:

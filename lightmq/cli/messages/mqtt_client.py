@@ -3,7 +3,7 @@
 Invariant: a connection that this side has not closed is never taken for an orderly end, whatever code the server gave.
 Thread rule: paho's callbacks run on its network thread and only set events or put into queues.
 
-What MQTT 5 lets a message say about itself: options of ``pub``, and how ``sub --json`` shows it.
+The properties of an MQTT 5 message: options of ``pub``, and how ``sub --json`` shows it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SESSION_EXPIRY_S = 0xFFFF_FFFF
 SERVER_UNAVAILABLE = 0x88
 """Code 3 of a CONNACK of MQTT 3.1.1, as paho names it."""
 NO_SUBSCRIPTION = "lightmq/no/subscription"
-"""A filter nobody subscribed to on this connection."""
+"""A filter without a subscription on this connection."""
 USER_VARIABLE = "LIGHTMQ_USER"
 PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 
@@ -44,7 +44,7 @@ PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MqttTarget:
-    """Where to connect and as whom."""
+    """The server and the credentials of a connection."""
 
     host: Annotated[str, Parameter(name=["--host"], help="MQTT host.")] = "127.0.0.1"
     port: Annotated[int, Parameter(name=["--port", "-p"], help="MQTT port.")] = 1883
@@ -73,7 +73,7 @@ class MqttTarget:
 
 
 class MqttLink:
-    """One connection; ``lost`` is set when it ends without our doing, and ``why_lost`` says why."""
+    """One connection; ``lost`` is set when the other side ends it, and ``why_lost`` has the reason."""
 
     def __init__(self, target: MqttTarget, *, persistent: bool = False) -> None:
         from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
@@ -237,7 +237,7 @@ class PublishProperties:
     expiry: Annotated[int | None, Parameter(help="Seconds until the message expires (-V 5).")] = None
 
     def properties(self, *, is_v5: bool) -> Properties | None:
-        """As paho takes them; None when nothing is said. Raises CommandFailed."""
+        """In paho's form; None when there are none. Raises CommandFailed."""
         if self == NO_PROPERTIES:
             return None
         if not is_v5:
@@ -268,7 +268,7 @@ NO_PROPERTIES = PublishProperties()
 
 
 def shown(said: Properties | None) -> dict[str, Any]:
-    """The properties of a received message for JSON; nothing for what it does not say."""
+    """The properties of a received message for JSON; absent ones are left out."""
     if said is None:
         return {}
     found = {shown_as: getattr(said, name) for name, shown_as in NAMES.items() if hasattr(said, name)}

@@ -1,8 +1,8 @@
-"""``lightmq pub``: publish over MQTT and say what became of every message.
+"""``lightmq pub``: publish over MQTT and report the outcome of every message.
 
 Exit status 0 means: with QoS 1 and 2 the server acknowledged each message with a code of success (so it is on its
 disk), with QoS 0 all were sent. Refused messages are counted by reason; the others are still sent, and the status is 1.
-With MQTT 5 a server may say that there is no subscription to the topic: those messages are accepted, and counted apart.
+With MQTT 5 a server may answer that the topic has no subscription: those messages are accepted, and counted apart.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ REASONS_MAX = 100
 """Different reasons that are counted apart; servers word them freely. Further ones count as `OTHER_REASONS`."""
 OTHER_REASONS = "other reasons"
 NO_MATCHING_SUBSCRIBERS = 0x10
-"""Reason code of PUBACK and PUBREC: accepted, and nobody has subscribed."""
+"""Reason code of PUBACK and PUBREC: accepted, without a subscriber."""
 HERE = MqttTarget()
 
 
@@ -48,7 +48,7 @@ class PublishCounts:
     refused: Counter[str] = field(default_factory=Counter)
     """Messages refused, by reason; written on the network thread before a message counts as settled."""
     unwanted: int = 0
-    """Messages accepted of which the server said that there is no subscription to their topic; as `refused`."""
+    """Accepted messages without a subscription to their topic; as `refused`."""
     unfinished: Counter[str] = field(default_factory=Counter)
     """QoS 2: messages the server had accepted when it failed to complete their exchange, by reason."""
 
@@ -80,7 +80,7 @@ class PublishCounts:
         return {**found, "error": error} if error else found
 
     def remark(self) -> str:
-        """What the server said of accepted messages; empty when that was nothing but yes."""
+        """The server's remarks on accepted messages; empty when there were none."""
         if not self.unwanted:
             return ""
         said = f"there is no subscription to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
@@ -210,7 +210,7 @@ class Window:
                     raise CommandFailed(f"{self._link.why_lost}; message {number} and later ones are not {what}")
                 if clock.monotonic_ns() >= deadline_ns:
                     raise CommandFailed(f"message {number} was not {what} within {self._timeout_s:g} s")
-                if info.rc:  # it found no connection: the end of that is about to be told
+                if info.rc:  # there is no connection: its end is about to be reported
                     self._link.lost.wait(POLL_S)
                 else:
                     info.wait_for_publish(POLL_S)

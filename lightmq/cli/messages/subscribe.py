@@ -1,4 +1,4 @@
-"""``lightmq sub``: subscribe over MQTT and print what comes, until ``--count`` messages or Ctrl-C.
+"""``lightmq sub``: subscribe over MQTT and print messages, until ``--count`` messages or Ctrl-C.
 
 A message is acknowledged after it is printed, and the command ends when the server has read the acknowledgements. With
 ``--persistent`` the server keeps the session (and what arrives meanwhile) for the client id after we leave.
@@ -40,7 +40,7 @@ def subscribe(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: MqttTarget = HERE,
 ) -> None:
-    """Subscribe over MQTT and print what comes."""
+    """Subscribe over MQTT and print the messages."""
     from lightmq.cli.options import check_filter, check_qos
 
     check_qos(qos)

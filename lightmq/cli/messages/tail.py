@@ -41,7 +41,7 @@ from remoting.protocol.records.topics import matches
 
 PULL_BYTES = 1024 * 1024
 WINDOW_MIN = 64
-"""Messages looked at per queue in the first step back; each further step is four times as long."""
+"""Messages examined per queue in the first step back; each further step is four times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Asked(Protocol):
     """Who holds the queues: a broker's connection, or one that follows the master of a group."""
 
     def ask_again(self, code: int, body: bytes) -> Command:
-        """The answer to a question that may be asked twice."""
+        """The answer to a request that may be repeated."""
         ...
 
 
@@ -239,7 +239,7 @@ class Printer:
         return bool(self._limit) and self._printed >= self._limit
 
     def put(self, messages: list[tuple[Broker, LogMessage]]) -> None:
-        """Print what the limit still allows, and let the reader of our output see it."""
+        """Print what the limit still allows, and flush it."""
         for broker, message in messages:
             if self.full:
                 break
@@ -268,7 +268,7 @@ def render(broker: str, message: LogMessage, *, json_output: bool) -> bytes:
 
 
 def shown_topic(record: RecordView) -> str:
-    """The MQTT topic, or the RocketMQ topic of a message that did not come over MQTT."""
+    """The MQTT topic, or the RocketMQ topic of a message that was not published over MQTT."""
     return (record.mqtt_topic or record.topic).decode(errors="replace")
 
 

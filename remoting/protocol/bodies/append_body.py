@@ -28,9 +28,9 @@ from remoting.protocol.records.properties import decode_properties, encode_prope
 _REPLY = struct.Struct("<Iq")
 _PLACED = struct.Struct("<Iq")
 SUBSCRIBERS_FIELD = "subscribers"
-"""Field of APPEND_MANY: "1" asks which images nobody has subscribed to."""
+"""Field of APPEND_MANY: "1" requests the images without a subscriber."""
 PLACES_FIELD = "places"
-"""Field of APPEND_MANY: "0" says that the answer need not name the places; then it has the end position only."""
+"""Field of APPEND_MANY: "0" requests an answer without the places, with the end position only."""
 
 
 def encode_append_reply(
@@ -38,7 +38,7 @@ def encode_append_reply(
 ) -> bytes:
     """Return the reply body: log position behind the last record, and (queue id, queue offset) per image in order.
 
-    `unwanted`: for who asked, whether nobody has subscribed to an image's topic.
+    `unwanted`: if requested, whether each image's topic is without a subscriber.
     """
     if not placed and unwanted is None:
         return _REPLY.pack(0, end_position)
@@ -64,7 +64,7 @@ def decode_append_reply(body: bytes) -> tuple[int, list[tuple[int, int]]]:
 
 
 def decode_unwanted(body: bytes) -> frozenset[int]:
-    """Return the images, by number, that nobody has subscribed to; none when the answer does not say."""
+    """Return the images, by number, without a subscriber; none when the answer has no such bits."""
     _end_position, end, count = _reply_head(body)
     bits = body[end:]
     if not any(bits):

@@ -19,7 +19,7 @@ from remoting.protocol.bodies.route_body import BrokerMemberGroup
 from remoting.protocol.errors import RemoteViolation
 
 NO_BROKER = -1
-"""Broker id of an election that nobody asks for himself, and the master's id where there is none."""
+"""Broker id of an election that no broker requests for itself, and the master's id where there is none."""
 
 NO_PRIORITY = 2**31 - 1
 """Election priority of a broker that has none; lower ones win."""
@@ -62,7 +62,7 @@ class ApplyBrokerIdHeader(GroupHeader, frozen=True):
 
 
 class RegisterReplicaHeader(GroupHeader, frozen=True):
-    """1003: a broker that has its id says where it is and how its log stands since it started."""
+    """1003: a broker with an id registers its address and the state of its log at its start."""
 
     broker_id: BrokerId
     broker_address: str
@@ -71,13 +71,13 @@ class RegisterReplicaHeader(GroupHeader, frozen=True):
     last_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
     log_end: Position = -1
     boot_id: str = ""
-    """Changes with every start of the process; empty from brokers that do not tell."""
+    """Changes with every start of the process; empty from brokers without one."""
     clean_shutdown: bool = False
     sync_flush: bool = False
 
 
 class ElectMasterHeader(GroupHeader, frozen=True):
-    """1002: elect; `broker_id` asks for itself, or is designated to be the one."""
+    """1002: elect; `broker_id` requests it for itself, or is designated."""
 
     broker_id: Annotated[int, Meta(ge=-1)] = NO_BROKER
     designate_elect: bool = False
@@ -100,7 +100,7 @@ class SyncStateSetAltered(Header, frozen=True):
 
 
 class ReplicaInfoRequest(Header, frozen=True):
-    """1004: who is the master of this group."""
+    """1004: the master of this group."""
 
     broker_name: str
 
@@ -221,7 +221,7 @@ class HaReplica(msgspec.Struct, rename="camel"):
 
 
 class HaFollowing(msgspec.Struct, rename="camel"):
-    """What a replica says of itself in the answer to 907."""
+    """One replica in the answer to 907."""
 
     master_addr: str = ""
     max_offset: int = 0
@@ -243,7 +243,7 @@ class HaState(msgspec.Struct, rename="camel"):
 
 
 class RouteSubscription(msgspec.Struct):
-    """Body of 9060: topics to hear of; none means every group."""
+    """Body of 9060: topics to subscribe to; none means every group."""
 
     topics: list[str] = msgspec.field(default_factory=list)
 
@@ -272,7 +272,7 @@ def to_fields(header: Header) -> dict[str, str]:
 
 
 def from_fields(fields: Mapping[str, str], kind: type[Kind]) -> Kind:
-    """The header of this kind; RemoteViolation says which field is missing or wrong."""
+    """The header of this kind; RemoteViolation names the field that is missing or wrong."""
     try:
         # Java writes a null as an absent field, C++ clients as an empty one.
         return msgspec.convert({name: value for name, value in fields.items() if value}, kind, strict=False)

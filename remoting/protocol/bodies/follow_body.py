@@ -1,7 +1,7 @@
-"""Bodies of FOLLOW and NOTIFY: which queues a proxy wants news of, and the news. Little-endian.
+"""Bodies of FOLLOW and NOTIFY: the queues whose growth a proxy follows, and notices of it. Little-endian.
 
     FOLLOW   u32 n_add, u32 n_remove, n_add x u32 queue id, n_remove x u32 queue id
-      reply  n_add x i64 confirmed end of the queue, in the order asked
+      reply  n_add x i64 confirmed end of the queue, in the order of the request
     NOTIFY   u32 n, n x {u32 queue id, i64 confirmed end} | records; one-way, coalesced per proxy and turn of the
              broker's loop. records: raw, back to back, in log order; only after a FOLLOW with the field
              `records` = "1", or "all": then records of other queues may be among them. Never a promise: any of them
@@ -58,7 +58,7 @@ def encode_notify(news: Sequence[tuple[int, int]], records: Sequence[bytes] = ()
 
 
 def decode_notify(body: Buffer) -> tuple[list[tuple[int, int]], memoryview]:
-    """Return (queue id, confirmed end) per queue with news, and the records that came with it."""
+    """Return (queue id, confirmed end) per queue that grew, and the records sent with it."""
     if len(body) < 4:
         raise RemoteViolation(f"notify of {len(body)} bytes has no count")
     (count,) = _COUNT.unpack_from(body)

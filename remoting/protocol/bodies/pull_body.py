@@ -45,7 +45,7 @@ from remoting.protocol.errors import RemoteViolation
 STATUS_OK = 0
 """`count` may be 0: the offset is at the queue's end."""
 STATUS_OFFSET_TOO_SMALL = 1
-"""The offset's records are gone; `first_offset` says where reading went on."""
+"""The offset's records were removed; `first_offset` is where reading continued."""
 STATUS_NO_SUCH_QUEUE = 2
 STATUS_OFFSET_TOO_LARGE = 3
 STATUS_DAMAGED = 4
@@ -61,7 +61,7 @@ _RANGE_RESULT = struct.Struct("<IqqqqII")
 
 
 class QueueWant(msgspec.Struct, gc=False):
-    """What one queue of a MULTI_PULL is asked for: records from `offset` up to either limit, but at least one."""
+    """One queue of a MULTI_PULL: records from `offset` up to either limit, but at least one."""
 
     queue_id: int
     offset: int
@@ -95,7 +95,7 @@ class PulledQueue(msgspec.Struct):
 
 
 class RangeWant(msgspec.Struct, gc=False):
-    """What a RANGE_PULL asks: records of one queue in [offset, end_offset), at most `max_bytes`, but at least one."""
+    """A RANGE_PULL: records of one queue in [offset, end_offset), at most `max_bytes`, but at least one."""
 
     queue_id: int
     offset: int
@@ -106,7 +106,7 @@ class RangeWant(msgspec.Struct, gc=False):
 class PulledRange(msgspec.Struct):
     """A decoded RANGE_PULL reply; `starts` is `count` little-endian u32, the start of each record in `blob`.
 
-    Record i has queue offset first + i (batches count on), unless `offsets` (u32 above `first_offset`) say otherwise.
+    Record i has queue offset first + i (batches count on), unless `offsets` (u32 above `first_offset`) give others.
     """
 
     status: int
@@ -139,7 +139,7 @@ def encode_multi_pull(wants: Sequence[tuple[int, int, int, int]]) -> bytes:
 
 
 def decode_multi_pull(body: Buffer) -> list[QueueWant]:
-    """Return what each queue is asked for."""
+    """Return the request for each queue."""
     return [QueueWant(*row) for row in _table(body, _WANT, "multi-pull")]
 
 
@@ -164,7 +164,7 @@ def encode_multi_pull_reply(results: Sequence[QueueRecords]) -> bytes:
 
 
 def decode_multi_pull_reply(body: Buffer) -> list[PulledQueue]:
-    """Return one result per queue asked, in the order asked; blobs are views of `body`."""
+    """Return one result per queue, in the order of the request; blobs are views of `body`."""
     view = memoryview(body)
     if len(view) < 4:
         raise RemoteViolation(f"multi-pull reply of {len(view)} bytes has no count")
@@ -190,7 +190,7 @@ def encode_range_pull(queue_id: int, offset: int, end_offset: int, max_bytes: in
 
 
 def decode_range_pull(body: Buffer) -> RangeWant:
-    """Return what a RANGE_PULL asks."""
+    """Return the request of a RANGE_PULL."""
     if len(body) != _RANGE.size:
         raise RemoteViolation(f"range-pull of {len(body)} bytes, it has {_RANGE.size}")
     return RangeWant(*_RANGE.unpack(body))
@@ -251,7 +251,7 @@ _POSITION = struct.Struct("<Q")
 
 
 def decode_records_at(body: Buffer) -> list[int]:
-    """Return the positions asked for."""
+    """Return the requested positions."""
     return [position for (position,) in _table(body, _POSITION, "records-at")]
 
 
@@ -285,7 +285,7 @@ _EVERYTHING = RowFilter()
 
 
 class FilteredWant(msgspec.Struct, gc=False):
-    """What a FILTERED_PULL asks; `row_filter` stands as it came, because it names the same judge each time."""
+    """A FILTERED_PULL; `row_filter` is kept encoded, because its bytes identify the judge."""
 
     queue_id: int
     offset: int
@@ -300,7 +300,7 @@ def encode_filtered_pull(queue_id: int, offset: int, end_offset: int, max_bytes:
 
 
 def decode_filtered_pull(body: Buffer) -> FilteredWant:
-    """Return what a FILTERED_PULL asks; the filter is decoded by `decode_row_filter`."""
+    """Return the request of a FILTERED_PULL; the filter is decoded by `decode_row_filter`."""
     if len(body) < _FILTERED_WANT.size:
         raise RemoteViolation(f"filtered-pull of {len(body)} bytes, its head has {_FILTERED_WANT.size}")
     queue_id, offset, end_offset, max_bytes = _FILTERED_WANT.unpack_from(body)
@@ -318,7 +318,7 @@ def decode_row_filter(body: bytes) -> RowFilter:
 
 
 def encode_filtered_reply(pulled: PulledRange) -> bytes:
-    """Return a FILTERED_PULL reply; `pulled.offsets` says each record's offset above `first_offset`."""
+    """Return a FILTERED_PULL reply; `pulled.offsets` has each record's offset above `first_offset`."""
     assert pulled.offsets is not None
     head = _FILTERED_RESULT.pack(
         pulled.status,
@@ -355,7 +355,7 @@ WAIT_MS_MAX = 60_000
 
 
 class QueueBoundsRequest(msgspec.Struct):
-    """Ask for bounds by parent topics or MQTT filter; `at_ms` also asks for the first offset stored at or after it."""
+    """Ask for bounds by parent topics or MQTT filter; `at_ms` also requests the first offset stored at or after it."""
 
     topics: list[str] = []
     filter: str | None = None
@@ -365,7 +365,7 @@ class QueueBoundsRequest(msgspec.Struct):
 
 
 class QueueBounds(msgspec.Struct):
-    """One parent queue: number in its topic, queue id, first and end offset, and the offset at `at_ms` if asked."""
+    """One parent queue: number in its topic, queue id, first and end offset, and the offset at `at_ms` if requested."""
 
     topic: str
     queue: int
@@ -393,7 +393,7 @@ class QueueBoundsReply(msgspec.Struct):
     queues: list[QueueBounds]
     light: LightBounds | None = None
     readers: str | None = None
-    """`host:port` that answers RANGE_PULL beside the broker; whoever cannot use it asks the broker."""
+    """`host:port` that answers RANGE_PULL beside the broker; a client that cannot use it asks the broker."""
 
 
 def encode_bounds_request(request: QueueBoundsRequest) -> bytes:

@@ -106,7 +106,7 @@ class WillDue(msgspec.Struct, array_like=True):
 
 
 class WillVerdict(msgspec.Struct, array_like=True):
-    """Proxy to broker: publish it, or drop it for this reason. The reply comes when that is durable."""
+    """Proxy to broker: publish it, or drop it for this reason. The reply follows when that is durable."""
 
     client_id: str
     epoch: Epoch
@@ -183,7 +183,7 @@ Place = Annotated[int, Meta(le=FINISHED)]
 
 
 def pack_before(wish: HistoryStart) -> int:
-    """Return the place of a wish whose position is not known yet."""
+    """Return the place of a requested start whose position is not known yet."""
     return -_LAST - wish.last if wish.last is not None else -1 - (wish.from_ms or 0)
 
 
@@ -277,7 +277,7 @@ class SessionOpened(msgspec.Struct, array_like=True):
 class SessionClose(msgspec.Struct, array_like=True):
     """Give a session back; `durable` keeps it: (queue id, next offset) per queue, unacknowledged deliveries.
 
-    `expiry_s` replaces what SESSION_OPEN said, None leaves it. `removed`: (reason, messages) the session did not get
+    `expiry_s` replaces that of SESSION_OPEN, None leaves it. `removed`: (reason, messages) the session did not get
     because retention or their expiry had removed them.
     """
 
@@ -307,7 +307,7 @@ class SessionFlow(msgspec.Struct, array_like=True):
 
 
 class FlowBatch(msgspec.Struct, array_like=True):
-    """SESSION_FLOW: the steps of many sessions; the empty reply comes when all are durable."""
+    """SESSION_FLOW: the steps of many sessions; the empty reply follows when all are durable."""
 
     flows: list[SessionFlow]
 

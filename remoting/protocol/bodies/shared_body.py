@@ -1,12 +1,12 @@
 """Bodies of the shared subscriptions' requests: SHARED_TAKE, SHARED_SETTLE and the push SHARED_GIVEN.
 
-    SHARED_TAKE    msgpack: members that begin to take from their group; the reply says which of them may
+    SHARED_TAKE    msgpack: members that begin to take from their group; the reply names those that may
     SHARED_SETTLE  msgpack: what members have acknowledged or give back, and how many more they can take; one-way
     SHARED_GIVEN   u32 n, n x {u32 handle, u32 record size, i64 queue offset} | n raw records back to back; one-way,
                    little-endian
 
 A proxy names each of its members by a handle of its own; a handle is never used again on one connection. Requests take
-effect in the order sent. Invariant: an offset is settled by whom it was given to, or by nobody. Thread rule: plain
+effect in the order sent. Invariant: an offset is settled only by the member it was given to. Thread rule: plain
 values, pure functions; decoded records are views of the body.
 """
 
@@ -78,9 +78,9 @@ class SharedTaken(msgspec.Struct, array_like=True):
 
 
 class SharedSettled(msgspec.Struct, array_like=True):
-    """What one member says: `credit` more it can take (negative: fewer), offsets its client has, offsets given back.
+    """Report of one member: `credit` more it can take (negative: fewer), offsets its client has, offsets given back.
 
-    `sent`: of those it keeps, the ones nobody else may get: sent with QoS 2 to a session that ends with its connection.
+    `sent`: of those it keeps, those that no other may get: sent with QoS 2 to a session that ends with its connection.
     """
 
     handle: Handle

@@ -3,7 +3,7 @@
 Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition.
 The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
 nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others are asked
-to `prepare` before, and the home keeps with its ledger what is to be committed where, for whoever has to finish it.
+to `prepare` before, and the home keeps with its ledger what is to be committed where, for the one that finishes it.
 Invariant: what is prepared is kept until its batch or a later one is committed. Use `encode(message)` and
 `decode(Kind, body)`. Thread rule: plain values, pure functions.
 """
@@ -65,7 +65,7 @@ class CommitBatch(msgspec.Struct, array_like=True):
     """Make the staged attempts of one batch visible, all or nothing.
 
     `plan`: what of the batch is at other groups; kept with the ledger. `prepare`: show nothing yet, but check the
-    attempts and keep them, however long the commit takes to come.
+    attempts and keep them, however late the commit is.
     """
 
     sink: str

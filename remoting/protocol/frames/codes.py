@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 class RequestCode:
-    """What a request asks for."""
+    """Codes of requests, RocketMQ's own and, from 9000 on, private ones."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11

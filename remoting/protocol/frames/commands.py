@@ -1,7 +1,7 @@
 """One remoting command: a request, a one-way request or a response, as it stands between header codec and handlers.
 
 Invariant: a reply carries the opaque and the serialisation of its request, and flag bit 0.
-Thread rule: a plain value; whoever holds it may change it until it is handed to a transport.
+Thread rule: a plain value; its owner may change it until it is handed to a transport.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 FLAG_RESPONSE = 1
 """Bit 0 of `flag`: this command answers another one."""
 FLAG_ONEWAY = 2
-"""Bit 1 of `flag`: nobody waits for an answer."""
+"""Bit 1 of `flag`: no answer is expected."""
 SERIALIZE_JSON = 0
 SERIALIZE_ROCKETMQ = 1
 LANGUAGE = "PYTHON"
@@ -64,7 +64,7 @@ class Command:
 
     @property
     def is_oneway(self) -> bool:
-        """True for a request that wants no answer."""
+        """True for a request without an answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def reply(

@@ -1,8 +1,8 @@
-"""JSON as old Java clients write it (fastjson 1), and the one non-standard form they want to read.
+"""JSON as old Java clients write it (fastjson 1), and the one non-standard form they need to read.
 
 Beyond standard JSON the reader takes keys without quotes (`{0:"a"}`, `{name:1}`), single quotes, and objects as keys
 (`{{"queueId":0}:{…}}`), which become text: the key object in standard JSON. Standard bodies take the fast path.
-Invariant: whatever standard JSON says is read the same; nothing but RemoteViolation leaves the reader.
+Invariant: standard JSON is read as such; nothing but RemoteViolation leaves the reader.
 Thread rule: pure functions.
 """
 
@@ -28,7 +28,7 @@ _encode = msgspec.json.encode
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """Return the value of a JSON body, standard or fastjson's; RemoteViolation says where it stops being either."""
+    """Return the value of a JSON body, standard or fastjson's; RemoteViolation names the position of the error."""
     try:
         return _decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):

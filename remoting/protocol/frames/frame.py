@@ -101,7 +101,7 @@ def encode_header(command: Command) -> bytes:
 
 
 def decode_header(serialize_type: int, data: bytes | memoryview, body: bytes = b"") -> Command:
-    """Return the command of a header; RemoteViolation says what is wrong with it."""
+    """Return the command of a header; RemoteViolation names the error."""
     if serialize_type == SERIALIZE_JSON:
         return _decode_json_header(data, body)
     if serialize_type == SERIALIZE_ROCKETMQ:
@@ -234,7 +234,7 @@ class FrameDecoder:
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the unfinished frame, as far as its first bytes tell."""
+        """Size of the unfinished frame, as far as its first bytes show."""
         return self._wanted_bytes
 
     def unfinished_head(self) -> Command | None:

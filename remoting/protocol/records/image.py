@@ -1,4 +1,4 @@
-"""A record image: a message as its maker writes it, the log record but for what only the broker can say. Little-endian.
+"""A record image: the log record as a sender writes it, without the broker's own fields. Little-endian.
 
 An image is the record's fixed header and the record's tail, without dispatch entries: these are 16 bytes each, so that
 the tail (lengths table, topic, keys, tags, properties, body and the zeros between) is the same bytes in image and log.
@@ -205,7 +205,7 @@ def kind_of(image: RecordView) -> int:
 
 
 def wanted_queue(image: RecordView) -> int:
-    """Number of the queue that an image asks for, QUEUE_INDEX_ANY for whichever."""
+    """Number of the queue that an image requests, QUEUE_INDEX_ANY for any."""
     return image.epoch
 
 
@@ -237,7 +237,7 @@ def image_views(images: Buffer) -> list[RecordView]:
 
 
 def check_image(images: Buffer, at: int, number: int) -> RecordView:
-    """Return the image at `at`, the `number`-th of a request. RemoteViolation says what is wrong with it."""
+    """Return the image at `at`, the `number`-th of a request. RemoteViolation names the error."""
     try:
         image = RecordView(images, at)
         fields = HEADER.unpack_from(images, at)
@@ -261,7 +261,7 @@ def check_image(images: Buffer, at: int, number: int) -> RecordView:
 
 
 def _check_count(image: RecordView, magic: int, count: int, number: int) -> None:
-    """Only a batch holds more than one message, and its record says nothing of any of them but the topic."""
+    """Only a batch holds more than one message, and its record has only the topic of them."""
     if magic == MESSAGE:
         if count != 1:
             raise RemoteViolation(f"image {number}: {count} messages, but it is no batch")
@@ -284,7 +284,7 @@ def _check_properties(image: RecordView, flags: int, number: int) -> None:
         key = bytes(meta[first : first + lengths[0]]) if lengths else b""
         if key != MQTT_TOPIC_KEY:
             raise RemoteViolation(f"image {number}: the first property of an MQTT message is originMqttTopic")
-    # A packet id stands in images of QoS 2 that say whose it is.
+    # A packet id stands in images of QoS 2 that name the client.
     wanted = flags & FLAG_MQTT and flags & FLAG_QOS_MASK == 2 and n_props >= 2
     if packet_id_of(image) and not (wanted and packet_id_of(image) <= 0xFFFF):
         raise RemoteViolation(f"image {number}: a packet id, but no QoS 2 publish of a client")

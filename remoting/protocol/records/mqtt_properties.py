@@ -1,4 +1,4 @@
-"""What a publisher of MQTT 5 says about a message, and how a record keeps it.
+"""The properties of an MQTT 5 publish, and how a record keeps them.
 
     record property       MQTT 5 property            value
     mqttPayloadFormat     Payload Format Indicator   0 or 1
@@ -13,7 +13,7 @@ They stand behind the first two properties of an MQTT record, originMqttTopic an
 the first). User properties keep their key, order and repeats, so that RocketMQ clients and Spark see ordinary ones. A
 pair whose key means something else (ours, RocketMQ's, empty, beginning with `%`), or that holds one of the separators
 01 and 02 of RocketMQ's text form, is escaped; quoting turns exactly `%`, 01 and 02 into `%25`, `%01` and `%02`.
-Invariant: `from_pairs(to_pairs(p)) == p` for every p that says anything. Thread rule: pure functions.
+Invariant: `from_pairs(to_pairs(p)) == p` for every p that is not empty. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ USER_PREFIX = b"%user%"
 """What an escaped user property's key begins with."""
 
 BRIDGE_KEY = b"mqttBridge"
-"""Says by which bridge connection a message came in; no publisher can say it and no subscriber sees it."""
+"""The bridge connection by which a message arrived; no publisher can set it and no subscriber sees it."""
 
 OWN_KEYS = frozenset({PAYLOAD_FORMAT, EXPIRY, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA})
 _IDENTITY_KEYS = frozenset({MQTT_TOPIC_KEY, CLIENT_ID_KEY, BRIDGE_KEY})
@@ -46,7 +46,7 @@ _SPECIAL = (b"%", b"\x01", b"\x02")
 
 
 class MessageProperties(msgspec.Struct, gc=False):
-    """The properties of one message that its receivers are to have; None = not said."""
+    """The properties of one message that its receivers are to have; None = absent."""
 
     payload_format: int | None = None
     expiry_s: int | None = None
@@ -74,7 +74,7 @@ def to_pairs(properties: MessageProperties) -> list[tuple[bytes, bytes]]:
 
 
 def from_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> MessageProperties | None:
-    """What a record says about its message; None when nothing. Unreadable values of our keys are left out."""
+    """The MQTT 5 properties in a record; None when there are none. Unreadable values of our keys are left out."""
     found = MessageProperties()
     user: list[tuple[bytes, bytes]] = []
     said = False

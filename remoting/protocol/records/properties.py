@@ -89,7 +89,7 @@ def unique_key(view: RecordView) -> bytes:
 
 
 def keys_of(view: RecordView) -> Iterator[bytes]:
-    """Yield the keys a record is found by, the unique key first; a key may come twice."""
+    """Yield the keys a record is found by, the unique key first; a key may occur twice."""
     if view.flags & FLAG_STAGED or not view.dispatch():
         return
     yield unique_key(view)

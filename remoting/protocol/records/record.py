@@ -144,7 +144,7 @@ def encode_record(
 def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
     """Return the total bytes of the record at `offset`, or raise CorruptRecord naming the first check that failed.
 
-    `position` is where the record must say it stands; None leaves that check out (records seen off the log).
+    `position` is what the record must contain as its own; None skips that check (records seen off the log).
     """
     available = len(buffer) - offset
     if available < HEADER_SIZE:

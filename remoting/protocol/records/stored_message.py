@@ -60,7 +60,7 @@ def unpack_host(packed: bytes) -> Host:
 
 
 def offset_message_id(store_host: Host, position: int) -> str:
-    """Return the id that says where a message lies."""
+    """Return the id that tells where a message is stored."""
     return (pack_host(store_host) + position.to_bytes(8, "big")).hex().upper()
 
 

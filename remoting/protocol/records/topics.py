@@ -155,7 +155,7 @@ class FilterTrie(Generic[T]):
         return True
 
     def match(self, topic: str | bytes) -> list[T]:
-        """Return the values of every matching filter; a value under several matching filters comes several times."""
+        """Return the values of every matching filter; a value under several matching filters occurs several times."""
         levels = _raw(topic).split(b"/")
         found: list[T] = []
         dollar = levels[0].startswith(_DOLLAR)
@@ -287,7 +287,7 @@ NEVER_SERVED = {
 }
 """Beginnings of filters that mean something at other brokers, or to publishers only; no MQTT client publishes there."""
 SYS_PREFIX, STORED_SYS_PREFIX = "$SYS/", "$SYS/broker/connection/"
-"""What proxies say of themselves is no message of the log, so it cannot be shared; the state of bridges can."""
+"""The status of proxies is not in the log, so it cannot be shared; the state of bridges can."""
 
 
 class Share(NamedTuple):
@@ -337,7 +337,7 @@ def validate_subscription(topic_filter: str) -> str | None:
 _PREFIX, _SUFFIX = b"$SYS/broker/connection/", b"/state"
 
 STATES = frozenset({b"", b"0", b"1"})
-"""All a message there may say."""
+"""The payloads allowed there."""
 
 
 def owner_of(topic: bytes) -> bytes | None:

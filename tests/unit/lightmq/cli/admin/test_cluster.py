@@ -114,7 +114,7 @@ def test_epochs_of_every_broker(controller: Any, capsys: pytest.CaptureFixture[s
     assert first == {"id": 1, "address": controller.address, "epoch": 5, "start": 0, "end": 100}
     controller.tells_epochs = False
     assert run(["cluster", "epochs", "broker-a", "--server", controller.address]) == 1
-    assert "no broker of group 'broker-a' tells its epochs" in capsys.readouterr().err
+    assert "no broker of group 'broker-a' shows its epochs" in capsys.readouterr().err
 
 
 def test_transfer_designates_only_who_may_be_master(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
