@@ -2,8 +2,8 @@
 
     LIGHTMQ_PURE=1 python -m tests.support.traced_publish {inprocess,tcp}
 
-With the plain sources, because compiled modules show no calls. What else runs at the moment (registration, timers) does
-not run in every round and is left out.
+With the plain sources, because compiled modules show no calls. What else runs at the moment (registration, timers,
+other writes) disturbs few rounds: a file counts that runs in most of them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 
@@ -24,7 +25,7 @@ from runtime.metrics import Registry
 
 ROOT = f"{Path(__file__).parents[2]}{os.sep}"
 CONNECT = b"\x10\x0d\x00\x04MQTT\x04\x02\x00\x3c\x00\x01d"
-ROUNDS = 4
+ROUNDS = 8
 
 
 class Trace:
@@ -45,7 +46,7 @@ class Trace:
 
 
 async def traced(port: int) -> list[str]:
-    """The files that run for every one of several publishes to a topic that exists."""
+    """The files that run for most of several publishes to a topic that exists."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(CONNECT)
     await reader.readexactly(4)
@@ -58,7 +59,8 @@ async def traced(port: int) -> list[str]:
         sys.setprofile(None)
         traces.append(trace.files)
     writer.close()
-    return [one for one in traces[-1] if all(one in files for files in traces[1:])]
+    seen = Counter(file for files in traces[1:] for file in files)
+    return [file for file, rounds in seen.items() if rounds > ROUNDS // 2]
 
 
 async def main(by_tcp: bool, directory: Path) -> None:
