@@ -27,6 +27,7 @@ SERVER_TOPICS = b"$SYS/"
 """Topics that a proxy serves itself; messages of clients there are refused, except the state of a bridge."""
 SERVER_QUEUES = names.light_queue_name(SERVER_TOPICS)
 SLASH = names.escape(b"/")
+SERVER_ROOT = SERVER_QUEUES.removesuffix(SLASH)
 LIGHT_QUEUES_PER_MESSAGE_MAX = 1_024
 """Light queues a RocketMQ sender may name for one message; more are refused."""
 
@@ -79,13 +80,14 @@ class Dispatcher:
         named = [name for name in light_queues.split(b",") if name]
         if len(named) > LIGHT_QUEUES_PER_MESSAGE_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"more than {LIGHT_QUEUES_PER_MESSAGE_MAX} light queues")
-        ids = [parent]
+        ids, open_queue = [parent], self._store.queues.open
+        has_zero, has_server = b"\x00" in light_queues, SERVER_ROOT in light_queues
         for name in dict.fromkeys(named):
-            if not name.startswith(names.LMQ_PREFIX) or b"\x00" in name:
+            if not name.startswith(names.LMQ_PREFIX) or (has_zero and b"\x00" in name):
                 raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"light queue name {name!r} does not begin with %LMQ%")
-            if (name + SLASH).startswith(SERVER_QUEUES):
+            if has_server and (name + SLASH).startswith(SERVER_QUEUES):
                 raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
-            ids.append(self._store.queues.open(name))
+            ids.append(open_queue(name))
         return tuple(ids)
 
     def _miss(self, topic: bytes) -> tuple[int, ...]:
