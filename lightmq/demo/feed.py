@@ -42,12 +42,11 @@ class Device:
     def __init__(self, label: str, clock: Clock) -> None:
         self.label = label
         self._clock = clock
-        self._lock = threading.Lock()
-        self._sequence = 0
+        self._answered = threading.Condition(threading.Lock())
+        """Guards the numbers below, and is notified when every reading sent is answered."""
         self._ready = threading.Event()
         self._refusal = ""
         self._closing = False
-        self._all_acknowledged = threading.Condition(self._lock)
         self.sent = 0
         self.acknowledged = 0
         self.refused: Counter[str] = Counter()
@@ -99,10 +98,9 @@ class Device:
 
     def publish(self, sensor: str, value: float, time_ms: int) -> None:
         """Publish one reading at QoS 1; does not wait for its acknowledgement."""
-        with self._lock:
-            self._sequence += 1
-            identity = f"{self.label}-{self._sequence}"
+        with self._answered:
             self.sent += 1
+            identity = f"{self.label}-{self.sent}"
         reading = {
             "id": identity,
             "sensor": sensor,
@@ -124,24 +122,24 @@ class Device:
         self._ready.set()
 
     def _refuse(self, what: str) -> None:
-        with self._lock:
+        with self._answered:
             self._refusal = self._refusal or what
             self.losses[f"refused {what}"] += 1
         self._ready.set()
 
     def _on_disconnect(self, client: Client, _userdata: object, flags: Any, reason: Any, properties: Any) -> None:
         if not self._closing:
-            with self._lock:
+            with self._answered:
                 self.losses[why_ended(flags, reason, properties, is_v5=client is self._publisher)] += 1
 
     def _on_publish(self, _client: Client, _userdata: object, _mid: int, reason: Any, properties: Any) -> None:
-        with self._all_acknowledged:
+        with self._answered:
             if reason.is_failure:
                 self.refused[in_words(reason, properties)] += 1
             else:
                 self.acknowledged += 1
             if self.unanswered == 0:
-                self._all_acknowledged.notify_all()
+                self._answered.notify_all()
 
     @property
     def unanswered(self) -> int:
@@ -150,7 +148,7 @@ class Device:
 
     def problems(self) -> list[str]:
         """What became of readings that are not published, in sentences; empty when all are."""
-        with self._lock:
+        with self._answered:
             found = [f"{count:,} readings were refused: {reason}" for reason, count in self.refused.items()]
             if self.unanswered:
                 found.append(f"{self.unanswered:,} readings were not acknowledged")
@@ -161,7 +159,7 @@ class Device:
         command = json.loads(message.payload)
         now_ms = self._clock.now_ms()
         round_trip_ms = float(now_ms - command["sent_ms"])
-        with self._lock:
+        with self._answered:
             identity = command["id"]
             self.commands[identity] = self.commands.get(identity, 0) + 1
             if self.measure_from_ms is not None and command["sent_ms"] >= self.measure_from_ms:
@@ -171,8 +169,8 @@ class Device:
 
     def wait_acknowledged(self, timeout_s: float) -> bool:
         """Wait until every reading sent so far is acknowledged or refused."""
-        with self._all_acknowledged:
-            return self._all_acknowledged.wait_for(lambda: self.unanswered == 0, timeout_s)
+        with self._answered:
+            return self._answered.wait_for(lambda: self.unanswered == 0, timeout_s)
 
     def close(self) -> None:
         """Disconnect both clients and stop their threads."""
