@@ -28,7 +28,7 @@ ENDED_KEPT = 1_000
 """Outcomes that are kept although nothing before them is pending: a producer whose decision was not answered repeats it
 within that many transactions."""
 DROPPED_MAX = 1_000
-"""Most outcomes that are dropped at once when the floor rises; the rest is dropped by the next one that ends."""
+"""Most offsets that the floor rises at once; it goes on with the next one that ends."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,6 @@ class HalfTable:
         self.floor = self.cursor = floor
         self._outcomes = dict(outcomes or {})
         self._copies = dict(copies or {})
-        self._ended = sorted(self._outcomes)  # a sorted list is a heap
         self._pending: dict[int, Half] = {}
         """In order of offset."""
         self._due: list[tuple[int, int]] = []
@@ -139,27 +138,19 @@ class HalfTable:
         assert offset in self._pending, offset
         first = next((pending for pending in self._pending if pending != offset), self.cursor)
         floor = max(self.floor, first - ENDED_KEPT)
-        dropped: list[int] = []
-        for ended in heapq.nsmallest(DROPPED_MAX + 1, self._ended) if floor != self.floor else ():
-            if ended >= floor:
-                break
-            if len(dropped) == DROPPED_MAX:
-                floor = ended
-                break
-            dropped.append(ended)
+        floor = min(floor, self.floor + DROPPED_MAX)
+        dropped = tuple(below for below in range(self.floor, floor) if below in self._outcomes)
         known_as = tuple(known for known, present in self._copies.items() if present == offset)
-        return HalfEnding(offset, outcome, floor, tuple(dropped), known_as, copied_to)
+        return HalfEnding(offset, outcome, floor, dropped, known_as, copied_to)
 
     def ended(self, ending: HalfEnding) -> None:
         """The changes are written."""
         del self._pending[ending.offset]
         self.floor = ending.floor
         for offset in ending.dropped:
-            assert heapq.heappop(self._ended) == offset, offset
             del self._outcomes[offset]
         if ending.offset >= ending.floor:
             self._outcomes[ending.offset] = ending.outcome
-            heapq.heappush(self._ended, ending.offset)
         if ending.copied_to is None:
             for known in ending.known_as:
                 del self._copies[known]
