@@ -20,7 +20,7 @@ from broker.store.placed import property_value
 from broker.transactions.half import COMMITTED, EXPIRED, ROLLED_BACK, Half
 from broker.transactions.transactions import OUTCOME_NAMES, Transactions
 from remoting.access.rights import PUBLISH
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.properties import UNIQUE_KEY
@@ -68,6 +68,9 @@ class TransactionFeature(Feature):
         self._checks = registry.counter(
             "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
         )
+        self._refused = registry.counter(
+            "rocketmq_transaction_decisions_refused_total", "Decisions about transactions that were refused"
+        )
         self._declare(registry)
 
     def handlers(self) -> dict[int, Handler]:
@@ -87,8 +90,13 @@ class TransactionFeature(Feature):
         if wanted == UNKNOWN:
             _send(peer, command, reply)
             return
-        position, refused = self.messages.end(offset, position, group, OUTCOMES[wanted])
+        try:
+            position, refused = self.messages.end(offset, position, group, OUTCOMES[wanted])
+        except Refused:  # most decisions are one-way: nobody is told
+            self._refused.value += 1
+            raise
         if refused is not None:
+            self._refused.value += 1
             reply = command.reply(refused.code, refused.remark, refused.fields)
         answers = self._tools.answers
         answers.when_confirmed(position, peer, reply, lambda: _send(peer, command, reply))
@@ -107,7 +115,7 @@ class TransactionFeature(Feature):
             try:
                 self.messages.expire(half)
                 expired += 1
-            except (Refused, StoreError) as error:
+            except (Refused, StoreError, LocalMisuse) as error:
                 self._tools.log.error("transaction_not_moved", offset=half.offset, error=str(error))
                 self.messages.table.ask_again(half, now_ms + self._interval_ms)
         return {"transaction_expired": expired}
@@ -119,9 +127,12 @@ class TransactionFeature(Feature):
     def _ask(self, half: Half) -> None:
         """Send the half message to one of its producers, to another one each time."""
         producers = [client for client in self._clients.producers_of(half.group) if client.peer.writable]
-        record = self.messages.record(half) if producers else None
-        if record is None:
+        if not producers:
             self._checks.child("no_producer").value += 1
+            return
+        record = self.messages.record(half)
+        if record is None:
+            self._checks.child("unreadable").value += 1
             return
         half.checks += 1
         tools, unique = self._tools, property_value(record, UNIQUE_KEY).decode("utf-8", "replace")

@@ -110,6 +110,7 @@ async def test_the_same_decision_twice_is_one_and_another_one_is_refused(running
         assert (await connection.request(ending(sent))).code == ResponseCode.SUCCESS
     reply = await connection.request(ending(sent, ROLL_BACK))
     assert (reply.code, "committed before" in reply.remark) == (ResponseCode.TRANSACTION_FAILED, True)
+    assert running.registry.values()["rocketmq_transaction_decisions_refused_total"] == 1
     assert len(await stored(connection)) == 1
     assert (await connection.request(ending(open_))).code == ResponseCode.SUCCESS
 
