@@ -11,7 +11,7 @@ import numpy as np
 
 from remoting.filtering.judge import judge_of
 from remoting.protocol.bodies import append_body, pull_body, sink_body
-from remoting.protocol.errors import CorruptRecord
+from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FrameDecoder, encode_frame
@@ -159,7 +159,10 @@ class ToyBroker:
         handler = handlers.get(command.code)
         if handler is None:
             return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not supported")
-        return command.reply(body=handler(command))
+        try:
+            return command.reply(body=handler(command))
+        except Refused as refusal:
+            return command.reply(refusal.code, refusal.remark)
 
     def _bounds(self, command: Command) -> bytes:
         request = pull_body.decode_bounds_request(command.body)
@@ -257,7 +260,11 @@ class ToyBroker:
         fields = command.fields
         key = (fields["sink"], int(fields["batch"]), int(fields["partition"]), int(fields["attempt"]))
         rows = self.staged.setdefault(key, [])
-        rows += image.image_views(command.body)[len(rows) - int(fields["first"]) :]
+        repeated = len(rows) - int(fields["first"])
+        if repeated < 0:
+            # The frame before was refused, and the sender has not given this connection up yet.
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"{-repeated} rows before these are missing")
+        rows += image.image_views(command.body)[repeated:]
         return sink_body.encode(sink_body.StageReply(len(rows)))
 
     def _commit(self, command: Command) -> bytes:
