@@ -15,12 +15,10 @@ from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.methods.chain import make_methods
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.delivery.delivery import DeliveryTools
-from mqtt_proxy.delivery.notify import Notifier
+from mqtt_proxy.delivery.delivery import DeliveryTools, Pump
 from mqtt_proxy.delivery.offsets import OffsetCommitter
 from mqtt_proxy.delivery.pull import Puller
-from mqtt_proxy.delivery.pump import Pump
-from mqtt_proxy.delivery.record_cache import RecordCache
+from mqtt_proxy.delivery.record_cache import Notifier, RecordCache
 from mqtt_proxy.link import Link
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.listener import Listener, drain

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from mqtt_proxy.link import Link
-from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from remoting.protocol.bodies.session_body import (
     FINISHED,
     HISTORY_BIT,

@@ -1,13 +1,20 @@
 # Types of delivery.py; see remoting/native/typed.py.
-
 cimport cython
-
+from mqtt_proxy.delivery.record_cache cimport Notifier
 from mqtt_proxy.delivery.record_cache cimport Chunk, Feed, RecordCache
-from mqtt_proxy.delivery.notify cimport Notifier
-from mqtt_proxy.delivery.pump cimport Pump
 from mqtt_proxy.delivery.source cimport Source
-from mqtt_proxy.mqtt.session.outgoing cimport Outgoing
+from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
+
+cdef class Pump:
+    cdef dict _behind
+    cdef object _log
+    cdef dict _ready
+    cdef bint _scheduled
+
+    cpdef wake(self, session)
+    cpdef later(self, session)
+    cpdef forget(self, session)
 
 cdef class DeliveryTools:
     cdef public RecordCache cache

@@ -1,34 +1,105 @@
-"""Messages of one session: from the cursors of its sources into its in-flight window and its socket.
+"""Messages of one session: from the cursors of its sources into its in-flight window and its socket; and whose turn it
+is (`Pump`).
 
 Sources take turns, a slice each, so that a backlog behind one filter does not starve another. A QoS 1 message is
-taken only when the window has room, any message only when the socket does; what is not taken is not held: a slow
+taken only when the window has room, any message only when the socket does; what is not taken is not kept: a slow
 session costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order:
 a source never skips a message it cannot send yet, and overlapping subscriptions send each message once (`overlap`).
-What goes out for a message is `outbound`.
+What is sent for a message is decided by `outbound`.
 
-Invariant: a cursor moves only with the message handed to the session. Loop rule: on the loop's thread.
+`Pump.wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion. One that
+could go on, or whose socket was full (`later`), is behind and has its portion in the next turn, whatever else wakes it:
+in between the loop reads and writes sockets, and sessions that are not behind have theirs. When few have something to
+do, each may deliver several portions: else one that follows a thousand devices would fall behind them, because all of
+them are read between two of its turns.
+Invariant: a cursor moves only with the message handed to the session; a woken session is pumped exactly once in the
+next round, however often it was woken, and one that is behind once per turn of the loop. Loop rule: on the loop's
+thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-from mqtt_proxy.delivery.batches import send_run
-from mqtt_proxy.delivery.notify import Notifier
 from mqtt_proxy.delivery.offsets import OffsetCommitter
 from mqtt_proxy.delivery.outbound import Outbound, Removed
 from mqtt_proxy.delivery.pull import Puller
-from mqtt_proxy.delivery.pump import Pump
-from mqtt_proxy.delivery.record_cache import Feed, RecordCache
-from mqtt_proxy.delivery.source import Source, settle
+from mqtt_proxy.delivery.record_cache import Feed, Notifier, RecordCache
+from mqtt_proxy.delivery.source import Source, send_run, settle
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.shared.hub import Memberships, SharedHub
 from mqtt_proxy.shared.member import SharedSource
+from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+PORTIONS_PER_TURN = 16
+"""Portions shared by the sessions of one turn, each of which has one at least."""
+
+
+class Pumped(Protocol):
+    """A session that delivers when it is told to."""
+
+    def pump(self, portions: int) -> bool:
+        """Deliver at most so many portions; True when there is more that could go at once."""
+
+    def failed(self) -> None:
+        """Delivering raised: give the session up."""
+
+
+class Pump:
+    """The sessions that wait for their turn."""
+
+    def __init__(self) -> None:
+        self._ready: dict[Pumped, None] = {}
+        self._behind: dict[Pumped, None] = {}
+        self._scheduled = False
+        self._log = get_logger("proxy.pump")
+
+    def wake(self, session: Pumped) -> None:
+        """Let a session deliver in the next turn; one that is behind has its turn coming."""
+        if session in self._behind:
+            return
+        self._ready[session] = None
+        if not self._scheduled:
+            self._scheduled = True
+            soon(self._run)
+
+    def later(self, session: Pumped) -> None:
+        """Let a session deliver in the next turn of the loop: it has a backlog."""
+        if session in self._ready:
+            return
+        if not self._behind:
+            asyncio.get_running_loop().call_soon(self._go_on)
+        self._behind[session] = None
+
+    def forget(self, session: Pumped) -> None:
+        """The session has ended."""
+        self._ready.pop(session, None)
+        self._behind.pop(session, None)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        ready, self._ready = self._ready, {}
+        portions = max(1, PORTIONS_PER_TURN // len(ready)) if ready else 1
+        for session in ready:
+            try:
+                more = session.pump(portions)
+            except Exception as error:  # noqa: BLE001 - one session's fault must not stop the others
+                self._log.error("delivery_failed", error=repr(error), exc_info=error)
+                session.failed()
+                continue
+            if more:
+                self.later(session)
+
+    def _go_on(self) -> None:
+        behind, self._behind = self._behind, {}
+        for session in behind:
+            self.wake(session)
 
 
 class DeliveryTools:

@@ -22,15 +22,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from mqtt_proxy.delivery.batches import send_run
 from mqtt_proxy.delivery.record_cache import Chunk
-from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.delivery.source import Source, send_run
 from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.encode import publish_head
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5, QOS_2
 from mqtt_proxy.mqtt.session.deliveries import TOO_LARGE
-from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE, DeliveryOrigin
+from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.retained import RetainedRun
 from remoting.access.rules import READ_HISTORY, READ_LIVE

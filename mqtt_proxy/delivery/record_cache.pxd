@@ -1,5 +1,4 @@
-# Types of cache.py; see remoting/native/typed.py.
-
+# Types of record_cache.py; see remoting/native/typed.py.
 cimport cython
 
 cdef class Chunk:
@@ -37,3 +36,15 @@ cdef class RecordCache:
     @cython.locals(index=Py_ssize_t, chunks=list, near=Chunk)
     cpdef add(self, Chunk chunk)
     cpdef drop(self, Chunk chunk)
+
+cdef class Notifier:
+    cdef dict _added
+    cdef RecordCache _cache
+    cdef object _link
+    cdef object _log
+    cdef dict _removed
+    cdef bint _scheduled
+    cdef public dict feeds
+
+    @cython.locals(feed=Feed, moved=list, wanted=dict, is_pushed=bint, ends=list)
+    cpdef _notified(self, command)

@@ -1,21 +1,34 @@
-"""What was pulled, kept a while: one cache per queue, shared by all its subscribers in this proxy.
+"""The queues this proxy follows, and the records pulled or pushed from them, cached for all their subscribers.
 
-A `Feed` is one followed queue: how far the broker has confirmed it, who follows it, and the chunks of records at
+A `Feed` is one followed queue: how far the broker has confirmed it, its followers, and the chunks of records at
 hand. A chunk covers the queue offsets [first, next) without a gap, so a cursor finds its record by subtraction.
-Chunks of one feed never overlap. All chunks together stay below a byte limit: the longest unused goes first, whoever
-still needs it pulls again.
-Invariant: `size_bytes` is the sum over all chunks that can be found. Loop rule: everything on the loop's thread.
+Chunks of one feed never overlap. All chunks together stay below a byte limit: the least recently used are dropped
+first, and pulled again where they are still needed.
+
+FOLLOW tells the broker, once per loop turn, which queues were added and removed (`Notifier`); its reply says how far
+each added queue is confirmed, so that nothing stored between a subscription and its FOLLOW is overlooked. NOTIFY comes
+from the broker, once per turn, with the new ends of followed queues and, where they are small, the records themselves:
+they go into the cache when a follower is about to read them. After a reconnection everything is followed again.
+Invariant: `size_bytes` is the sum over all chunks that can be found; the broker follows for us `feeds` minus what is
+still to be sent. Loop rule: everything on the loop's thread.
 """
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
 from operator import attrgetter
 from typing import Protocol
 
+from mqtt_proxy.link import Link
 from remoting.native import packets
+from remoting.protocol.bodies.follow_body import decode_follow_reply, decode_notify, encode_follow
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import publish_fields
+from remoting.transport.turn import soon
+from runtime.logs import get_logger
 
 Record = tuple[bytes, "memoryview | bytes", int, int]
 """(MQTT topic, payload, record flags, start in the chunk's blob); an empty topic is no MQTT message."""
@@ -254,3 +267,91 @@ class RecordCache:
         assert chunk.feed.chunks is not None, "it holds this chunk"
         chunk.feed.chunks.remove(chunk)
         self.size_bytes -= chunk.size_bytes
+
+
+class Notifier:
+    """Follows queues on behalf of sessions."""
+
+    def __init__(self, link: Link, cache: RecordCache) -> None:
+        self.feeds: dict[int, Feed] = {}
+        self._link = link
+        self._cache = cache
+        self._added: dict[int, None] = {}
+        self._removed: dict[int, None] = {}
+        self._scheduled = False
+        self._log = get_logger("proxy.notify")
+        link.on_push(RequestCode.NOTIFY, self._notified)
+        link.on_up(self._follow_again)
+
+    def follow(self, queue_id: int, follower: QueueFollower) -> Feed:
+        """Hear of news in a queue until `unfollow`, which must be called as often."""
+        feed = self.feeds.get(queue_id)
+        if feed is None:
+            feed = self.feeds[queue_id] = Feed(queue_id)
+            # Also when the broker still follows it for us: only a FOLLOW says where it ends now.
+            self._removed.pop(queue_id, None)
+            self._added[queue_id] = None
+            self._schedule()
+        feed.join(follower)
+        return feed
+
+    def unfollow(self, feed: Feed, follower: QueueFollower) -> None:
+        """The follower has one source less in this queue."""
+        feed.leave(follower)
+        if feed.is_followed:
+            return
+        del self.feeds[feed.queue_id]
+        self._cache.drop_feed(feed)
+        self._added.pop(feed.queue_id, None)
+        self._removed[feed.queue_id] = None
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            soon(self._send)
+
+    def _follow_again(self) -> None:
+        self._removed.clear()
+        self._added = dict.fromkeys(self.feeds)
+        self._schedule()
+
+    def _send(self) -> None:
+        self._scheduled = False
+        if not self._link.up or not (self._added or self._removed):
+            return
+        added, removed = list(self._added), list(self._removed)
+        self._added.clear()
+        self._removed.clear()
+        task = self._link.post(RequestCode.FOLLOW, encode_follow(added, removed), fields={"records": "all"})
+        task.add_done_callback(lambda done: self._followed(added, done))
+
+    def _followed(self, added: list[int], task: asyncio.Future[bytes]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:  # lost: followed again on reconnection; refused: our own bug, said loudly
+            self._log.warning("follow_failed", queues=len(added), error=str(error))
+            return
+        for queue_id, max_offset in zip(added, decode_follow_reply(task.result()), strict=True):
+            feed = self.feeds.get(queue_id)
+            if feed is not None:
+                feed.advance(max_offset)
+
+    def _notified(self, command: Command) -> None:
+        ends, records = decode_notify(command.body)
+        feeds = self.feeds
+        moved = []
+        wanted = {}
+        is_pushed = len(records) > 0
+        for queue_id, end in ends:
+            feed = feeds.get(queue_id)
+            if feed is not None:
+                moved.append((feed, end))
+                if is_pushed and feed.is_near():
+                    wanted[queue_id] = feed
+        if wanted:  # into the cache, and they need not be pulled
+            for chunk in split_pushed(records, wanted):
+                self._cache.add(chunk)
+        for feed, end in moved:
+            feed.advance(end)

@@ -1,13 +1,15 @@
-"""Taking up a stored session: where its cursors go on, and what must be sent again.
+"""Resuming a stored session: where its cursors continue, what must be sent again, and what the next connection needs.
 
 The broker answers SESSION_OPEN with, per subscription, the lowest queue offset not known to be acknowledged, and with
-the note the last SESSION_CLOSE left: the deliveries in flight with their packet ids (in order of sending) and, under
-packet id 0, how far each cursor had come. Both together say exactly which messages the client has. After a crash the
-note is older than the offsets; whatever lies below an offset is then acknowledged and dropped from it.
-QoS 2 deliveries are not in the note: each was noted before it was sent, and comes with its phase. So after a crash too
-their cursor need not be known: what was sent with QoS 2 and is not among them is with the client (`Source.is_exact`).
+the note of the last SESSION_CLOSE: the deliveries in flight with their packet ids (in order of sending) and, under
+packet id 0, the position of each cursor. Both together determine which messages the client has. After a crash the
+note is older than the offsets; entries below an offset are then acknowledged and are dropped from it.
+QoS 2 deliveries are not in the note: each was made durable before it was sent, with its phase. So after a crash, too,
+their cursor need not be known: QoS 2 messages sent and not among them are with the client (`Source.is_exact`).
 
-Invariant: a message the client may not have is either redelivered or above its cursor. Pure but for `fetch`.
+Invariant: a message the client may not have is either redelivered or above its cursor; a delivery sent again is
+acknowledged to the source that its queue has now, if it has one. Loop rule: on the loop's thread; pure but for `fetch`
+and `Redelivery`.
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mqtt_proxy.delivery.delivery import Delivery, Token
 from mqtt_proxy.delivery.record_cache import parse_records
+from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.link import Link
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
 from mqtt_proxy.mqtt.codec.packets import QOS_2
-from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
+from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
+from mqtt_proxy.shared.member import SharedSource
 from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
 from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
-from remoting.protocol.bodies.shared_body import SHARED_BIT
+from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.records.topics import share_of
+from runtime.logs import get_logger
 
 PENDING_RETAINED_MAX = 16_384
 """Positions of retained messages not yet sent that a closing session notes (some 16 bytes each, in its record); further
@@ -149,3 +156,64 @@ async def fetch(link: Link, again: Sequence[Again]) -> list[Again]:
                 one.record = record
                 found.add(one.packet_id)
     return [one for one in again if one.packet_id in found]
+
+
+LOG = get_logger("proxy.delivery")
+
+
+class Redelivery:
+    """What goes from one connection of a session to the next."""
+
+    __slots__ = ("_delivery",)
+
+    def __init__(self, delivery: Delivery) -> None:
+        self._delivery = delivery
+
+    def place(self, one: Again) -> Token:
+        """Where a delivery of the session's previous connection lies."""
+        origin = self._origin(one)
+        if origin is not None and one.phase == PHASE_PUBLISH:
+            origin.sent_before(one.offset)
+        return self._token(one)
+
+    def send_again(self, again: Sequence[Again]) -> set[int]:
+        """Repeat what the client may not have; the packet ids of all that goes on."""
+        going_on = set()
+        for one in again:
+            source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
+            identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
+            retain = one.queue_id == RETAINED_QUEUE or (
+                source is not None and source.retain_as_published and one.is_retained
+            )
+            if one.phase == PHASE_PUBREL or self._delivery.outbound.send_again(
+                one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self._token(one), identifiers
+            ):
+                going_on.add(one.packet_id)
+        return going_on
+
+    def _token(self, one: Again) -> Token:
+        return self._origin(one) or DeliveryOrigin(one.queue_id), one.offset
+
+    def _member_of(self, one: Again) -> SharedSource | None:
+        return None if self._delivery.memberships is None else self._delivery.memberships.at(one.queue_id & ~SHARED_BIT)
+
+    def _subscription_of(self, one: Again) -> Source | None:
+        return None if one.queue_id == RETAINED_QUEUE else self._delivery.reader_of(one.queue_id & ~HISTORY_BIT)
+
+    def _origin(self, one: Again) -> Source | HistoryRun | None:
+        source = self._subscription_of(one)
+        return source.history if source is not None and one.queue_id & HISTORY_BIT else source
+
+    def retained_to_note(self) -> list[int]:
+        """Positions of retained messages the session was still to be given, as many as its note takes."""
+        pending = [
+            position
+            for one in self._delivery.sources
+            if one.retained is not None
+            for position in one.retained.remaining()
+        ]
+        lost = len(pending) - PENDING_RETAINED_MAX
+        if lost > 0:
+            self._delivery.removed.count("retained_note_full", lost)
+            LOG.warning("retained_not_noted", messages=lost, session=(self._delivery.committed_key or b"").decode())
+        return pending[:PENDING_RETAINED_MAX]

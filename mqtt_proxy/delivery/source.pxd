@@ -1,9 +1,10 @@
 # Types of source.py; see remoting/native/typed.py.
-
 cimport cython
-
+from mqtt_proxy.delivery.record_cache cimport Chunk
 from mqtt_proxy.delivery.record_cache cimport Chunk, Feed
-from mqtt_proxy.mqtt.session.place cimport DeliveryOrigin
+from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
+from mqtt_proxy.mqtt.session.in_flight cimport DeliveryOrigin
+from mqtt_proxy.mqtt.session.session_state cimport SessionState, Terms
 
 @cython.locals(origin=DeliveryOrigin, count=Py_ssize_t)
 cpdef Py_ssize_t settle(tokens) except -1
@@ -34,3 +35,9 @@ cdef class Source(DeliveryOrigin):
 
     cpdef long long lowest(self) except? -1
     cpdef acknowledge(self, offset)
+
+@cython.locals(
+    offset=cython.longlong, index=cython.longlong, key=tuple, shared=tuple, written=tuple, outgoing=Outgoing,
+    terms=Terms,     free=Py_ssize_t, taken=Py_ssize_t, level=cython.int, out=list,
+)
+cpdef tuple send_run(SessionState session, Source source, Chunk chunk, Py_ssize_t portion, Py_ssize_t budget)

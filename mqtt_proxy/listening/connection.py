@@ -1,18 +1,20 @@
 """One socket, one session, one handler: bytes from the kernel to the session, events to the handler, output back in one
-write.
+write; and what the connections of one event loop share (`LoopState`): driver, read buffer, connections to be written,
+the ring of deadlines.
 
 Invariants
-- A read is one `feed` and at most one `on_events`; all output of a loop turn leaves in one write.
-- `on_closed` is called exactly once, in a later loop turn than whatever caused it, and nothing is called after it.
+- A read is one `feed` and at most one `on_events`; the read buffer is only valid inside one read.
+- Each connection with output is in the list of its loop exactly once and is written once, in one piece, when nothing
+  else is due in this turn. An exception raised by one of them ends that one only.
+- `on_closed` is called exactly once, in a later loop turn than its cause, and no call follows it.
 - While a CONNECT is undecided the socket is not read: an unauthenticated client costs at most 64 KB.
 - A client that does not read its answers gets no deliveries (`on_writable(False)`) and, above four times that mark, is
-not
-  read either: its memory here is bounded without losing anything.
-- Nothing that comes after the last words to a client is looked at; a client that goes on sending is cut in time. A
-  socket closed with bytes unread answers them with a reset, which can overtake the DISCONNECT that says what was wrong:
-  so after a violation our side is ended first, and what comes is read and thrown away until the client has ended its
-  side too, or `FAREWELL_S` have passed (`lingering_close`).
-Loop rule: everything on the loop's thread.
+  not read either: its memory here is bounded without losing anything.
+- Input after the last packet to a client is ignored; a client that goes on sending is cut off in time. A socket closed
+  with unread bytes answers them with a reset, which can overtake the DISCONNECT that gives the reason: so after a
+  violation our side is ended first, and input is read and discarded until the client has ended its side too, or
+  `FAREWELL_S` have passed (`lingering_close`).
+Loop rule: everything on the loop's thread; one `LoopState` per loop, no locks.
 """
 
 from __future__ import annotations
@@ -24,15 +26,96 @@ import termios
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.loop_state import LoopState
-from mqtt_proxy.listening.native_sockets import Wire
+from mqtt_proxy.listening.native_sockets import Driver, Wire
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
+from mqtt_proxy.mqtt.session.keepalive import ExpiryRing
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
+from remoting.transport.turn import turn_of
+from runtime.clock import Clock
 from runtime.logs import get_logger
+
+READ_BUFFER_BYTES = 262_144
+"""One read of a transport takes at most this much."""
+
+READ_BYTES_MAX = 65_536
+"""One read of the driver takes at most this much, and there is one per socket and turn: some hundred small publishes,
+and no more than an unauthenticated client may cost."""
+
+
+class Watched(Protocol):
+    """What has a deadline on this loop: a connection, or a socket on its way to become one."""
+
+    def next_deadline_ms(self) -> int | None:
+        """When it is due if nothing happens; None = never."""
+        ...
+
+    def expire(self) -> None:
+        """The deadline has passed."""
+        ...
+
+
+class Written(Protocol):
+    """What has output on this loop: a connection."""
+
+    def write_now(self) -> None:
+        """Write the output of this turn."""
+        ...
+
+    def abort(self) -> None:
+        """End at once, output or not."""
+        ...
+
+
+class LoopState:
+    """Shared by the connections of one loop."""
+
+    __slots__ = ("_dirty", "_monotonic_ns", "buffer", "bytes_in", "bytes_out", "driver", "loop", "ring", "turn")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, counters: FrontCounters) -> None:
+        self.loop = loop
+        self.turn = turn_of(loop)
+        self.bytes_in, self.bytes_out = counters.bytes_in, counters.bytes_out
+        self._monotonic_ns = clock.monotonic_ns
+        memory = bytearray(READ_BUFFER_BYTES)
+        self.buffer = memoryview(memory)
+        self.ring: ExpiryRing[Watched] = ExpiryRing(self.now_ms())
+        self._dirty: list[Written] = []
+        self.driver: Driver | None = None
+        """Serves plain sockets; without one the loop's transports do."""
+        if native_sockets.core.driver is not None:
+            self.driver = native_sockets.core.driver(loop, self.turn, memory, READ_BYTES_MAX)
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds: what sessions measure silence with."""
+        now_ns = self._monotonic_ns()
+        return now_ns // 1_000_000
+
+    def close(self) -> None:
+        """Nobody is there any more who shares this."""
+        if self.driver is not None:
+            self.driver.close()
+            self.driver = None
+
+    def write_later(self, connection: Written) -> None:
+        """Write this connection's output at the end of the loop turn; the caller asks once per turn and connection."""
+        if not self._dirty:
+            self.turn.at_end(self._write_all)
+        self._dirty.append(connection)
+
+    def _write_all(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            try:
+                connection.write_now()
+            except Exception as error:  # noqa: BLE001 - the others have to be written
+                self.loop.call_exception_handler({"message": "a connection failed to write", "exception": error})
+                connection.abort()
+
 
 CLOSE_GRACE_S = 2.0
 """How long a closing connection may take to accept its last bytes; then it is cut."""

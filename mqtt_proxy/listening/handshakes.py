@@ -18,9 +18,8 @@ import socket
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mqtt_proxy.listening.connection import CLOSE_GRACE_S, Connection
+from mqtt_proxy.listening.connection import CLOSE_GRACE_S, Connection, LoopState
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.native_sockets import Driver
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer, is_loopback

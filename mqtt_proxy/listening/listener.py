@@ -20,10 +20,9 @@ import uuid
 
 from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.acceptor import BACKLOG, Acceptor, listening_sockets, take_socket
-from mqtt_proxy.listening.connection import Connection, HandlerFactory
+from mqtt_proxy.listening.connection import Connection, HandlerFactory, LoopState
 from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec
-from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.listening.stream_connection import StreamProtocol

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from mqtt_proxy.listening.connection import Connection, ConnectionHost
-from mqtt_proxy.listening.loop_state import LoopState
+from mqtt_proxy.listening.connection import Connection, ConnectionHost, LoopState
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status

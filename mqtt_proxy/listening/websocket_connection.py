@@ -14,9 +14,8 @@ import asyncio
 from typing import Any, Protocol, cast
 
 from mqtt_proxy import websocket
-from mqtt_proxy.listening.connection import Connection
+from mqtt_proxy.listening.connection import Connection, LoopState
 from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.loop_state import LoopState
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.listening.stream_connection import read_buffer
 from mqtt_proxy.mqtt.codec.reason_codes import Reason

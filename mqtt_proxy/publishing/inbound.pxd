@@ -1,8 +1,12 @@
 # Types of inbound.py; see remoting/native/typed.py.
-from mqtt_proxy.publishing.pacing cimport Pacing
 from mqtt_proxy.access.permissions cimport Permissions
-from mqtt_proxy.publishing.publisher cimport Publisher as Publishes
 from mqtt_proxy.mqtt.session.session cimport Session
+from mqtt_proxy.publishing.publisher cimport Publisher as Publishes
+
+cdef class Pacing:
+    cdef object _readable, _rates, _clock, _metrics, _timer
+    cdef long _paused_by
+    cdef bint _over, _logged
 
 cdef class Inbound:
     cdef object _wire, _parts, _give_up, _who

@@ -1,27 +1,123 @@
-"""What one client publishes: judged, handed on, charged to its quotas, acknowledged when the broker has it.
+"""What one client publishes: checked, passed on, charged to its quotas, acknowledged when the broker has it; and when
+its socket is not read (`Pacing`).
 
-A publish that may not be is refused in its acknowledgement to a client of MQTT 5 (with QoS 0 there is none: it is
-dropped and counted) and closes the connection of a client of 3.1.1, which has no word for it.
-Invariant: nothing is acknowledged that the broker has not confirmed; acknowledgements keep the order of receipt.
-Loop rule: on the loop's thread.
+A publish that is not allowed is refused in its acknowledgement to a client of MQTT 5 (with QoS 0 there is none: it is
+dropped and counted) and closes the connection of a client of 3.1.1, which has no code for it.
+A client is not read while its publishes wait for the broker, or when it has used up a publish quota. Only the reading
+of its socket is paused: TCP slows the publisher down, nothing is lost, and its keep-alive stands still meanwhile. What
+was read before the pause is published.
+Invariant: nothing is acknowledged that the broker has not confirmed; acknowledgements keep the order of receipt; the
+socket is read exactly while there is no reason against it, and after `stop` nothing is resumed. Loop rule: on the
+loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
-from mqtt_proxy.publishing.pacing import Pacing, nobody
 from mqtt_proxy.publishing.publisher import Publisher
-from mqtt_proxy.quotas import PublishRates, RatedPublisher
+from mqtt_proxy.quotas import Pause, PublishRates, RatedPublisher
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+BROKER, QUOTA = 1, 2  # why a client is not read
+
+QUOTA_LOG = get_logger("proxy.quotas")
+
+
+class PausableSocket(Protocol):
+    """A socket whose input can be paused."""
+
+    def pause_reading(self) -> None:
+        """Read nothing for now."""
+
+    def resume_reading(self) -> None:
+        """Take input again."""
+
+
+def nobody(_reason: str) -> None:
+    """Gives up nothing: in the place of a client that has ended."""
+
+
+class Pacing:
+    """The reading of one client's socket."""
+
+    __slots__ = (
+        "_clock",
+        "_logged",
+        "_metrics",
+        "_over",
+        "_paused_by",
+        "_rates",
+        "_readable",
+        "_timer",
+    )  # fmt: skip
+
+    def __init__(self, readable: PausableSocket, rates: PublishRates, clock: Clock, metrics: ProxyMetrics) -> None:
+        self._readable = readable
+        self._rates = rates
+        self._clock = clock
+        self._metrics = metrics
+        self._paused_by = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+        self._logged = False
+
+    def hold(self) -> None:
+        """Too much is published and not confirmed, over all clients."""
+        self._stop_for(BROKER)
+
+    def release(self) -> None:
+        """The broker has caught up."""
+        self._go_on(BROKER)
+
+    def charge(self, who: RatedPublisher, publishes: Sequence[Publish]) -> None:
+        """Charge what was read to the quotas of its publisher, and read later when that was too much."""
+        size_bytes = sum([len(one.topic) + len(one.payload) for one in publishes])
+        pause = self._rates.charge(who, len(publishes), size_bytes, self._clock.monotonic_ns() // 1_000_000)
+        if pause is not None and not self._over:
+            self._tell(who, pause)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(pause.ms / 1_000, self._go_on, QUOTA)
+            self._stop_for(QUOTA)
+
+    def stop(self) -> None:
+        """The connection has ended."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _tell(self, who: RatedPublisher, pause: Pause) -> None:
+        self._metrics.publishes.rate_pauses.child(pause.quota).value += 1
+        if not self._logged:
+            self._logged = True  # once per connection: the counter tells the rest
+            QUOTA_LOG.info(
+                "publish_rate_reached", quota=pause.quota, client_id=who.client_id, user=who.user, peer=who.address,
+                pause_ms=pause.ms,
+            )  # fmt: skip
+
+    def _stop_for(self, why: int) -> None:
+        if not self._over:
+            if not self._paused_by:
+                self._readable.pause_reading()
+            self._paused_by |= why
+
+    def _go_on(self, why: int) -> None:
+        if self._paused_by & why and not self._over:
+            self._paused_by &= ~why
+            if not self._paused_by:
+                self._readable.resume_reading()
+
 
 LOG = get_logger("proxy.inbound")
 

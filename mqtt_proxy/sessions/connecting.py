@@ -18,7 +18,7 @@ from mqtt_proxy.access.admission import Dialog
 from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
-from mqtt_proxy.delivery.redelivery import Redelivery
+from mqtt_proxy.delivery.resume import Redelivery
 from mqtt_proxy.listening.client_connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
-from mqtt_proxy.delivery.redelivery import Redelivery
+from mqtt_proxy.delivery.resume import Redelivery
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Disconnected
 from mqtt_proxy.mqtt.session.session import Session

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
-from mqtt_proxy.mqtt.session.outgoing import Outgoing
+from mqtt_proxy.mqtt.session.in_flight import Outgoing
 from mqtt_proxy.shared.member import MessageSender, SharedSource
 from remoting.protocol.bodies.shared_body import (
     SharedMember,

@@ -16,8 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from mqtt_proxy.mqtt.codec.packets import QOS_2
-from mqtt_proxy.mqtt.session.outgoing import Outgoing
-from mqtt_proxy.mqtt.session.place import DeliveryOrigin
+from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin, Outgoing
 from remoting.access.rules import READ_LIVE
 from remoting.protocol.bodies.shared_body import SHARED_BIT, SharedSettled
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView

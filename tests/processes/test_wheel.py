@@ -18,9 +18,9 @@ import broker
 from remoting.native.core import choice as store
 from remoting.native.compiled import columns as compiled
 import mqtt_proxy
-from mqtt_proxy.mqtt.session import outgoing
+from mqtt_proxy.mqtt.session import in_flight
 typed = mqtt_proxy.TYPED
-print(broker.__file__, store.name, store.reason, outgoing.__file__.rpartition(".")[2], typed.name, typed.reason)
+print(broker.__file__, store.name, store.reason, in_flight.__file__.rpartition(".")[2], typed.name, typed.reason)
 """
 
 
@@ -42,7 +42,7 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, versi
         names = packed.namelist()
     assert any(name.startswith("remoting/native/compiled/ring.") and name.endswith(".so") for name in names)
     assert any(name.startswith("mqtt_proxy/mqtt/session/outgoing.") and name.endswith(".so") for name in names)
-    assert {"mqtt_proxy/mqtt/session/outgoing.py", "mqtt_proxy/mqtt/session/outgoing.pxd"} <= set(names)
+    assert {"mqtt_proxy/mqtt/session/in_flight.py", "mqtt_proxy/mqtt/session/in_flight.pxd"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "tools/"))]
     python = installed(wheel, base, tmp_path / "environment", bare)
     alone = {**bare, "PATH": str(python.parent), "CC": "false"}

@@ -20,7 +20,7 @@ from mqtt_proxy.mqtt.session.events import (
     Released,
     Violated,
 )
-from mqtt_proxy.mqtt.session.outgoing import PHASE_PUBLISH
+from mqtt_proxy.mqtt.session.in_flight import PHASE_PUBLISH
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
 from tests.unit.mqtt_proxy.mqtt.samples5 import EVERYTHING, PUBLISHES

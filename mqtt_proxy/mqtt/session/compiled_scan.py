@@ -8,23 +8,21 @@ import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcmp, memcpy, memset
 from cython.cimports.mqtt_proxy.mqtt.codec.publish import Publish
-from cython.cimports.mqtt_proxy.mqtt.session.incoming import Incoming
-from cython.cimports.mqtt_proxy.mqtt.session.outgoing import Outgoing
+from cython.cimports.mqtt_proxy.mqtt.session.in_flight import Incoming, Outgoing
 from cython.cimports.mqtt_proxy.mqtt.session.session_state import SessionState
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 from mqtt_proxy.mqtt.codec import packets, publish
-from mqtt_proxy.mqtt.session import incoming as _incoming
-from mqtt_proxy.mqtt.session import outgoing as _outgoing
+from mqtt_proxy.mqtt.session import in_flight
 from remoting.protocol.records import image, record
 
 LEVEL_3 = cython.declare(cython.int, packets.LEVEL_3)
-CONFIRMED = cython.declare(object, _incoming.CONFIRMED)
-PUBLISHED = cython.declare(object, _outgoing.PUBLISHED)
-RECEIVED = cython.declare(object, _outgoing.RECEIVED)
-RELEASED = cython.declare(object, _outgoing.RELEASED)
+CONFIRMED = cython.declare(object, in_flight.CONFIRMED)
+PUBLISHED = cython.declare(object, in_flight.PUBLISHED)
+RECEIVED = cython.declare(object, in_flight.RECEIVED)
+RELEASED = cython.declare(object, in_flight.RELEASED)
 NO_IDS = cython.declare(tuple, ())
 MISSING = cython.declare(object, object())
 HEADER = cython.declare(cython.Py_ssize_t, record.HEADER_SIZE)

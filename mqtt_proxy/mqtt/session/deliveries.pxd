@@ -1,7 +1,7 @@
 # Types of deliveries.py; see remoting/native/typed.py.
 cimport cython
 
-from mqtt_proxy.mqtt.session.outgoing cimport Outgoing
+from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
 
 cdef object _CONNECTED

@@ -16,8 +16,8 @@ from mqtt_proxy.mqtt.codec.encode import PUBREL_WORD, acknowledgements, publish_
 from mqtt_proxy.mqtt.codec.encode5 import publish_properties
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3
 from mqtt_proxy.mqtt.codec.wire import encode_binary, encode_length
-from mqtt_proxy.mqtt.session import outgoing
-from mqtt_proxy.mqtt.session.outgoing import Parts, Qos2Steps
+from mqtt_proxy.mqtt.session import in_flight
+from mqtt_proxy.mqtt.session.in_flight import Parts, Qos2Steps
 from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.mqtt_properties import MessageProperties
@@ -110,10 +110,10 @@ class Deliveries:
         """Send a QoS 2 PUBLISH, or park it for an owner who takes steps."""
         out = self._session.outgoing
         if out.steps is None:
-            out.enter(packet_id, outgoing.PUBLISHED)
+            out.enter(packet_id, in_flight.PUBLISHED)
             self._session.out += parts
         else:
-            out.enter(packet_id, outgoing.RESERVED)
+            out.enter(packet_id, in_flight.RESERVED)
             out.steps.park(packet_id, token, parts)
 
     # -- QoS 2 in steps ------------------------------------------------------------------------------------------------
@@ -129,7 +129,7 @@ class Deliveries:
         if session.status is not _CONNECTED or session.outgoing.steps is None:
             return
         for packet_id, parts in session.outgoing.steps.unpark(packet_ids):
-            session.outgoing.advance(packet_id, outgoing.RESERVED, outgoing.PUBLISHED)
+            session.outgoing.advance(packet_id, in_flight.RESERVED, in_flight.PUBLISHED)
             session.out += parts
 
     def release(self, packet_ids: Iterable[int]) -> None:
@@ -139,7 +139,7 @@ class Deliveries:
             return
         ids = list(packet_ids)
         for packet_id in ids:
-            session.outgoing.advance(packet_id, outgoing.RECEIVED, outgoing.RELEASED)
+            session.outgoing.advance(packet_id, in_flight.RECEIVED, in_flight.RELEASED)
         session.out.append(acknowledgements([PUBREL_WORD | packet_id for packet_id in ids]))
 
     # -- a session that is resumed -------------------------------------------------------------------------------------

@@ -58,9 +58,7 @@ from mqtt_proxy.mqtt.session.events import (
     SubscriptionRequest,
     UnsubscribeRequested,
 )
-from mqtt_proxy.mqtt.session.incoming import CONFIRMED, RELEASED
-from mqtt_proxy.mqtt.session.outgoing import PUBLISHED, RECEIVED
-from mqtt_proxy.mqtt.session.outgoing import RELEASED as SENT_PUBREL
+from mqtt_proxy.mqtt.session.in_flight import COMPLETING, CONFIRMED, PUBLISHED, RECEIVED, RELEASED
 from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from mqtt_proxy.mqtt.session.topic_names import (
     DELAYED_PREFIX,
@@ -300,7 +298,7 @@ def release(session: SessionState, packet: Packet) -> None:
     phase = session.incoming.release(packet_id)
     if phase == CONFIRMED:
         session.gathered.releasing().append(packet_id)
-    elif phase == RELEASED:
+    elif phase == COMPLETING:
         return  # its PUBCOMP is under way
     elif phase is None and session.terms.level == LEVEL_5:
         code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
@@ -329,7 +327,7 @@ def received(session: SessionState, packet: Packet) -> None:
     elif phase == PUBLISHED:
         session.outgoing.enter(packet_id, RECEIVED)
         session.gathered.receiving().append(packet_id)
-    elif phase == SENT_PUBREL:
+    elif phase == RELEASED:
         session.out.append(acknowledgements([PUBREL_WORD | packet_id]))
     else:
         session.outgoing.stray += 1
@@ -347,7 +345,7 @@ def _pubrel_of_unknown(level: int, packet_id: int) -> bytes:
 def completed(session: SessionState, packet: Packet) -> None:
     """PUBCOMP: the exchange is over, the id is free."""
     packet_id = cast("Pubcomp", packet).packet_id
-    if session.outgoing.phases.get(packet_id) == SENT_PUBREL:
+    if session.outgoing.phases.get(packet_id) == RELEASED:
         session.outgoing.finish(packet_id, session.gathered.acknowledging())
     elif packet_id in session.outgoing.window:  # ignored, it would stay there for ever: the client has said its word
         raise PacketViolation(

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from mqtt_proxy import WITHOUT_SCAN
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.codec.publish import images
-from mqtt_proxy.mqtt.session.incoming import CONFIRMED, Incoming
-from mqtt_proxy.mqtt.session.outgoing import PUBLISHED, RECEIVED, RELEASED
+from mqtt_proxy.mqtt.session.in_flight import CONFIRMED, PUBLISHED, RECEIVED, RELEASED, Incoming
 from mqtt_proxy.mqtt.session.session_state import SessionState
 from remoting.native.choice import Choice, choose
 

@@ -1,8 +1,8 @@
 # Types of session_state.py; see remoting/native/typed.py.
 cimport cython
 
-from mqtt_proxy.mqtt.session.incoming cimport Incoming
-from mqtt_proxy.mqtt.session.outgoing cimport Outgoing
+from mqtt_proxy.mqtt.session.in_flight cimport Incoming
+from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
 
 cdef class Terms:
     cdef public object client_id, will, auth_method

@@ -22,8 +22,7 @@ from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Publish, Will
 from mqtt_proxy.mqtt.codec.properties import Properties
 from mqtt_proxy.mqtt.codec.reason_codes import CLOSE_CODES, VIOLATION_CODES, Reason, ReasonCode
 from mqtt_proxy.mqtt.session.events import Acknowledged, Event, PublishBatch, Received, Released, Violated
-from mqtt_proxy.mqtt.session.incoming import Incoming
-from mqtt_proxy.mqtt.session.outgoing import Outgoing
+from mqtt_proxy.mqtt.session.in_flight import Incoming, Outgoing
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
 from remoting.protocol.errors import LocalMisuse
 

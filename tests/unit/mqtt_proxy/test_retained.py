@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.delivery import redelivery
+from mqtt_proxy.delivery import resume
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.retained import STEP_RECORDS_MAX, RetainedRun
 from remoting.protocol.errors import Refused
@@ -73,7 +73,7 @@ async def test_pending_ones_survive_the_connection() -> None:
 
 async def test_what_a_closing_session_cannot_note_is_counted(monkeypatch) -> None:
     """The note takes the first ones; none goes unmentioned, also not those of the step under way."""
-    monkeypatch.setattr(redelivery, "PENDING_RETAINED_MAX", 5)
+    monkeypatch.setattr(resume, "PENDING_RETAINED_MAX", 5)
     async with running(in_flight_max=3) as rig:
         sender = await rig.client("p")
         sender.send(*[publish(f"t/{number}", b"x", 1, number + 1, retain=True) for number in range(90)])

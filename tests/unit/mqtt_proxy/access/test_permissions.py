@@ -12,7 +12,7 @@ from mqtt_proxy.delivery.resume import Again
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
-from mqtt_proxy.mqtt.session.place import RETAINED_QUEUE
+from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
 from remoting.access.acl_file import parse
 from remoting.access.rules import READ_HISTORY, READ_LIVE, Identity
 from runtime.clock import ManualClock

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mqtt_proxy.delivery import delivery
-from mqtt_proxy.delivery.delivery import PORTION_BYTES_MAX
+from mqtt_proxy.delivery.delivery import PORTION_BYTES_MAX, PORTIONS_PER_TURN, Pump
+from mqtt_proxy.delivery.outbound import PASSED, WAIT, decide, gather
+from mqtt_proxy.delivery.record_cache import Feed
+from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.mqtt.codec import packets
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Rig, Wire, publish, running, settle
@@ -231,3 +236,157 @@ async def test_what_goes_out_in_slices_is_flushed_and_counted() -> None:
         await send(rig, *numbered("t", 30), *numbered("u", 10))
         assert len(client.messages()) == 40
         assert rig.count("messages_out_total") == 40
+
+
+def sources(*described: tuple[int, int, int]) -> dict[int, Source]:
+    """(queue id, QoS, cursor) in order of age."""
+    return {
+        queue_id: Source(str(queue_id), Feed(queue_id), qos, cursor, serial)
+        for serial, (queue_id, qos, cursor) in enumerate(described)
+    }
+
+
+def test_the_oldest_delivers_with_the_highest_qos() -> None:
+    """Of those that were there when the message was stored."""
+    by_queue = sources((1, 0, 0), (2, 1, 0), (3, 1, 7))
+    assert decide([(1, 0), (2, 0)], by_queue[1], by_queue, 0) == 1
+    assert decide([(1, 0), (3, 6)], by_queue[1], by_queue, 0) == 0
+    assert decide([(1, 0), (99, 3)], by_queue[1], by_queue, 0) == 0
+
+
+def test_a_younger_one_waits_and_then_passes() -> None:
+    """It never runs ahead of the one that delivers."""
+    by_queue = sources((1, 1, 4), (2, 1, 0))
+    assert decide([(1, 4), (2, 0)], by_queue[2], by_queue, 0) == WAIT
+    by_queue[1].cursor = 5
+    assert decide([(1, 4), (2, 0)], by_queue[2], by_queue, 0) == PASSED
+
+
+@given(st.data())
+def test_every_message_goes_out_exactly_once(data: st.DataObject) -> None:
+    """Any sources, any matches, any order of turns: one copy of each, highest QoS, and nobody waits for ever."""
+    count = data.draw(st.integers(1, 4))
+    matches = data.draw(
+        st.lists(st.sets(st.integers(0, count - 1), min_size=1), max_size=12).map(lambda one: [sorted(m) for m in one])
+    )
+    qos = data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count))
+    by_queue = sources(*[(queue_id, qos[queue_id], 0) for queue_id in range(count)])
+    queues: dict[int, list[int]] = {queue_id: [] for queue_id in range(count)}
+    dispatch = []
+    for message, matched in enumerate(matches):
+        dispatch.append([(queue_id, len(queues[queue_id])) for queue_id in matched])
+        for queue_id in matched:
+            queues[queue_id].append(message)
+    sent: list[tuple[int, int]] = []
+    while any(by_queue[queue_id].cursor < len(queues[queue_id]) for queue_id in queues):
+        moved = False
+        for queue_id in data.draw(st.permutations(range(count))):
+            one = by_queue[queue_id]
+            if one.cursor < len(queues[queue_id]):
+                message = queues[queue_id][one.cursor]
+                verdict = decide(dispatch[message], one, by_queue, one.cursor)
+                if verdict != WAIT:
+                    moved = True
+                    if verdict != PASSED:
+                        sent.append((message, verdict))
+                        one.unacked[one.cursor] = None
+                    one.cursor += 1
+        assert moved
+    assert sorted(sent) == [(message, max(qos[q] for q in matched)) for message, matched in enumerate(matches)]
+
+
+def test_own_messages_pass_by_subscriptions_with_no_local() -> None:
+    """They neither deliver nor hold back nor lend their QoS and identifier."""
+    by_queue = sources((1, 2, 0), (2, 1, 0), (3, 2, 0))
+    for queue_id, options in ((1, 1), (2, 2), (3, 1)):
+        by_queue[queue_id].choose(options, queue_id)
+    everywhere = [(1, 0), (2, 0), (3, 0)]
+    assert decide(everywhere, by_queue[1], by_queue, 0, own=True) == PASSED
+    assert decide(everywhere, by_queue[2], by_queue, 0, own=True) == 1
+    assert decide(everywhere, by_queue[2], by_queue, 0) == WAIT
+    assert gather(everywhere, by_queue[2], by_queue, own=True) == ([2], True)
+    assert gather(everywhere, by_queue[1], by_queue) == ([1, 2, 3], True)
+
+
+def test_a_subscription_made_later_lends_nothing() -> None:
+    """Its identifier is not on a message from before it."""
+    by_queue = sources((1, 1, 0), (2, 1, 5))
+    by_queue[2].choose(0, 9)
+    assert gather([(1, 0), (2, 4)], by_queue[1], by_queue) == ([], False)
+    assert gather([(1, 0), (2, 5)], by_queue[1], by_queue) == ([9], False)
+
+
+class Session:
+    """Has `portions` turns of work."""
+
+    def __init__(self, portions: int = 1) -> None:
+        self.portions = portions
+        self.turns = 0
+        self.given = 0
+        self.gave_up = False
+
+    def pump(self, portions: int) -> bool:
+        self.turns += 1
+        self.given = portions
+        if self.portions < 0:
+            raise ValueError("broken")
+        return self.turns < self.portions
+
+    def failed(self) -> None:
+        self.gave_up = True
+
+
+async def test_turns() -> None:
+    """Once however often woken; again while there is more; never when forgotten."""
+    pump, short, long, gone = Pump(), Session(), Session(3), Session()
+    for session in (short, long, short, gone):
+        pump.wake(session)
+    pump.forget(gone)
+    await settle()
+    assert (short.turns, long.turns, gone.turns) == (1, 3, 0)
+
+
+async def test_who_is_behind_waits_for_the_next_turn_of_the_loop() -> None:
+    """One portion per turn, also when there is news for it meanwhile; who is not behind goes first."""
+    pump, behind, live = Pump(), Session(3), Session()
+    order: list[Session] = []
+    for session in (behind, live):
+        deliver = session.pump
+        session.pump = lambda portions, session=session, deliver=deliver: (order.append(session), deliver(portions))[1]  # type: ignore[method-assign]
+    pump.later(behind)
+    pump.wake(behind)
+    pump.wake(live)
+    await settle()
+    assert order == [live, behind, behind, behind]
+    pump.later(behind)
+    pump.forget(behind)
+    await settle()
+    assert len(order) == 4
+
+
+async def test_a_failing_session_is_given_up_and_the_others_go_on() -> None:
+    """Its fault stays its own."""
+    pump, broken, fine = Pump(), Session(-1), Session()
+    pump.wake(broken)
+    pump.wake(fine)
+    await settle()
+    assert broken.gave_up
+    assert fine.turns == 1
+
+
+async def test_few_sessions_have_several_portions_each() -> None:
+    """What one turn can give is shared by those who have something to do in it; one portion is the least."""
+    for count, portions in ((1, PORTIONS_PER_TURN), (3, PORTIONS_PER_TURN // 3), (40, 1)):
+        pump, sessions = Pump(), [Session() for _ in range(count)]
+        for session in sessions:
+            pump.wake(session)
+        await settle()
+        assert {session.given for session in sessions} == {portions}
+
+
+async def test_all_sessions_have_the_same_tools_and_nothing_else_is_put_there() -> None:
+    """They are parts of one proxy: what one puts into the cache the other finds."""
+    async with running() as rig:
+        assert rig.tools.cache is rig.cache
+        with pytest.raises(AttributeError):
+            rig.tools.spare = 1  # type: ignore[attr-defined]

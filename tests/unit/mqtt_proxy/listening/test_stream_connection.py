@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mqtt_proxy.listening import native_sockets
-from mqtt_proxy.listening.loop_state import READ_BUFFER_BYTES
+from mqtt_proxy.listening.connection import READ_BUFFER_BYTES
 from mqtt_proxy.listening.stream_connection import StreamProtocol, read_buffer
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.limits import SessionLimits

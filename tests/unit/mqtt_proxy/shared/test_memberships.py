@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mqtt_proxy.mqtt.session.outgoing import Outgoing, Qos2Steps
+from mqtt_proxy.mqtt.session.in_flight import Outgoing, Qos2Steps
 from mqtt_proxy.shared.hub import Memberships
 from mqtt_proxy.shared.member import WINDOW_MAX
 from remoting.protocol.bodies.shared_body import SharedSettled

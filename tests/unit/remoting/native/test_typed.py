@@ -110,8 +110,8 @@ def test_what_is_built_is_what_the_packages_name() -> None:
 
 SAY = """
 import mqtt_proxy
-from mqtt_proxy.mqtt.session import outgoing
-print(outgoing.__file__.rpartition(".")[2], mqtt_proxy.TYPED.name)
+from mqtt_proxy.mqtt.session import in_flight
+print(in_flight.__file__.rpartition(".")[2], mqtt_proxy.TYPED.name)
 """
 
 

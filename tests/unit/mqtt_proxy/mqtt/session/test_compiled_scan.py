@@ -10,7 +10,7 @@ from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import scan
-from mqtt_proxy.mqtt.session.incoming import Incoming
+from mqtt_proxy.mqtt.session.in_flight import Incoming
 from mqtt_proxy.mqtt.session.session import Session
 
 pytestmark = pytest.mark.skipif(scan.choice.name != "compiled", reason=f"no compiled twin: {scan.choice.reason}")

@@ -9,7 +9,7 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.decode import decode
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.wire import fixed_header
-from mqtt_proxy.mqtt.session.incoming import Incoming
+from mqtt_proxy.mqtt.session.in_flight import Incoming
 from mqtt_proxy.mqtt.session.scan import scan_acknowledgements, scan_publishes
 
 TOPICS = st.sampled_from([b"a", b"a/b", b"a/b/c" * 30])

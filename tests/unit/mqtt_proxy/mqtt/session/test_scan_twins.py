@@ -13,7 +13,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.codec.publish import image_of
 from mqtt_proxy.mqtt.session import events, scan
-from mqtt_proxy.mqtt.session.outgoing import Qos2Steps
+from mqtt_proxy.mqtt.session.in_flight import Qos2Steps
 from mqtt_proxy.mqtt.session.scan import ScanCore
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import SessionState
