@@ -14,8 +14,10 @@ Thread rule: the consensus thread only.
 
 `PreVoteRound` counts the answers of one round before an election. Newcomers, whose files are empty, grant no vote to a
 log that is not: an unreachable controller may have more. When every controller has answered, none is unreachable, and
-the best of the present logs is continued. An interrupted first start or emptied files leave such a state. An answer
-counts once per controller, in any order.
+the best of the present logs is continued. An interrupted first start or emptied files leave such a state. A voter with
+an empty log, left by a founder whose files were emptied, does not judge empty logs either. When all logs are empty, a
+controller begins its own with an entry of term 0: voters may elect it then, and every log of a real term still wins.
+An answer counts once per controller, in any order.
 """
 
 from __future__ import annotations
@@ -402,9 +404,6 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = None
         _, index, term = self._face[-1]
-        if self._face.voter and not self._may_vote(index):
-            self._canvass.end()
-            return
         self._canvass.begin()
         for node in self.otherNodes:
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
@@ -417,7 +416,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
-        elif not self._face.voter and not self._may_vote(message.last_index):
+        elif not self._may_vote(message.last_index) and (not self._face.voter or index == FIRST_ENTRY[1]):
             self._peers.say(node, Newcomer(message.term))
         elif theirs >= mine and self._may_vote(message.last_index) and not rival and not self._hears_leader():
             self._canvass.end()
@@ -428,16 +427,25 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         """Start an election that can be won; once every controller has answered, let newcomers vote from now on."""
         if message.term != self.raftCurrentTerm + 1 or self._isLeader():
             return
-        canvass = self._canvass
-        (canvass.granted if isinstance(message, PreGranted) else canvass.newcomer)(node.id)
+        canvass, empty = self._canvass, self._face[-1][1] == FIRST_ENTRY[1]
+        grants = isinstance(message, PreGranted) and not (empty and self._face.voter)
+        (canvass.granted if grants else canvass.newcomer)(node.id)
         if canvass.won:
             canvass.end()
             self._elect_now = True
             self._SyncObj__raftElectionDeadline = 0.0
         elif canvass.complete:
+            if empty:
+                self._begin_log()
             self._face.become_voter()
             for each in self.otherNodes:
                 self._peers.say(each, Founded(self.raftCurrentTerm))
+
+    def _begin_log(self) -> None:
+        """Add an entry of no leader, and raise the term: answers to this round must not count for the new log."""
+        self._canvass.end()
+        self._face.add(NO_OP, FIRST_ENTRY[1] + 1, 0)
+        self._step_down(self.raftCurrentTerm + 1)
 
     def _may_vote(self, last_index: int) -> bool:
         """Newcomers for empty logs only; voters, who know that there is more, for no empty one, not even their own."""
