@@ -48,6 +48,8 @@ NAME_SERVER = " (the option 'nameServer')"
 LOG = logging.getLogger("lightmq.spark")
 Answer = TypeVar("Answer")
 Address = tuple[str, int]
+MasterAddress = tuple[str, Address]
+"""The name of a broker group at the name servers, empty for a broker that is addressed itself, and its last master."""
 Manner = tuple[Signer | None, ClientTls | None]
 """How a connection speaks: what signs on it, and TLS."""
 
@@ -195,11 +197,11 @@ LOOK_TIMEOUT_MS = 2_000
 """Longest wait for a name server while a master is lost or silent."""
 
 
-def broker_groups(options: ConnectionOptions) -> ClusterInfo:
+def broker_groups(options: ConnectionOptions, group: str = "") -> ClusterInfo:
     """The broker groups and their masters, by the first name server that answers and knows a master.
 
-    A server that is no name server is taken to be the one broker itself, under the name "". Raises BrokerUnreachable
-    naming every address that was tried.
+    A server that is no name server is taken to be the one broker itself, under the name "", unless a `group` is asked
+    for by name, which it need not belong to. Raises BrokerUnreachable naming every address that was tried.
     """
     failures = []
     for server in options.name_server:
@@ -209,6 +211,9 @@ def broker_groups(options: ConnectionOptions) -> ClusterInfo:
             failures.append(phrase(failure))
             continue
         if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if group:
+                failures.append(f"{join_address(*server)} is not a name server and cannot find broker group {group!r}")
+                continue
             return ClusterInfo({"": BrokerData("", "", {MASTER_ID: join_address(*server)})})
         info = decode_body(check(reply, server).body, ClusterInfo)
         if any(data.master() for data in info.broker_addr_table.values()):
@@ -292,9 +297,7 @@ class GroupMaster:
             check(reply, self.address)
 
     def _groups(self) -> ClusterInfo:
-        groups = broker_groups(self._quick)
-        alone = groups.broker_addr_table.get("")
-        return groups if alone is None else ClusterInfo({self._link.broker_name: alone})
+        return broker_groups(self._quick, self._link.broker_name)
 
     def _check_silence(self) -> None:
         """Raise BrokerMoved while the master is silent and another one took its place.
@@ -302,7 +305,7 @@ class GroupMaster:
         A broker that is suspended or cut off does not report it.
         """
         try:
-            masters = _masters(broker_groups(self._quick))
+            masters = _masters(self._groups())
         except (BrokerUnreachable, BrokerRefused):
             return  # no master is known at the moment: it may still be this one
         if "" not in masters and self.address not in masters.values():
@@ -313,12 +316,13 @@ class GroupMaster:
 
 def find_masters(options: ConnectionOptions) -> dict[str, GroupMaster]:
     """Broker group → its master, ordered by name; raises BrokerUnreachable."""
-    return masters_at(_masters(broker_groups(options)), options)
+    addresses = _masters(broker_groups(options))
+    return masters_at({group: (group, address) for group, address in addresses.items()}, options)
 
 
-def masters_at(addresses: Mapping[str, Address], options: ConnectionOptions) -> dict[str, GroupMaster]:
-    """Broker group → its master, from the addresses where they were last."""
-    return {group: GroupMaster(group, address, options) for group, address in addresses.items()}
+def masters_at(addresses: Mapping[str, MasterAddress], options: ConnectionOptions) -> dict[str, GroupMaster]:
+    """Broker name → the master of its group, from the addresses where they were last."""
+    return {name: GroupMaster(group, address, options) for name, (group, address) in addresses.items()}
 
 
 def _masters(groups: ClusterInfo) -> dict[str, Address]:

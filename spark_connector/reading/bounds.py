@@ -22,7 +22,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
 from remoting.transport.failures import split_address
-from spark_connector.brokers import Address, GroupMaster, find_masters
+from spark_connector.brokers import Address, GroupMaster, MasterAddress, find_masters
 from spark_connector.errors import BrokerUnreachable
 from spark_connector.options.option_table import ConnectionOptions
 from spark_connector.queues import QueueKey
@@ -76,9 +76,9 @@ class BoundsWatch:
         return self.read()
 
     @property
-    def addresses(self) -> dict[str, Address]:
-        """Broker group → address of its master, for the tasks."""
-        return {broker: master.address for broker, master in self.masters.items()}
+    def addresses(self) -> dict[str, MasterAddress]:
+        """Broker name → where its group's master is, for the tasks."""
+        return {broker: (master.group, master.address) for broker, master in self.masters.items()}
 
     def _find(self) -> list[GroupMaster]:
         if not self._groups:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 
 from remoting.protocol.bodies.pull_body import RowFilter
-from spark_connector.brokers import Address, masters_at
+from spark_connector.brokers import Address, MasterAddress, masters_at
 from spark_connector.errors import BrokenRecord, DataLost
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import check_projection
@@ -38,7 +38,7 @@ class RangePartition(InputPartition):
     def __init__(
         self,
         ranges: Sequence[QueueRange],
-        addresses: Mapping[str, Address],
+        addresses: Mapping[str, MasterAddress],
         readers: Mapping[str, Address] | None = None,
     ) -> None:
         super().__init__(None)

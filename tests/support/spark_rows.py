@@ -26,10 +26,15 @@ def send_rows(
         return sender.finish()
 
 
+def named_masters(addresses: Mapping[str, Address], options: ConnectionOptions) -> dict[str, GroupMaster]:
+    """The masters of groups that the name servers know."""
+    return {group: GroupMaster(group, address, options) for group, address in addresses.items()}
+
+
 def tell_groups(monkeypatch: pytest.MonkeyPatch, addresses: Mapping[str, Address]) -> None:
     """Have the name servers name these masters by group, as the mapping is at the time of each question."""
 
-    def broker_groups(_options: ConnectionOptions) -> ClusterInfo:
+    def broker_groups(_options: ConnectionOptions, _group: str = "") -> ClusterInfo:
         return ClusterInfo(
             {group: BrokerData("", group, {0: join_address(*address)}) for group, address in addresses.items()}
         )

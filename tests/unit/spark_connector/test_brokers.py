@@ -186,6 +186,24 @@ def test_the_next_name_server_is_asked(broker: ToyBroker) -> None:
     assert addresses(parse_read({"topic": "t", "nameServer": servers, "fetchRetries": "0"})) == {"": broker.address}
 
 
+def test_a_broker_beside_the_name_servers_is_no_master_of_a_named_group(broker: ToyBroker) -> None:
+    """It may belong to another group: the name server alone knows where the master is now."""
+    gone, server, beside = ToyBroker(), ToyBroker(), ToyBroker()
+    gone.close()
+    table = {"a": BrokerData("c", "a", {0: join_address(*broker.address)})}
+    server.faults = [lambda command: command.reply(body=msgspec.json.encode(ClusterInfo(table)))]
+    servers = ";".join(join_address(*each.address) for each in (beside, server))
+    master = GroupMaster("a", gone.address, parse_read({"topic": "t", "nameServer": servers}))
+    assert master.ask(Command(12345), refusal_is_error=False).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert (master.address, broker.requests) == (broker.address, [12345])
+    assert 12345 not in beside.requests
+    options = parse_read({"topic": "t", "nameServer": join_address(*beside.address), "fetchRetries": "0"})
+    with pytest.raises(BrokerUnreachable, match="is not a name server and cannot find broker group 'a'"):
+        GroupMaster("a", gone.address, options).ask(Command(12345))
+    for each in (server, beside):
+        each.close()
+
+
 def test_a_silent_master_is_left_when_another_one_leads(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The name server still names it, then no master, then another one: only that ends the wait."""
     monkeypatch.setattr("remoting.client.blocking.LOOK_MS", 5)

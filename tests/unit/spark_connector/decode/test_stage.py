@@ -30,7 +30,7 @@ def read(broker: ToyBroker, schema: StructType, options: ReadOptions, topic: str
     stage = pickle.loads(pickle.dumps(check_schema(schema, options)))
     queues = [(n, broker.queue(topic, n)) for n in (0, 1)]
     ranges = [QueueRange(QueueKey(topic, NAME, n), queue.id, 0, queue.max) for n, queue in queues]
-    partition = RangePartition([one for one in ranges if one.rows], {NAME: broker.address})
+    partition = RangePartition([one for one in ranges if one.rows], {NAME: ("", broker.address)})
     return [row for batch in read_task(partition, schema, RowFilter(), options, stage) for row in batch.to_pylist()]
 
 

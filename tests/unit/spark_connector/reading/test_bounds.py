@@ -24,7 +24,7 @@ def test_bounds_of_exact_and_wildcard(broker: ToyBroker, read_options: Options) 
     watch = BoundsWatch(options, select(options))
     (bounds,) = watch.read().values()
     assert (bounds.min, bounds.max) == (0, 2)
-    assert watch.addresses == {NAME: broker.address}
+    assert watch.addresses == {NAME: ("", broker.address)}
     options = read_options(mqttFilter="plant/+")
     found = BoundsWatch(options, select(options)).read()
     assert sum(one.max for one in found.values()) == 3

@@ -23,6 +23,7 @@ from spark_connector.reading.fetch import (
     TaskEndpoints,
     mean_record_bytes,
 )
+from tests.support.spark_rows import named_masters
 from tests.unit.spark_connector.toy_broker import NAME, ToyBroker
 
 Options = Callable[..., ReadOptions]
@@ -39,7 +40,7 @@ def bodies(
     """Everything that arrives, in order."""
     found = []
     readers = {} if reader is None else {NAME: reader.address}
-    for _, pulled in RangeFetcher(work, masters_at({NAME: broker.address}, options), options, readers).pulls():
+    for _, pulled in RangeFetcher(work, masters_at({NAME: ("", broker.address)}, options), options, readers).pulls():
         starts = memoryview(pulled.starts).cast("I").tolist()
         found += [bytes(RecordView(pulled.blob, at).body) for at in starts]
     return found
@@ -68,7 +69,7 @@ def test_a_master_that_moved_is_asked_for(filled: ToyBroker, read_options: Optio
     gone = ToyBroker()
     gone.close()
     options = read_options(topic="t")
-    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: gone.address}, options), options).pulls()
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: ("", gone.address)}, options), options).pulls()
     assert sum(pulled.count for _, pulled in pulls) == 40
 
 
@@ -85,7 +86,7 @@ def test_a_former_master_says_where_to_go_on(filled: ToyBroker, read_options: Op
     former.faults = [moved]
     asked_before = filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO)
     options = read_options(topic="t")
-    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: former.address}, options), options).pulls()
+    pulls = RangeFetcher(ranges(filled, (0, 0, 40)), masters_at({NAME: ("", former.address)}, options), options).pulls()
     assert sum(pulled.count for _, pulled in pulls) == 40
     assert filled.requests.count(RequestCode.GET_BROKER_CLUSTER_INFO) == asked_before
     former.close()
@@ -122,7 +123,7 @@ def test_a_planned_end_that_the_log_lacks(filled: ToyBroker, read_options: Optio
 
 def test_mean_record_bytes(filled: ToyBroker, read_options: Options) -> None:
     options = read_options(topic="t")
-    mean = mean_record_bytes(ranges(filled, (0, 0, 40)), masters_at({NAME: filled.address}, options))
+    mean = mean_record_bytes(ranges(filled, (0, 0, 40)), masters_at({NAME: ("", filled.address)}, options))
     assert mean == len(filled.queue("t", 0).records[0])
     assert mean_record_bytes([], {}) is None
 
@@ -209,7 +210,7 @@ BROKER, READER = ("b", 1), ("r", 2)
 
 def endpoints_at(brokers: dict[str, tuple[str, int]], readers: dict[str, tuple[str, int]]) -> TaskEndpoints:
     """The endpoints of a task whose brokers were last at these addresses."""
-    return TaskEndpoints(masters_at(brokers, parse_read({"topic": "t"})), readers)
+    return TaskEndpoints(named_masters(brokers, parse_read({"topic": "t"})), readers)
 
 
 def test_readers_come_first_and_may_lose_a_connection() -> None:

@@ -35,8 +35,10 @@ def test_filters_are_for_parent_queues_only(broker: ToyBroker, read_options: Cal
             QueueRange(QueueKey(topic, NAME, n), broker.queue(topic, n).id, 0, broker.queue(topic, n).max)
             for n in range(2)
         ]
-        partition = RangePartition([one for one in ranges if one.rows], {NAME: broker.address, "other": ("h", 1)})
-        assert partition.addresses == {NAME: broker.address}
+        partition = RangePartition(
+            [one for one in ranges if one.rows], {NAME: ("", broker.address), "other": ("", ("h", 1))}
+        )
+        assert partition.addresses == {NAME: ("", broker.address)}
         rows = [
             row
             for batch in read_task(pickle.loads(pickle.dumps(partition)), SCHEMA, wanted, options)
@@ -51,7 +53,7 @@ def test_a_damaged_record_is_told_to_the_broker(broker: ToyBroker, read_options:
     queue = broker.queue("t", 0)
     good = queue.records[9]
     queue.records[9] = good[:-8] + bytes([good[-8] ^ 1]) + good[-7:]
-    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 20)], {NAME: broker.address})
+    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 20)], {NAME: ("", broker.address)})
 
     def read(**options: str) -> list[int]:
         found = read_task(partition, SCHEMA, RowFilter(), read_options(topic="t", **options))
@@ -71,7 +73,7 @@ def test_a_broker_that_cannot_be_told(broker: ToyBroker, read_options: Callable[
     queue = broker.queue("t", 0)
     queue.records[0] = queue.records[0][:-8] + b"\1" + queue.records[0][-7:]
     broker.faults = [broker.answer, lambda command: None]
-    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 1)], {NAME: broker.address})
+    partition = RangePartition([QueueRange(QueueKey("t", NAME, 0), queue.id, 0, 1)], {NAME: ("", broker.address)})
     with pytest.raises(BrokenRecord, match="offset 0"):
         list(read_task(partition, SCHEMA, RowFilter(), read_options(topic="t", fetchretries="0")))
 

@@ -13,11 +13,12 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.names import queue_of
-from spark_connector.brokers import GroupMaster, masters_at
+from spark_connector.brokers import GroupMaster
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import partitioner
 from spark_connector.writing.partitioner import Partitioner
+from tests.support.spark_rows import named_masters
 
 BROKERS = {"a": ("h", 1), "b": ("h", 2), "c": ("h", 3)}
 ROUTES = {
@@ -66,7 +67,7 @@ def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a",
     arrays = {name: pa.array(values, pa.string()) for name, values in columns.items()}
     arrays["body"] = pa.array([b"%d" % row for row in range(rows)], pa.binary())
     found = []
-    for group, own, count in Partitioner(masters_at(brokers, options), home, turn, options).split(arrays, rows):
+    for group, own, count in Partitioner(named_masters(brokers, options), home, turn, options).split(arrays, rows):
         assert set(own) == set(arrays)
         bodies = [int(body) for body in own["body"].to_pylist()]
         assert len(bodies) == count
@@ -86,7 +87,7 @@ def test_a_topic_of_several_groups_takes_them_in_turn(
 ) -> None:
     """Whole batches, so that nothing is cut for it; groups that are not there or not writable are left out."""
     options = write_options()
-    spread = Partitioner(masters_at(BROKERS, options), "a", 0, options)
+    spread = Partitioner(named_masters(BROKERS, options), "a", 0, options)
     batch = {"topic": pa.array(["both"] * 3)}
     groups = [group for _ in range(4) for group, _columns, _rows in spread.split(batch, 3)]
     assert sorted(groups) == ["b", "b", "c", "c"]
@@ -125,7 +126,7 @@ def placed(options: WriteOptions, *, brokers=BROKERS, turn: int = 0, **columns: 
     found: list[tuple[str, int]] = [("", -1)] * rows
     home = next(iter(brokers))
     for group, own, _count in Partitioner(
-        masters_at(brokers, options), home, turn, options, queue_column="partition"
+        named_masters(brokers, options), home, turn, options, queue_column="partition"
     ).split(columns, rows):
         for row, queue in zip(own["row"].to_pylist(), own["queue"].to_pylist(), strict=True):
             found[row] = (group, queue)

@@ -9,13 +9,13 @@ import pytest
 
 from remoting.protocol.bodies.sink_body import Planned, StageHandle
 from remoting.protocol.records import image
-from spark_connector.brokers import GroupMaster, masters_at
+from spark_connector.brokers import GroupMaster
 from spark_connector.errors import BrokerUnreachable, OptionError
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.writing import sink
 from spark_connector.writing.row_encoder import EncodedRows
 from spark_connector.writing.sink import AttemptName
-from tests.support.spark_rows import send_rows, tell_groups
+from tests.support.spark_rows import named_masters, send_rows, tell_groups
 from tests.unit.spark_connector.toy_broker import ToyBroker
 
 Options = Callable[..., WriteOptions]
@@ -146,7 +146,7 @@ def test_what_was_decided_counts_for_a_driver_that_comes_late(
     options = write_options()
     first = {"a": staged(broker, 1, 5, options), "b": staged(other, 1, 4, options)}
     plan = [Planned("b", first["b"])]
-    masters = masters_at({"a": broker.address, "b": other.address}, options)
+    masters = named_masters({"a": broker.address, "b": other.address}, options)
     sink.commit_batch(masters["b"], "s", 3, first["b"], prepare=True)
     sink.commit_batch(masters["a"], "s", 3, first["a"], plan=plan)
     late = {"a": staged(broker, 2, 5, options), "b": staged(other, 2, 9, options)}

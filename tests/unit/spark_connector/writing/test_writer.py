@@ -100,7 +100,7 @@ def test_a_commit_finds_the_broker_that_took_over(
     left = stream.write(batches(3))
     gone = ToyBroker()
     gone.close()
-    places = [{"": gone.address}, {"": broker.address}]
+    places = [{"": ("", each.address)} for each in (gone, broker)]
     monkeypatch.setattr(sink, "find_masters", lambda options: masters_at(places.pop(0), options))
     stream.commit([left], 4)
     assert visible(broker) == 3

@@ -32,7 +32,7 @@ def nothing_is_remembered() -> Iterator[None]:
 def births(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> Births:
     """Births of the toy broker."""
     options = read_options(mqttFilter="spBv1.0/#")
-    return Births(options, masters_at({NAME: broker.address}, options))
+    return Births(options, masters_at({NAME: ("", broker.address)}, options))
 
 
 def names(births: Births, position: int, topic: str = TOPIC) -> list[str] | None:
