@@ -19,7 +19,7 @@ import structlog
 from benchmarks.stores import MIB, StoreBench, messages
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY
 

@@ -20,8 +20,8 @@ from broker.store.inspection.verifier import verify
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
-from broker.store.state.state_snapshot import save_snapshot
+from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_tables import save_snapshot
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 

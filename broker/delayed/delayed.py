@@ -22,7 +22,7 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.placed import Placed
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import change_image

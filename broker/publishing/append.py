@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.requests.answers import refusal_of
 from broker.store.errors import StoreError
 from broker.store.placed import Appended, Placed
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.access.rights import PUBLISH
 from remoting.native import core as native
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE

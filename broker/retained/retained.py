@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.store.errors import CorruptLog
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from broker.store.upkeep.retention import expires_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode

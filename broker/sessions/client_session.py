@@ -39,7 +39,7 @@ from broker.sessions.record import (
     unpack_received,
 )
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SessionFlow
 from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
 

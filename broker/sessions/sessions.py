@@ -28,7 +28,7 @@ from broker.sessions.record import offset_key, pack_offset
 from broker.sessions.subscriptions import SubscriptionBook
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from broker.wills.wills import WillRecord
 from remoting.protocol.bodies.session_body import (
     HISTORY_BIT,

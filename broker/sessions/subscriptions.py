@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from broker.sessions.client_session import ClientSession, Subscription
 from broker.sessions.record import offset_key, pack_offset
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.bodies.session_body import (
     FAILURE,
     HISTORY_BIT,

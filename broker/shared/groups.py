@@ -22,7 +22,7 @@ import msgspec
 from broker.shared.group import SharedGroup
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse
 
 if TYPE_CHECKING:

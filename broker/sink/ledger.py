@@ -30,7 +30,7 @@ from broker.sink.stages import Attempt, AttemptKey, Stages, check_sink
 from broker.store.errors import UnreadableOffsets
 from broker.store.placed import Placed, together
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode

@@ -20,13 +20,11 @@ from broker.store.log.epoch_file import WRITER, role_of
 from broker.store.log.flusher import Schedule
 from broker.store.log.format_version import check_format
 from broker.store.log.index_thread import IndexThread
-from broker.store.parts import Parts, Site, mount
+from broker.store.parts import Change, Parts, ReplicaLog, Site, Truncation, mount
 from broker.store.placed import Appended, Placed
-from broker.store.recovery.quarantine import DamagedRange
-from broker.store.recovery.truncation import Truncation
-from broker.store.replica_log import Change, ReplicaLog
+from broker.store.recovery.log_end import DamagedRange
 from broker.store.settings import StoreSettings
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
 from runtime.files import DirectoryLock, make_directory

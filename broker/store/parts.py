@@ -1,40 +1,60 @@
-"""What one open data directory is made of, and the one function that makes it: `mount`.
+"""What one open data directory is made of: `mount` makes its parts, `ReplicaLog` cuts them back where a replica must.
 
-Invariant: the parts are made in one order, from the recovered log up, and all anew when a replica has cut its log; no
-part is changed from outside once it is made. Thread rule: loop thread.
+A replica cuts its log where it parts from its master's. In this order: what says that the log is durable, or has
+anything, beyond the cut (tail file, MANIFESTs, SNAPSHOT, QUARANTINE, CHECKPOINT, DURABLE) is lowered; the log is cut,
+newest file first, the rest zeroed; then EPOCHS. Then the parts are made anew from what is left.
+
+Invariants: the parts are made in one order, from the recovered log up, and all anew after a cut; no part is changed
+from outside once it is made. A cut is durable when it returns; a crash in between leaves a directory that opens, with
+the former log or a beginning of it whose epochs are listed, so the same cut is found again.
+Thread rule: loop thread; cutting blocks, with the parts of the store at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 
-from broker.store.append.replica_writer import ReplicaWriter, WholeGroups
+from broker.store.append.replica_writer import RawPart, ReplicaWriter, WholeGroups, raw_part
 from broker.store.append.writer import WritePath, Writer
 from broker.store.confirm_positions import ConfirmPositions, FlushTools, Listeners
+from broker.store.errors import CorruptIndex
+from broker.store.index import manifest as queue_manifest
 from broker.store.index.index_flusher import IndexFlusher, room_maker
+from broker.store.index.queue_index import TAIL_NAME
 from broker.store.index.reader import Reader
+from broker.store.index.run import Run, run_path
 from broker.store.index.time_search import TimeSearch
+from broker.store.keys import key_manifest
+from broker.store.keys.key_run import KeyRun, key_run_path
 from broker.store.keys.key_store import KeyStore
+from broker.store.log.checkpoint import Checkpoint, save_checkpoint
+from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.confirm import Confirm
 from broker.store.log.disk_guard import DiskGuard
-from broker.store.log.epoch_file import UNLIMITED, Role
+from broker.store.log.durable_mark import Mark, lower_mark
+from broker.store.log.epoch_file import UNLIMITED, Epoch, Role, below, save_epochs
 from broker.store.log.failure import Failure
 from broker.store.log.flusher import Schedule
 from broker.store.log.index_thread import IndexThread, Jobs
 from broker.store.placed import Placed
 from broker.store.queues import Queues, Reading
-from broker.store.recovery.opened import Opened
-from broker.store.recovery.opening import Opening
+from broker.store.recovery.log_end import DamagedRange, Quarantine, keep_torn_tail, load_quarantine, save_quarantine
+from broker.store.recovery.opening import Opened, Opening
 from broker.store.settings import StoreSettings
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_tables import SNAPSHOT, load_snapshot
 from broker.store.upkeep.damage import DamageWatch, Scrub
 from broker.store.upkeep.maintenance import Maintenance, Marks, Snapshots
 from broker.store.upkeep.retention import Append, Retention
+from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
+from runtime.files import fsync_dir
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,3 +237,224 @@ def _with_upkeep(
         ),
         begun_position=opened.log.end,
     )  # fmt: skip
+
+
+class Truncation:
+    """One cut of the data directory `directory`, whose log is open and not used by anything else now."""
+
+    def __init__(
+        self, directory: Path, log: CommitLog, epochs: Sequence[Epoch], faults: FaultPoints, events: Any
+    ) -> None:
+        self._directory = directory
+        self._log = log
+        self._epochs = epochs
+        self._faults = faults
+        self._events = events
+
+    def cut_back(self, position: int) -> None:
+        """Let the log end at `position`, which lies in it. Raises OSError."""
+        log, kept = self._log, below(self._epochs, position)
+        self._events.warning("log_truncated", position=position, dropped_bytes=log.end - position)
+        self._lower(position)
+        keep_torn_tail(log, self._directory, position, self._last(self._epochs), self._events)
+        self._faults.hit("truncate.log")
+        LogRepair(log).truncate(position)
+        self._faults.hit("truncate.epochs")
+        self._settle(kept)
+
+    def begin_anew(self, position: int) -> None:
+        """Drop everything and let an empty log begin at `position`. Raises OSError."""
+        log = self._log
+        self._events.warning("log_reset", position=position, dropped_bytes=log.end - log.begin)
+        self._lower(0)
+        self._faults.hit("truncate.log")
+        LogRepair(log).restart(position)
+        self._faults.hit("truncate.epochs")
+        self._settle([])
+
+    def _lower(self, position: int) -> None:
+        """Let nothing say any more that there is a log from `position` on."""
+        _remove(self._directory / "index" / TAIL_NAME)
+        self._faults.hit("truncate.tail")
+        covered = lower_index(self._directory / "index", position)
+        self._faults.hit("truncate.index")
+        lower_keys(self._directory / key_manifest.DIRECTORY, position)
+        self._lower_snapshot(position)
+        self._faults.hit("truncate.state")
+        self._lower_quarantine(position)
+        durable = min(covered, position)
+        epoch = self._last(self._epochs)
+        save_checkpoint(self._directory, Checkpoint(epoch, durable, clean=False))
+        self._faults.hit("truncate.mark")
+        lower_mark(self._directory, Mark(epoch, durable))
+
+    def _lower_snapshot(self, position: int) -> None:
+        folder = self._directory / "state"
+        try:
+            snapshot = load_snapshot(folder)
+        except CorruptIndex:
+            return
+        if snapshot is not None and snapshot.position > position:
+            _remove(folder / SNAPSHOT)
+
+    def _lower_quarantine(self, position: int) -> None:
+        try:
+            known = load_quarantine(self._directory)
+        except CorruptIndex:
+            known = Quarantine()
+        left: list[DamagedRange] = [
+            replace(each, end=min(each.end, position)) for each in known if each.start < position
+        ]
+        if left != list(known):
+            save_quarantine(self._directory, left)
+
+    def _settle(self, epochs: Sequence[Epoch]) -> None:
+        """Save what is left of the epochs, and let no mark name one that was cut off."""
+        save_epochs(self._directory, epochs)
+        self._faults.hit("truncate.settle")
+        last = self._last(epochs)
+        save_checkpoint(self._directory, Checkpoint(last, self._log.begin, clean=False))
+        lower_mark(self._directory, Mark(last, self._log.begin))
+
+    @staticmethod
+    def _last(epochs: Sequence[Epoch]) -> int:
+        return epochs[-1][0] if epochs else 0
+
+
+def lower_index(directory: Path, position: int) -> int:
+    """Drop the runs of the queue index that hold anything from `position` on; return up to where the rest covers.
+
+    Only where the offsets file says nothing of what goes; otherwise the whole index is built anew by the next start.
+    Of a log that is dropped as a whole (`position` 0) everything goes: where queues stood says nothing of the next one.
+    """
+    if not position:
+        _remove(directory / queue_manifest.NAME)
+        return 0
+    try:
+        manifest = queue_manifest.load_manifest(directory)
+        if manifest is None:
+            return 0
+        runs = [Run(run_path(directory, file_id)) for file_id in manifest.runs]
+    except (CorruptIndex, OSError):
+        manifest, runs = None, []
+    gone = list(dropwhile(lambda run: not _holds(run, position), runs))
+    if manifest is not None and not gone and manifest.end_position <= position:
+        return manifest.end_position
+    older = manifest is not None and (not manifest.offsets_id or (gone and manifest.offsets_id < gone[0].file_id))
+    if manifest is None or not older or any(run.level for run in gone):
+        _remove(directory / queue_manifest.NAME)
+        return 0
+    end = min(gone[0].first_position, position) if gone else position
+    kept = manifest.runs[: len(runs) - len(gone)]
+    confirmed = manifest.confirmed_position
+    if confirmed is not None and confirmed >= end:
+        confirmed = None
+    queue_manifest.save_manifest(
+        directory, replace(manifest, end_position=end, runs=kept, confirmed_position=confirmed)
+    )
+    return end
+
+
+def _holds(run: Run, position: int) -> bool:
+    """Whether a run holds anything from `position` on: holes stand where damage begins, behind what was read there."""
+    return run.end_position > position or bool((run.positions >= position).any())
+
+
+def lower_keys(directory: Path, position: int) -> None:
+    """Drop the runs of the key index that hold anything from `position` on; what is left of the log is read again."""
+    try:
+        manifest = key_manifest.load_key_manifest(directory)
+        if manifest is None or manifest.end_position <= position:
+            return
+        runs = [KeyRun(key_run_path(directory, file_id)) for file_id in manifest.runs]
+    except (CorruptIndex, OSError):
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    gone = [run for run in runs if run.end_position > position]
+    end = min(gone[0].first_position, position) if gone else position
+    kept = manifest.runs[: len(runs) - len(gone)]
+    key_manifest.save_key_manifest(directory, replace(manifest, end_position=end, runs=kept))
+
+
+def _remove(path: Path) -> None:
+    """Delete a file, durably, if it is there."""
+    path.unlink(missing_ok=True)
+    if path.parent.exists():
+        fsync_dir(path.parent)
+
+
+Change = Callable[[Truncation], None]
+
+
+class ReplicaLog:
+    """What replication needs of a store; `rebuild` changes the directory and makes the parts anew."""
+
+    def __init__(self, site: Site, parts: Parts, rebuild: Callable[[Change], Parts]) -> None:
+        self._site = site
+        self._parts = parts
+        self._rebuild = rebuild
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the log grows by `append_raw` alone."""
+        return self._site.role.replica
+
+    @property
+    def epochs(self) -> list[Epoch]:
+        """(epoch, position of its first byte) of the log, oldest first; the last one may have no byte yet."""
+        return list(self._parts.opened.epochs)
+
+    @property
+    def sound_end(self) -> int:
+        """Where the first damage of the log begins that is known; its end when there is none."""
+        return min([each.start for each in self._parts.damage.quarantine], default=self._parts.opened.log.end)
+
+    def raw(self, position: int, bytes_max: int) -> RawPart | None:
+        """Return the bytes from `position` on, None at the end of the log; see `raw_part`.
+
+        Raises LocalMisuse when `position` lies below the begin of the log.
+        """
+        return raw_part(self._parts.opened.log, self._parts.opened.epochs, position, bytes_max)
+
+    def append_raw(self, part: RawPart) -> int:
+        """Take over the next bytes of the master's log; return where the log ends then.
+
+        Raises LocalMisuse (not a replica, or not the next bytes), RemoteViolation, StoreFull, StoreFailed.
+        """
+        writer = self._parts.writer
+        if not isinstance(writer, ReplicaWriter):
+            raise LocalMisuse("bytes of another log for a store that writes its own")
+        return writer.append_raw(part)
+
+    def truncate(self, position: int) -> None:
+        """Let the log end at `position`, durably; everything that was made of the log follows, also `state` and `keys`.
+
+        An epoch that starts there or behind has no byte left and goes. Where `position` lies within a group the log
+        ends before it: ask `end_position`. Raises LocalMisuse (not a replica, or outside of the log), OSError.
+        """
+        self._check_replica()
+        log, epochs = self._parts.opened.log, self._parts.opened.epochs
+        if not log.begin <= position <= log.end:
+            raise LocalMisuse(f"cut at {position} of a log from {log.begin} to {log.end}")
+        kept = below(epochs, position)
+        if position == log.end:
+            if kept != epochs:
+                save_epochs(self._site.directory, kept)
+                epochs[:] = kept
+            return
+        limit = self._parts.positions.limit
+        self._parts = self._rebuild(lambda change: change.cut_back(position))
+        self._parts.positions.limit_confirm(min(limit, position))
+
+    def reset(self, position: int) -> None:
+        """Drop everything and begin anew at `position`, where the master's log begins. Raises LocalMisuse, OSError."""
+        self._check_replica()
+        if position < 0 or position % 8:
+            raise LocalMisuse(f"no log begins at {position}")
+        self._parts = self._rebuild(lambda change: change.begin_anew(position))
+
+    def _check_replica(self) -> None:
+        if not self.is_replica:
+            raise LocalMisuse("only the log of a replica is cut")
+        if self._parts.failure.error is not None:
+            raise self._parts.failure.error

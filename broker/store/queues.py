@@ -16,8 +16,8 @@ from broker.store.index.reader import Reader
 from broker.store.index.time_search import TimeSearch
 from broker.store.log.failure import Failure
 from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
-from broker.store.state.queue_registry import QueueRegistry
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_tables import QueueRegistry
 from broker.store.upkeep.damage import DamageWatch
 from remoting.protocol.errors import LocalMisuse
 

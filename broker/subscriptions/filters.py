@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from broker.store.placed import property_value
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names

@@ -21,7 +21,7 @@ import msgspec
 
 from broker.requests.tools import Feature, RequestTools
 from broker.store.state import state_kinds
-from broker.store.state.queue_groups import GroupRule
+from broker.store.state.state_tables import GroupRule
 from broker.topics.topics import (
     BATCH_QUEUE,
     RETENTION_BYTES,

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.access.rights import of_topic
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode

@@ -20,7 +20,7 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.placed import Placed, property_value
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from broker.transactions.half import COMMITTED, COPIED, COPY_PREFIX, EXPIRED, FLOOR_KEY, ROLLED_BACK, Half, HalfTable
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode

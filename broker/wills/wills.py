@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.bodies.session_body import WillSpec
 
 if TYPE_CHECKING:

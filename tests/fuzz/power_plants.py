@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.replication.follower import Write
 from broker.replication.ha_client import HaClient
-from broker.store import log_store
+from broker.store import log_store, parts
 from broker.store.append import replica_writer
 from broker.store.append.replica_writer import RawPart, ReplicaWriter
 from broker.store.index import index_flusher, manifest, run
@@ -22,9 +22,9 @@ from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, f
 from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.segment import Segment
 from broker.store.log_store import LogStore
-from broker.store.recovery import quarantine, truncation
-from broker.store.recovery.truncation import Truncation
-from broker.store.state import state_snapshot
+from broker.store.parts import Truncation
+from broker.store.recovery import log_end
+from broker.store.state import state_tables
 from broker.store.upkeep.retention import Retention
 from controller.consensus import journal
 from controller.consensus.journal import Journal
@@ -95,7 +95,7 @@ def replaced_name_not_flushed() -> None:
     def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
         _write(path, pieces, mode=mode, content=True, name=False)
 
-    for module in (files, state_snapshot, journal):
+    for module in (files, state_tables, journal):
         _set(module, "atomic_write", write)
 
 
@@ -105,7 +105,7 @@ def snapshot_not_flushed() -> None:
     def write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644) -> None:
         _write(path, pieces, mode=mode, content=False, name=True)
 
-    _set(state_snapshot, "atomic_write", write)
+    _set(state_tables, "atomic_write", write)
 
 
 def offsets_not_flushed() -> None:
@@ -258,14 +258,14 @@ STORE: dict[str, Plant] = {
 REPLICA: dict[str, Plant] = {
     "cut-log": lambda: _within(LogStore, "_rebuild", Segment, "sync"),
     "cut-names": lambda: _within(LogStore, "_rebuild", commit_log, "fsync_dir"),
-    "cut-removals": lambda: _set(truncation, "fsync_dir", nothing),
-    "cut-index": lambda: _replaced_unflushed(truncation, "lower_index", manifest),
-    "cut-keys": lambda: _replaced_unflushed(truncation, "lower_keys", key_manifest),
-    "cut-epochs": lambda: _replaced_unflushed(truncation, "save_epochs", epoch_file),
-    "cut-checkpoint": lambda: _replaced_unflushed(truncation, "save_checkpoint", checkpoint),
-    "cut-mark": lambda: _replaced_unflushed(truncation, "lower_mark", durable_mark),
+    "cut-removals": lambda: _set(parts, "fsync_dir", nothing),
+    "cut-index": lambda: _replaced_unflushed(parts, "lower_index", manifest),
+    "cut-keys": lambda: _replaced_unflushed(parts, "lower_keys", key_manifest),
+    "cut-epochs": lambda: _replaced_unflushed(parts, "save_epochs", epoch_file),
+    "cut-checkpoint": lambda: _replaced_unflushed(parts, "save_checkpoint", checkpoint),
+    "cut-mark": lambda: _replaced_unflushed(parts, "lower_mark", durable_mark),
     "cut-before-lowered": cut_before_lowered,
-    "cut-quarantine": lambda: _replaced_unflushed(truncation, "save_quarantine", quarantine),
+    "cut-quarantine": lambda: _replaced_unflushed(parts, "save_quarantine", log_end),
     "new-epoch": lambda: _replaced_unflushed(replica_writer, "save_epochs", epoch_file),
     "new-epoch-late": new_epoch_late,
     "written-acknowledged": written_acknowledged,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from tests.sim.stores import message
 
 LIGHTS = 30

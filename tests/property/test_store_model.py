@@ -20,8 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from broker.store.log_store import LogStore
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
-from broker.store.state.queue_groups import GroupRule
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_tables import GroupRule
 from remoting.native import core as native
 from tests.sim.disk import crash_copy
 from tests.sim.store_model import (

@@ -16,7 +16,7 @@ from broker.replication.epochs import Epochs, Extent, truncation_point
 from broker.store.keys.key_store import KeyQuestion
 from broker.store.log.epoch_file import epoch_at, recovered
 from broker.store.log_store import LogStore
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.records.record import RecordView
 from tests.sim.disk import crash_copy
 from tests.sim.keyed import keyed_message

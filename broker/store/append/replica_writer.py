@@ -23,7 +23,7 @@ from broker.store.log.taken_group import taken_groups
 from broker.store.placed import Placed
 from broker.store.recovery.replayer import Replayer, Stretch
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES_MIN
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.native.contracts import Encoded, EntryBlock, Progress
 from remoting.protocol.errors import LocalMisuse, RemoteViolation

@@ -18,10 +18,10 @@ from broker.store.log.confirm import Confirm
 from broker.store.log.disk_guard import DiskGuard
 from broker.store.log.failure import Failure
 from broker.store.placed import Placed, Queues, parts_of
-from broker.store.recovery.opened import Opened
+from broker.store.recovery.opening import Opened
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange, encode_changes, split_batches
+from broker.store.state.state_kinds import StateChange, encode_changes, split_batches
 from remoting.native.contracts import KEPT_BYTES_MAX, Encoded
 from remoting.protocol.records.record import RecordView
 from runtime.clock import Clock

@@ -27,10 +27,8 @@ from broker.store.log.segment import list_segments
 from broker.store.log_store import LogStore
 from broker.store.recovery.log_end import Scan, decide_end
 from broker.store.settings import SEGMENT_SIZE_BYTES_MIN, StoreSettings
-from broker.store.state.state_kinds import NAMES, QUEUE
-from broker.store.state.state_log import decode_changes
-from broker.store.state.state_snapshot import restore
-from broker.store.state.state_tables import StateTables
+from broker.store.state.state_kinds import NAMES, QUEUE, decode_changes
+from broker.store.state.state_tables import StateTables, restore
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.record import (
     CONTROL,

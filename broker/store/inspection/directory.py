@@ -34,9 +34,8 @@ from broker.store.keys.key_run import Columns, KeyRun, key_run_path, sort_keys
 from broker.store.log.checkpoint import Checkpoint, load_checkpoint
 from broker.store.log.durable_mark import Mark, load_mark
 from broker.store.log.segment import list_segments
-from broker.store.recovery.log_end import Scan
-from broker.store.recovery.quarantine import DamagedRange, Quarantine, load_quarantine
-from broker.store.state.state_snapshot import Snapshot, load_snapshot
+from broker.store.recovery.log_end import DamagedRange, Quarantine, Scan, load_quarantine
+from broker.store.state.state_tables import Snapshot, load_snapshot
 from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import CorruptRecord, LocalMisuse

@@ -11,8 +11,11 @@ Thread rule: one thread.
 
 from __future__ import annotations
 
+import argparse
+import json
+import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +29,15 @@ from broker.store.inspection.directory import (
     Header,
     LogFile,
     LogKeys,
+    NoDataDirectory,
     Stretches,
     check_keys,
     open_directory,
 )
 from broker.store.recovery.log_end import Damage, decide_end
 from broker.store.state import state_kinds
-from broker.store.state.state_kinds import NAMES
-from broker.store.state.state_log import StateChange, decode_changes
-from broker.store.state.state_snapshot import restore
-from broker.store.state.state_tables import StateTables
+from broker.store.state.state_kinds import NAMES, StateChange, decode_changes
+from broker.store.state.state_tables import StateTables, restore
 from remoting.native import core as native
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import (
@@ -343,3 +345,38 @@ def _check_state(found: DataDirectory, whole: StateTables, short: StateTables, r
         for key in sorted(wrong)[:STATE_DIFFERENCES_MAX]:
             said, snapshot = whole.get(kind, key), short.get(kind, key)
             report.add("state", found.path / "state", f"{name} {key!r}: log says {said}, snapshot and log {snapshot}")
+
+
+def render(report: Report) -> str:
+    """Return a report as lines for people."""
+    lines = [
+        f"{name.replace('_', ' ')}: {value}"
+        for name, value in asdict(report).items()
+        if name not in ("errors", "errors_total", "quarantined") and value not in (None, "")
+    ]
+    lines += [f"in quarantine: {each.path}: {each.text}" for each in report.quarantined]
+    lines += [f"error: {error.check}: {error.path}: {error.text}" for error in report.errors]
+    count = report.errors_total
+    lines.append(f"{count} {'error' if count == 1 else 'errors'}" if count else "sound")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check the directory named on the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m broker.store.inspection.verifier", description="check a data directory"
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args(arguments)
+    try:
+        report = verify(options.directory)
+    except NoDataDirectory as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(json.dumps(asdict(report)) + "\n" if options.json else render(report))
+    return 1 if report.errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +27,51 @@ from broker.store.index.unconfirmed import Covered, hide, unconfirmed_entries
 from broker.store.log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from broker.store.log.commit_log import CommitLog, LogRepair
 from broker.store.log.durable_mark import DurableMark, Mark, load_mark
-from broker.store.log.epoch_file import EpochsFound, Role
+from broker.store.log.epoch_file import Epoch, EpochsFound, Role
 from broker.store.log.taken_group import TakenGroup, whole_groups
 from broker.store.recovery.log_end import (
     Damage,
+    DamagedRange,
     LogEnd,
+    Quarantine,
     Scan,
     decide_end,
     durable_cuts,
     find_short_files,
     keep_torn_tail,
-)
-from broker.store.recovery.mending import NamesSeen, floors_or_holes, mend
-from broker.store.recovery.opened import Opened
-from broker.store.recovery.quarantine import (
-    DamagedRange,
-    Quarantine,
     load_quarantine,
     save_quarantine,
     scan_over_damage,
 )
-from broker.store.recovery.replayer import Replayer, Stretch, count_below
+from broker.store.recovery.replayer import NamesSeen, Replayer, Stretch, count_below, floors_or_holes, mend
 from broker.store.settings import StoreSettings
-from broker.store.state.queue_registry import QueueRegistry
-from broker.store.state.state_log import StateChange
-from broker.store.state.state_snapshot import Snapshot, load_snapshot, restore
-from broker.store.state.state_tables import StateTables
+from broker.store.state.state_kinds import StateChange
+from broker.store.state.state_tables import QueueRegistry, Snapshot, StateTables, load_snapshot, restore
 from runtime.faults import FaultPoints
+
+
+@dataclass(slots=True)
+class Opened:
+    """The recovered parts of a store."""
+
+    log: CommitLog
+    index: QueueIndex
+    tables: StateTables
+    registry: QueueRegistry
+    epoch: int
+    store_ms: int
+    snapshot_position: int
+    replayed_records: int
+    mark: DurableMark
+    quarantine: Quarantine
+    mending: list[StateChange]
+    """What must be appended before anything else, because damage took it from the log."""
+    epochs: list[Epoch]
+    """Which epoch wrote what, the one of this start included."""
+    confirmed: int
+    """Everything below it counts as confirmed."""
+    unconfirmed: list[TakenGroup]
+    """What is in the log behind that, of a group of replicas."""
 
 
 class Opening:

@@ -1,9 +1,19 @@
-"""The kinds of durable state, as numbers in control records.
+"""The kinds of durable state, as numbers in control records, and the body of such a record: a batch of changes.
 
-Invariant: a number never changes its meaning and is never reused. Thread rule: constants.
+    u32 count | count x { u16 kind | u8 operation (0 set, 1 delete) | u8 zero | u32 key_len | u32 value_len
+                          | key | value }
+
+Invariants: a number never changes its meaning and is never reused; decode(encode(changes)) == changes; the changes of
+a record are applied as one. Thread rule: constants and pure functions.
 """
 
 from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from remoting.protocol.errors import CorruptRecord
 
 QUEUE = 1
 """Queue name -> id and the next offset it had when the record was written; the empty name holds the next free id."""
@@ -51,3 +61,61 @@ NAMES = {
     DELAYED: "delayed",
     TRANSACTION: "transaction",
 }
+
+
+_COUNT = struct.Struct("<I")
+_CHANGE = struct.Struct("<HBBII")
+BATCH_BYTES_MAX = 1024 * 1024
+"""A control record is closed once its body reaches this size; the rest goes to the next record of the same group."""
+
+
+@dataclass(slots=True)
+class StateChange:
+    """Set `key` of `kind` to `value`; None deletes it."""
+
+    kind: int
+    key: bytes
+    value: bytes | None
+
+
+def encode_changes(changes: Sequence[StateChange]) -> bytes:
+    """Return the body of one control record."""
+    parts = [_COUNT.pack(len(changes))]
+    for change in changes:
+        value = change.value
+        operation, data = (1, b"") if value is None else (0, value)
+        parts += (_CHANGE.pack(change.kind, operation, 0, len(change.key), len(data)), change.key, data)
+    return b"".join(parts)
+
+
+def decode_changes(body: bytes | memoryview) -> Iterator[StateChange]:
+    """Yield the changes of a control record. Raises CorruptRecord when the body contradicts itself."""
+    body = bytes(body)
+    try:
+        (count,) = _COUNT.unpack_from(body, 0)
+        at = _COUNT.size
+        for _ in range(count):
+            kind, operation, _, key_len, value_len = _CHANGE.unpack_from(body, at)
+            key_at = at + _CHANGE.size
+            value_at = key_at + key_len
+            at = value_at + value_len
+            if at > len(body):
+                raise CorruptRecord(f"state change passes the {len(body)} bytes of its record")
+            yield StateChange(kind, body[key_at:value_at], None if operation else body[value_at:at])
+    except struct.error as error:
+        raise CorruptRecord(f"state batch of {len(body)} bytes is cut short") from error
+    if at != len(body):
+        raise CorruptRecord(f"{len(body) - at} bytes behind the last state change")
+
+
+def split_batches(changes: Sequence[StateChange], bytes_max: int = BATCH_BYTES_MAX) -> Iterator[Sequence[StateChange]]:
+    """Cut `changes` into runs whose bodies stay near `bytes_max`, in order."""
+    first = size = 0
+    for at, change in enumerate(changes):
+        grown = _CHANGE.size + len(change.key) + len(change.value or b"")
+        if at > first and size + grown > bytes_max:
+            yield changes[first:at]
+            first, size = at, 0
+        size += grown
+    if first < len(changes):
+        yield changes[first:]

@@ -1,22 +1,46 @@
-"""All durable state as views of the log: kind -> key -> (value, position of its record).
+"""All durable state as views of the log, kind -> key -> (value, position of its record), and their snapshot.
 
-Invariant: the tables are what replaying every state change of the log in order gives; a change at a position replaces
-what an earlier position said. They apply at append, because the writer needs them; whoever shows state to a client
-waits until the confirm position has passed the position of what it read. Queues are many and kept in columns
-(`name_table`), every other kind in a table that is spread over many small dicts. Freezing hands these out and marks
-them as shared; a later change copies the one small dict it touches first, so a frozen table costs the loop nothing at
-once and little later, and a dict that was handed out never changes again. Thread rule: loop thread; what `freeze`
-returns may go elsewhere.
+    state/SNAPSHOT  magic "LMQSTAT2" | position i64 | entries u64 | queues n u64 | name bytes u64
+                    | next free queue id u32, 0: unknown | u32 zero | position of the record that set it i64
+                    queues: id u32[n] | name_len u32[n] | next_offset i64[n] | position i64[n] | names, in order of ids
+                    entries x { u16 kind | u16 zero | u32 key_len | u32 value_len | i64 position | key | value }
+                    crc32c u32
+
+A queue is a QUEUE record: key = name, value = { id u32, next offset i64 at the time of writing }. The offset matters
+when retention carries the record forward: a queue whose messages have all expired continues where it stopped. The
+empty name holds { next free id, 0 }, so that the id of a deleted queue is never used again.
+
+A group of queues may keep less than the log, whose files expire oldest first: its queues then begin at a later
+position. It may keep more: files that hold its messages then stay. The caller defines the groups at each start; how
+far each has expired is durable (RETENTION: name -> position i64), so a hidden offset stays hidden if the rule changes.
+
+Freezing shares the small dicts of a table with the snapshot; a later change copies the one it touches first.
+Invariants: the tables are the result of replaying every change of the log in order; they change at append, so state is
+shown to clients only once the confirm position has passed its record. A queue id names one queue, ever. The position
+of a group only rises and is at most what was confirmed. A snapshot holds exactly the state below its position, and is
+replaced only when the log is durable up to there; one older than the begin of the log is ignored, because deletions it
+missed may have expired. Thread rule: loop thread; what `freeze` returns may be used elsewhere; saving a snapshot
+blocks and belongs to the index thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import mmap
+import os
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
-from broker.store.state.name_table import Entry, FrozenNames, NameTable
-from broker.store.state.state_kinds import QUEUE
-from broker.store.state.state_log import StateChange
+import numpy as np
+
+from broker.store.errors import CorruptIndex
+from broker.store.state import state_kinds
+from broker.store.state.name_table import VALUE, Entry, FrozenNames, NameTable, QueueColumns
+from broker.store.state.state_kinds import QUEUE, RETENTION, StateChange
+from remoting.native.checksum import crc32c
+from runtime.files import atomic_write, make_directory
 
 SHARDS = 256
 Shards = tuple[dict[bytes, Entry], ...]
@@ -171,3 +195,255 @@ class StateTables:
         """Return the tables as they are now, untouched by later changes, for a snapshot written in another thread."""
         others = {kind: table.freeze() for kind, table in self._tables.items() if table.count}
         return FrozenTables(self.queues.frozen(), others)
+
+
+QUEUE_ID_MAX = 2**32 - 3
+
+
+class QueueRegistry:
+    """The view of the QUEUE table by name and by id; `on_queue(id, next offset)` is called for each changed one."""
+
+    def __init__(self, tables: StateTables) -> None:
+        self._names = tables.queues
+        self.find = self._names.find
+        self.name = self._names.name
+        self.exists = self._names.exists
+        self.on_queue: Callable[[int, int], None] | None = None
+        tables.subscribe(state_kinds.QUEUE, self._changed)
+
+    @property
+    def next_id(self) -> int:
+        """The id the next new queue gets."""
+        return self._names.next_id
+
+    @property
+    def count(self) -> int:
+        """How many queues there are."""
+        return self._names.count
+
+    def creation(self, names: list[bytes]) -> list[StateChange]:
+        """Return the changes that create `names`, which do not exist."""
+        first = self.next_id
+        assert first + len(names) <= QUEUE_ID_MAX, first
+        return [StateChange(state_kinds.QUEUE, name, queue_value(first + at, 0)) for at, name in enumerate(names)]
+
+    def deletion(self, queue: int) -> list[StateChange]:
+        """Return the changes that delete `queue` and keep its id from coming back."""
+        name = self.name(queue)
+        assert name is not None
+        return [
+            StateChange(state_kinds.QUEUE, name, None),
+            StateChange(state_kinds.QUEUE, b"", queue_value(self.next_id, 0)),
+        ]
+
+    def _changed(self, name: bytes, value: bytes | None, _position: int) -> None:
+        if name and value is not None and self.on_queue is not None:
+            self.on_queue(*VALUE.unpack(value))
+
+
+def queue_value(queue: int, next_offset: int) -> bytes:
+    """Return the value of a QUEUE record."""
+    return VALUE.pack(queue, next_offset)
+
+
+def carried_value(name: bytes, value: bytes, next_offset: Callable[[int], int]) -> bytes:
+    """Return what retention says about queue `name` when it says `value` again."""
+    queue, _ = VALUE.unpack(value)
+    return queue_value(queue, next_offset(queue)) if name else value
+
+
+_POSITION = struct.Struct("<q")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRule:
+    """What a group keeps; age and size are those of the messages in `queues`, which hold each message of it once."""
+
+    queues: tuple[int, ...]
+    age_ms: int | None = None
+    """None: as long as the log does. 0: for ever, as far as the log's size limit lets it."""
+    size_bytes: int = 0
+    """0: no limit."""
+
+
+class QueueGroups:
+    """All groups, by name; `changed` is called when the begin of queues moves."""
+
+    def __init__(self, tables: StateTables, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.rules: dict[bytes, GroupRule] = {}
+        self._numbers: dict[bytes, int] = {}
+        self._begins = [0]
+        self._of_queue = array("I")
+        for name, (value, _) in tables.items(RETENTION):
+            self._begins[self._number(name)] = _POSITION.unpack(value)[0]
+
+    def _number(self, name: bytes) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self._begins)
+            self._begins.append(0)
+        return number
+
+    def define(self, name: bytes, rule: GroupRule) -> None:
+        """Make a group or change its rule; `join` says which queues it is about."""
+        self._number(name)
+        self.rules[name] = rule
+
+    def forget(self, name: bytes) -> None:
+        """Let a group expire with the log from now on; what it hides stays hidden."""
+        self.rules.pop(name, None)
+
+    def join(self, name: bytes, queues: Iterable[int]) -> None:
+        """Let queues belong to a group; they leave the one they were in."""
+        number = self._number(name)
+        for queue in queues:
+            missing = queue + 1 - len(self._of_queue)
+            if missing > 0:
+                self._of_queue.frombytes(bytes(4 * (missing + len(self._of_queue) // 2)))
+            self._of_queue[queue] = number
+        if self._begins[number]:
+            self._changed()
+
+    def names(self) -> list[bytes]:
+        """Return the groups that were ever said to have expired, or have a rule."""
+        return list(self._numbers)
+
+    def begin(self, name: bytes) -> int:
+        """Return the log position below which the group shows nothing."""
+        return self._begins[self._numbers.get(name, 0)]
+
+    def begin_of(self, queue: int) -> int:
+        """Return the log position below which a queue shows nothing, as far as groups say; 0 for no group."""
+        return self._begins[self._of_queue[queue]] if queue < len(self._of_queue) else 0
+
+    def move(self, name: bytes, begin: int) -> None:
+        """Hide what lies below `begin`; the record that says so is durable."""
+        number = self._number(name)
+        self._begins[number] = max(self._begins[number], begin)
+        self._changed()
+
+    def outlived(self, log_begin: int) -> list[StateChange]:
+        """Return the deletions of what was said about groups without a rule that hide nothing any more, each once."""
+        names = [
+            name
+            for name, number in self._numbers.items()
+            if 0 < self._begins[number] <= log_begin and name not in self.rules
+        ]
+        for name in names:
+            self._begins[self._numbers[name]] = 0
+        return [StateChange(RETENTION, name, None) for name in names]
+
+
+def expiry_change(name: bytes, begin: int) -> StateChange:
+    """Return the change that says how far a group has expired."""
+    return StateChange(RETENTION, name, _POSITION.pack(begin))
+
+
+SNAPSHOT = "SNAPSHOT"
+_MAGIC = b"LMQSTAT2"
+_HEAD = struct.Struct("<8sqQQQI4xq")
+_ENTRY = struct.Struct("<HHIIq")
+_PIECE_BYTES = 256 * 1024
+_PIECE_ROWS = 64 * 1024
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """The tables as of log position `position`, encoded."""
+
+    position: int
+    data: memoryview
+    entries: int
+    queues: QueueColumns
+
+
+def save_snapshot(directory: Path, position: int, tables: FrozenTables) -> int:
+    """Replace the snapshot durably, piece by piece; return its size. Raises OSError."""
+    make_directory(directory, mode=0o700, inner=True)
+    atomic_write(directory / SNAPSHOT, _sealed(_pieces(position, tables)), mode=0o600)
+    return snapshot_size(directory)
+
+
+def snapshot_size(directory: Path) -> int:
+    """Return the bytes of the snapshot there is, 0 for none."""
+    try:
+        return (directory / SNAPSHOT).stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
+    queues = tables.queues.columns()
+    floor_id, floor_position = queues.floor or (0, 0)
+    entries = sum(len(shard) for shards in tables.others.values() for shard in shards)
+    name_bytes = int(queues.lengths.sum(dtype=np.int64))
+    yield _HEAD.pack(_MAGIC, position, entries, len(queues.ids), name_bytes, floor_id, floor_position)
+    for column, kind in zip((queues.ids, queues.lengths, queues.next_offsets, queues.positions), _KINDS, strict=True):
+        for at in range(0, len(column), _PIECE_ROWS):  # in pieces: what is copied at once holds up the other threads
+            yield column[at : at + _PIECE_ROWS].astype(kind).tobytes()
+    yield from queues.names()
+    yield from _entries(tables)
+
+
+def _entries(tables: FrozenTables) -> Iterator[bytes]:
+    parts: list[bytes] = []
+    size = 0
+    for kind_number, shards in tables.others.items():
+        for shard in shards:
+            for key, (value, said) in shard.items():
+                parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
+                size += _ENTRY.size + len(key) + len(value)
+                if size > _PIECE_BYTES:
+                    yield b"".join(parts)
+                    parts, size = [], 0
+    yield b"".join(parts)
+
+
+_KINDS = ("<u4", "<u4", "<i8", "<i8")
+
+
+def _sealed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    checksum = 0
+    for piece in pieces:
+        checksum = crc32c(piece, checksum)
+        yield piece
+    yield struct.pack("<I", checksum)
+
+
+def load_snapshot(directory: Path) -> Snapshot | None:
+    """Return the checked snapshot, None when there is none. Raises CorruptIndex."""
+    path = directory / SNAPSHOT
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = memoryview(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else b"")
+    except FileNotFoundError:
+        return None
+    if size < _HEAD.size + 4 or struct.unpack("<I", data[-4:])[0] != crc32c(data[:-4]):
+        raise CorruptIndex(path, "its checksum does not match")
+    magic, position, entries, count, name_bytes, floor_id, floor_position = _HEAD.unpack_from(data)
+    if magic != _MAGIC:
+        raise CorruptIndex(path, "it is no state snapshot of this version")
+    columns, at = [], _HEAD.size
+    for kind in _KINDS:
+        columns.append(np.frombuffer(data, kind, count, at))
+        at += columns[-1].nbytes
+    ids, lengths, next_offsets, positions = columns
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    queues = QueueColumns(
+        ids, starts, lengths, next_offsets, positions, bytearray(data[at : at + name_bytes]),
+        (floor_id, floor_position) if floor_id else None,
+    )  # fmt: skip
+    return Snapshot(position, data[at + name_bytes : -4], entries, queues)
+
+
+def restore(snapshot: Snapshot, tables: StateTables) -> None:
+    """Put every entry of the snapshot into the empty `tables`; subscribers hear of all but the queues."""
+    tables.queues.load(snapshot.queues)
+    data, at = snapshot.data, 0
+    for _ in range(snapshot.entries):
+        kind, _, key_len, value_len, said = _ENTRY.unpack_from(data, at)
+        key_at = at + _ENTRY.size
+        at = key_at + key_len + value_len
+        tables.load(kind, bytes(data[key_at : key_at + key_len]), (bytes(data[key_at + key_len : at]), said))

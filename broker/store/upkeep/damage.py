@@ -25,9 +25,9 @@ from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
 from broker.store.placed import Placed
 from broker.store.read_result import RangeResult, ReadResult
-from broker.store.recovery.opened import Opened
-from broker.store.recovery.quarantine import DamagedRange, damage_in, find_next, save_quarantine
-from broker.store.state.state_log import StateChange
+from broker.store.recovery.log_end import DamagedRange, damage_in, find_next, save_quarantine
+from broker.store.recovery.opening import Opened
+from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.native.contracts import Progress
 

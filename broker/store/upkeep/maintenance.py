@@ -18,9 +18,8 @@ from broker.store.log.disk_guard import DiskGuard
 from broker.store.log.durable_mark import DurableMark, Mark
 from broker.store.log.epoch_file import Epoch
 from broker.store.log.index_thread import IndexThread, Jobs
-from broker.store.recovery.opened import Opened
-from broker.store.state.state_snapshot import save_snapshot, snapshot_size
-from broker.store.state.state_tables import FrozenTables
+from broker.store.recovery.opening import Opened
+from broker.store.state.state_tables import FrozenTables, save_snapshot, snapshot_size
 from broker.store.upkeep.damage import Scrub
 from broker.store.upkeep.retention import Retention
 

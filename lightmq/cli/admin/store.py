@@ -41,8 +41,8 @@ def _misuse_without_directory() -> Iterator[None]:
 @store.command
 def verify(directory: Directory = HERE, *, json_output: Json = False) -> None:
     """Check every record, queue, index run and the state, changing nothing; exit status 1 when damaged."""
+    from broker.store.inspection.verifier import render
     from broker.store.inspection.verifier import verify as check
-    from broker.store.verify import render
 
     with _misuse_without_directory():
         report = check(directory)

@@ -9,7 +9,7 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig
-from broker.store.recovery.quarantine import DamagedRange
+from broker.store.recovery.log_end import DamagedRange
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
 from remoting.protocol.bodies.route_body import RegisterBrokerBody, decode_body

@@ -9,7 +9,7 @@ from broker.retained.retained import Retained, RetainedExpiry, RetainedQuota
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import encode_image

@@ -15,7 +15,7 @@ from broker.sessions.record import (
     pack_received,
 )
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import StateTables
 
 

@@ -12,7 +12,7 @@ import structlog
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from runtime.clock import SystemClock
 from runtime.faults import FaultPoints
 from tests.sim.stores import message

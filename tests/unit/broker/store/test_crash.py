@@ -14,7 +14,7 @@ import pytest
 
 from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOffsets
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from tests.sim.log_judge import check_dense, read_log
 from tests.sim.stores import StoreBench, bodies, message
 

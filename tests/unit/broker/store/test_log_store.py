@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from broker.store.errors import StoreFailed, WrongFormat
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse
 from runtime.files import DirectoryLocked
 from tests.sim.disk import crash_copy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from broker.store.state.queue_groups import GroupRule
+from broker.store.state.state_tables import GroupRule
 from broker.subscriptions.filters import Filters
 from broker.topics import feature
 from broker.topics.feature import TopicRetention, light_queues, rule_of, topic_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from tests.sim.stores import StoreBench, message
 
 QUEUES = (b"parent", b"plant/7", b"plant/+")

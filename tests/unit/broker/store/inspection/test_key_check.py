@@ -82,7 +82,7 @@ def test_a_run_that_lacks_a_key_and_one_that_is_missing(keyed: Path) -> None:
     assert "where the manifest says that the runs end" in texts[1]
 
 
-def test_damage_is_told(keyed: Path) -> None:
+def test_damage_of_the_key_index_is_reported(keyed: Path) -> None:
     """A header or a missing file as unreadable metadata, a column by its checksum; nothing there is nothing wrong."""
     runs = sorted((keyed / "keys").glob("run-*"))
     data = runs[0].read_bytes()

@@ -1,17 +1,23 @@
-"""The whole check: sound stores pass, each kind of damage is told."""
+"""Checking a data directory."""
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from broker.store.inspection.verifier import verify
+from broker.store.index.run import run_path, write_run
+from broker.store.inspection.directory import LogFiles, Stretches, Walk, open_directory
+from broker.store.inspection.verifier import LogEntries, StateReplay, check_cover, check_run, main, verify
 from broker.store.state import state_kinds
-from broker.store.state.state_snapshot import save_snapshot
-from broker.store.state.state_tables import StateTables
+from broker.store.state.state_tables import StateTables, save_snapshot
+from remoting.native import core as native
+from tests.sim.index_entries import run_data
 from tests.sim.log_judge import read_log
-from tests.sim.stores import StoreBench
+from tests.sim.stores import StoreBench, message
 
 
 def flip(path: Path, at: int) -> None:
@@ -94,3 +100,135 @@ def test_retention_leaves_a_sound_store(tmp_path: Path) -> None:
     report = verify(bench.directory)
     assert report.errors == []
     assert report.begin_position > 0
+
+
+def filled(tmp_path: Path) -> Path:
+    bench = StoreBench(tmp_path / "data")
+    queues = bench.store.queues.open_all([b"a", b"b"])
+    for n in range(200):
+        bench.store.append(message(queues[: 1 + n % 2], b"%d" % n))
+    bench.settle()
+    bench.close()
+    return tmp_path / "data"
+
+
+def test_sound_directory(tmp_path: Path, capsys) -> None:
+    """Counts of what is there, exit status 0."""
+    directory = filled(tmp_path)
+    assert main([str(directory), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["entries"], report["run_entries"], report["queues"], report["errors"]) == (300, 300, 2, [])
+    assert main([str(directory)]) == 0
+    said = capsys.readouterr().out
+    assert "records: 201" in said
+    assert "run entries: 300" in said
+    assert "no further record\nsound\n" in said
+    assert "magic" not in said
+
+
+def test_damage_is_found(tmp_path: Path, capsys) -> None:
+    """A flipped bit in a run or in the log below the index is an error."""
+    directory = filled(tmp_path)
+    log = directory / "log" / "0".zfill(20)
+    data = bytearray(log.read_bytes())
+    data[3000] ^= 1
+    log.write_bytes(data)
+    assert main([str(directory), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["errors"]
+    data[3000] ^= 1
+    log.write_bytes(data)
+    run = next((directory / "index").glob("run-*"))
+    content = bytearray(run.read_bytes())
+    content[-3] ^= 1
+    run.write_bytes(content)
+    assert main([str(directory)]) == 1
+    assert "columns" in capsys.readouterr().out
+
+
+def test_a_log_that_ends_before_its_durable_position(tmp_path: Path, capsys) -> None:
+    """Damage that no index covers is found by the checkpoint; a damaged checkpoint is an error by itself."""
+    directory = filled(tmp_path)
+    shutil.rmtree(directory / "index")
+    log = directory / "log" / "0".zfill(20)
+    data = bytearray(log.read_bytes())
+    data[3000] ^= 1
+    log.write_bytes(data)
+    assert main([str(directory)]) == 1
+    assert "below the durable" in capsys.readouterr().out
+    (directory / "CHECKPOINT").write_text("{}\n0\n")
+    assert main([str(directory)]) == 1
+    assert "CHECKPOINT" in capsys.readouterr().out
+
+
+def test_no_directory(tmp_path: Path, capsys) -> None:
+    """Something else gets exit status 2."""
+    assert main([str(tmp_path)]) == 2
+
+
+def entries_of(found) -> LogEntries:
+    entries = LogEntries()
+    for file, first, end in Stretches(found.files, 0):
+        assert not list(entries.add(native.core.survey(file.view, file.base, first, end)[1]))
+    return entries
+
+
+def test_sound_runs(directory: Path) -> None:
+    """Nothing to say about what the store wrote."""
+    found = open_directory(directory)
+    entries = entries_of(found)
+    assert len(entries) == sum(run.entry_count for run in found.runs)
+    assert [text for run in found.runs for text in check_run(run, entries, 0)] == []
+    assert list(check_cover(found.runs, 0, found.manifest.end_position)) == []
+
+
+def test_valid_run_with_wrong_content(directory: Path) -> None:
+    """Checksums in order, content not: the difference is named."""
+    found = open_directory(directory)
+    entries = entries_of(found)
+    run = found.runs[0]
+    qid, offset, position, size, tag = (column.copy() for column in run.columns())
+    position[2] += 8
+    path = run_path(directory / "index", 999)
+    data = run_data(qid, offset, position, size, tag, np.ones(len(qid), np.uint32))
+    write_run(path, 999, 0, (run.first_position, run.end_position), data)
+    (difference,) = check_run(type(run)(path), entries, 0)
+    assert f"position {int(position[2])}/{int(position[2]) - 8}" in difference
+
+
+def test_holes_in_the_cover(directory: Path) -> None:
+    """A run that is missing between two others shows."""
+    found = open_directory(directory)
+    assert len(found.runs) > 1
+    assert list(check_cover(found.runs[1:], 0, found.manifest.end_position))
+    assert list(check_cover(found.runs, 0, 8))
+
+
+def test_an_index_begun_anew_covers_nothing_yet(directory: Path) -> None:
+    """A rebuild that was cut short before its first run, in a log that retention has shortened."""
+    assert list(check_cover([], 4096, 0)) == []
+    found = open_directory(directory)
+    assert list(check_cover(found.runs, 4096, 8))
+
+
+def test_whole_log_gives_the_tables_of_the_store(directory: Path) -> None:
+    """Every kind, retained messages included."""
+    replay = StateReplay(StateTables(), 0)
+    for step in Walk(LogFiles(directory / "log"), 0):
+        replay.take(*step)
+    bench = StoreBench(directory)
+    for kind in state_kinds.NAMES:
+        assert dict(replay.tables.items(kind)) == dict(bench.store.state.items(kind))
+    assert replay.tables.count(state_kinds.RETAINED) == 1
+    bench.close()
+
+
+def test_open_group_leaves_no_trace(directory: Path) -> None:
+    """Without its last record a group is not there."""
+    steps = list(Walk(LogFiles(directory / "log"), 0))
+    opened = next(at for at, (_, _, head) in enumerate(steps) if head[9] & 0x10)
+    replay = StateReplay(StateTables(), 0)
+    for step in steps[: opened + 1]:
+        replay.take(*step)
+    assert replay.tables.count(state_kinds.LEDGER) == 0
+    replay.take(*steps[opened + 1])
+    assert replay.tables.count(state_kinds.LEDGER) == 1

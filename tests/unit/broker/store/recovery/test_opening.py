@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import CorruptLog, UnreadableOffsets
-from broker.store.recovery.opened import Opened
-from broker.store.recovery.opening import Opening
+from broker.store.recovery.opening import Opened, Opening
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.records.record import RecordView
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, bodies, message

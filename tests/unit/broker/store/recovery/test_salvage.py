@@ -9,7 +9,7 @@ import pytest
 from broker.store.errors import CorruptLog
 from broker.store.inspection.directory import LogFiles
 from broker.store.log.commit_log import CommitLog
-from broker.store.recovery.quarantine import DamagedRange, Quarantine, find_next, scan_over_damage
+from broker.store.recovery.log_end import DamagedRange, Quarantine, find_next, scan_over_damage
 from remoting.protocol.records.record import FILLER, FLAG_GROUP_OPEN, MESSAGE, encode_record
 from runtime.faults import FaultPoints
 

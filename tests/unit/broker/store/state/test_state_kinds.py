@@ -1,8 +1,14 @@
-"""The numbers of state kinds are on disks: they never change."""
+"""Kinds of durable state and the changes in a control record."""
 
 from __future__ import annotations
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange, decode_changes, encode_changes, split_batches
+from remoting.protocol.errors import CorruptRecord
 
 
 def test_numbers_are_fixed() -> None:
@@ -26,3 +32,33 @@ def test_numbers_are_fixed() -> None:
         21: "delayed",
         22: "transaction",
     }
+
+
+CHANGES = st.lists(
+    st.builds(StateChange, st.integers(0, 65535), st.binary(max_size=40), st.none() | st.binary(max_size=90)),
+    max_size=20,
+)
+
+
+@given(CHANGES)
+def test_round_trip(changes) -> None:
+    """What goes in comes out."""
+    assert list(decode_changes(encode_changes(changes))) == changes
+
+
+@given(CHANGES, st.integers(1, 200))
+def test_split_keeps_order_and_bound(changes, bytes_max: int) -> None:
+    """Batches together are the input; only a single change may pass the bound."""
+    batches = list(split_batches(changes, bytes_max))
+    assert [change for batch in batches for change in batch] == changes
+    assert all(len(batch) == 1 or len(encode_changes(batch)) <= bytes_max + 4 for batch in batches)
+
+
+@given(CHANGES.filter(bool), st.data())
+def test_cut_short_is_corrupt(changes, data) -> None:
+    """No prefix passes for the whole."""
+    body = encode_changes(changes)
+    with pytest.raises(CorruptRecord):
+        list(decode_changes(body[: data.draw(st.integers(0, len(body) - 1))]))
+    with pytest.raises(CorruptRecord):
+        list(decode_changes(body + b"x"))

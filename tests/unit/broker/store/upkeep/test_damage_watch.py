@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import UnreadableOffsets
-from broker.store.recovery.quarantine import load_quarantine
+from broker.store.recovery.log_end import load_quarantine
 from remoting.protocol.records.record import RecordView
 from tests.sim.log_judge import Seen, read_log
 from tests.sim.stores import StoreBench, message

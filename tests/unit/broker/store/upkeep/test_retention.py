@@ -1,4 +1,4 @@
-"""Segments expire; state, queue ids and retained messages do not."""
+"""What expires, of the log and of groups of queues, and what is carried forward before."""
 
 from __future__ import annotations
 
@@ -7,15 +7,29 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.errors import StoreFull
+from broker.store.placed import Placed
 from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
-from broker.store.state.state_log import StateChange
-from broker.store.upkeep.retention import AGE, FULL_DISK, SIZE, RetentionLimits, choose_segments
-from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, RecordView
+from broker.store.state.state_kinds import RETENTION, StateChange
+from broker.store.state.state_tables import GroupRule
+from broker.store.upkeep.retention import (
+    AGE,
+    FULL_DISK,
+    INTERVAL_MS_MAX,
+    INTERVAL_MS_MIN,
+    SIZE,
+    RetentionLimits,
+    choose_segments,
+    expires_ms,
+    interval_ms,
+    republished,
+)
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, bodies, message
 
@@ -294,3 +308,249 @@ def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> Non
     assert replica.store.begin_position == 0
     single.close()
     replica.close()
+
+
+def pass_time(bench: StoreBench, ms: int = 0, steps: int = 4) -> None:
+    """Let time pass and the upkeep do what it then has to."""
+    bench.clock.advance_ms(ms)
+    for _ in range(steps):
+        bench.clock.advance_ms(INTERVAL_MS_MIN)
+        bench.store.maintain(bench.clock.now_ms())
+        bench.settle()
+        bench.store._site.thread.drain()
+
+
+def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
+    """In the parent queue, in the light queues of the group and nowhere else; also where only the tail knows it."""
+    bench = StoreBench(tmp_path / "data")
+    store = bench.store
+    parent, light, other = store.queues.open_all([b"parent", b"light", b"other"])
+    store.groups.define(b"g", GroupRule((parent,), age_ms=10_000))
+    store.groups.join(b"g", [parent, light])
+    for n in range(100):
+        store.append(message([parent, light] if n % 3 == 0 else [parent, other], b"%d" % n))
+        bench.clock.advance_ms(1000)
+    bench.settle()
+    pass_time(bench)
+    oldest = store.reading.bounds(parent)[0]
+    assert 90 <= oldest + 4 <= 100
+    assert bodies(store, parent) == [b"%d" % n for n in range(oldest, 100)]
+    assert bodies(store, light) == [b"%d" % n for n in range(oldest, 100) if n % 3 == 0]
+    assert len(bodies(store, other)) == 66
+    assert store.metrics()["topics_expired_age_messages_total"] == oldest
+    end = store.end_position
+    pass_time(bench, 20_000)
+    assert (store.reading.bounds(parent), store.reading.bounds(light)) == ((100, 100), (34, 34))
+    said = store.end_position
+    assert said > end
+    pass_time(bench, 20_000)
+    assert store.end_position == said, "an idle group writes nothing"
+    store.append(message([parent, light], b"new"))
+    bench.settle()
+    assert (bodies(store, parent), bodies(store, light)) == ([b"new"], [b"new"])
+    bench.close()
+
+
+def test_hidden_for_ever(tmp_path: Path) -> None:
+    """A longer rule, no rule, a restart and a rebuild from the log alone never bring an offset back."""
+    bench = StoreBench(tmp_path / "data")
+    queue = bench.store.queues.open(b"q")
+    bench.store.groups.define(b"g", GroupRule((queue,), age_ms=1000))
+    bench.store.groups.join(b"g", [queue])
+    for n in range(40):
+        bench.store.append(message([queue], b"%d" % n))
+    bench.settle()
+    pass_time(bench, 5000)
+    assert bench.store.reading.bounds(queue) == (40, 40)
+    bench.store.groups.define(b"g", GroupRule((queue,), age_ms=10**9))
+    pass_time(bench)
+    bench.store.groups.forget(b"g")
+    pass_time(bench)
+    assert bench.store.reading.bounds(queue) == (40, 40)
+    bench.store.close()
+    for name in ("index", "state"):
+        shutil.rmtree(bench.directory / name)
+    bench.open()
+    bench.store.groups.join(b"g", [queue])
+    assert bench.store.reading.bounds(queue) == (40, 40)
+    bench.close()
+
+
+def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> None:
+    """Old segments stay as long as they hold a message of the group; the size limit takes them and says so."""
+    for size, kept in ((0, True), (40_000, False)):
+        bench = StoreBench(tmp_path / str(size), retention_ms=1000, retention_size_bytes=size)
+        store = bench.store
+        audit, noise = store.queues.open_all([b"audit", b"noise"])
+        store.groups.define(b"audit", GroupRule((audit,), age_ms=10**7))
+        store.groups.join(b"audit", [audit])
+        pass_time(bench)
+        store.append(message([audit], b"keep me"))
+        for _ in range(120):
+            store.append(message([noise], bytes(1000)))
+        bench.settle()
+        pass_time(bench, 5000, steps=12)
+        assert (bodies(store, audit) == [b"keep me"]) is kept
+        assert (store.begin_position == 0) is kept
+        found = store.metrics()
+        assert (found["retention_cut_short_bytes_total"] == 0) is kept
+        assert (found["segments_expired_size_bytes_total"] == 0) is kept
+        pass_time(bench, 10**7, steps=12)
+        assert store.begin_position > 100_000
+        assert store.metrics()["segments_expired_age_bytes_total"] > 0
+        bench.close()
+
+
+def test_for_ever(tmp_path: Path) -> None:
+    """Age 0 holds the log from the group's first message on; what lies before it goes."""
+    bench = StoreBench(tmp_path / "data", retention_ms=1000)
+    noise, audit = bench.store.queues.open_all([b"noise", b"audit"])
+    bench.store.groups.define(b"audit", GroupRule((audit,), age_ms=0))
+    for n in range(120):
+        bench.store.append(message([noise], bytes(1000)))
+        if n == 60:
+            bench.store.append(message([audit], b"x"))
+    bench.settle()
+    pass_time(bench, 10**9, steps=16)
+    assert 16_384 < bench.store.begin_position <= 65_536
+    assert bodies(bench.store, audit) == [b"x"]
+    bench.close()
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    spread=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 2000)), min_size=1, max_size=60),
+    limit=st.integers(1, 30_000),
+    cut=st.integers(0, 60),
+)
+def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
+    """The newest messages of all counted queues together that fit stay, found before and after a restart."""
+    bench = StoreBench(tmp_path_factory.mktemp("size") / "data")
+    queues = tuple(bench.store.queues.open_all([b"a", b"b"]))
+    sizes: list[tuple[int, int]] = []
+
+    def rule() -> None:
+        bench.store.groups.define(b"g", GroupRule(queues, size_bytes=limit))
+        bench.store.groups.join(b"g", queues)
+
+    rule()
+    for n, (pick, size) in enumerate(spread):
+        if n == cut:
+            pass_time(bench)
+            bench.reopen()
+            rule()
+        done = bench.store.append(message([queues[pick]], bytes(size)))
+        sizes.append((pick, (done.end_position - done.first_position)))
+    bench.settle()
+    pass_time(bench)
+    left, total = len(sizes), 0
+    while left and total + sizes[left - 1][1] <= limit:
+        left -= 1
+        total += sizes[left][1]
+    for pick, queue in enumerate(queues):
+        gone = sum(each == pick for each, _ in sizes[:left])
+        assert bench.store.reading.bounds(queue) == (gone, sum(each == pick for each, _ in sizes))
+    bench.close()
+
+
+def test_a_full_disk_only_delays(tmp_path: Path) -> None:
+    """What could not be said is found again; the sizes are added up anew."""
+    bench = StoreBench(tmp_path / "data")
+    queue = bench.store.queues.open(b"q")
+    bench.store.groups.define(b"g", GroupRule((queue,), size_bytes=1))
+    bench.store.groups.join(b"g", [queue])
+    for _ in range(5):
+        bench.store.append(message([queue], b"x"))
+    bench.settle()
+    bench.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=1)
+    bench.clock.advance_ms(2000)
+    bench.store.maintain(bench.clock.now_ms())
+    assert bench.store.state.count(RETENTION) == 0
+    pass_time(bench)
+    assert bench.store.reading.bounds(queue) == (5, 5)
+    bench.close()
+
+
+def test_how_often_a_group_is_looked_at() -> None:
+    """A hundredth of its age, within bounds; sizes are followed closely."""
+    assert interval_ms(GroupRule((), age_ms=1)) == INTERVAL_MS_MIN
+    assert interval_ms(GroupRule((), age_ms=500_000)) == 5_000
+    assert interval_ms(GroupRule((), age_ms=10**12)) == INTERVAL_MS_MAX
+    assert interval_ms(GroupRule((), age_ms=10**12, size_bytes=1)) == INTERVAL_MS_MIN
+
+
+def retained(topic: bytes, *properties: tuple[bytes, bytes]) -> Placed:
+    """A retained MQTT message with tags and these properties."""
+    image = encode_image(
+        flags=FLAG_MQTT | FLAG_RETAIN, queue_index=0, born_ms=5, topic=topic, keys=b"k", tags=b"tag",
+        properties=((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), *properties), body=b"body",
+    )  # fmt: skip
+    return Placed(image, [()])
+
+
+def stored(bench: StoreBench, topic: bytes) -> RecordView:
+    record = bench.store.reading.read_at(bench.store.state.get(state_kinds.RETAINED, topic)[1])
+    return RecordView(record)
+
+
+@pytest.mark.parametrize("left_s", [59, 1])
+def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) -> None:
+    """Everything else is the same, byte for byte; a part of a second counts as one."""
+    bench = StoreBench(tmp_path / "data")
+    bench.store.append(retained(b"t", (b"a", b"1"), (b"mqttExpiry", b"60"), (b"a", b"2")))
+    bench.settle()
+    record = stored(bench, b"t")
+    assert expires_ms(record) == record.store_ms + 60_000
+    again = republished(record, record.store_ms + 60_000 - left_s * 1_000 + 1)
+    bench.store.append(Placed(again, [()]))
+    bench.settle()
+    new = stored(bench, b"t")
+    assert new.properties() == [
+        (MQTT_TOPIC_KEY, b"t"), (CLIENT_ID_KEY, b"c"), (b"a", b"1"), (b"mqttExpiry", b"%d" % left_s), (b"a", b"2"),
+    ]  # fmt: skip
+    same = ("topic", "keys", "tags", "body", "born_ms", "flags")
+    assert [bytes(getattr(new, name)) if name == "body" else getattr(new, name) for name in same] == [
+        bytes(getattr(record, name)) if name == "body" else getattr(record, name) for name in same
+    ]
+    bench.close()
+
+
+def test_what_has_expired_is_not_said_again(tmp_path: Path) -> None:
+    """From the very millisecond on."""
+    bench = StoreBench(tmp_path / "data")
+    bench.store.append(retained(b"t", (b"mqttExpiry", b"60")), retained(b"u"))
+    bench.settle()
+    record = stored(bench, b"t")
+    assert republished(record, record.store_ms + 59_999) is not None
+    assert republished(record, record.store_ms + 60_000) is None
+    assert expires_ms(stored(bench, b"u")) is None
+    assert republished(stored(bench, b"u"), 2**50) is not None
+    bench.close()
+
+
+def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
+    """Its file goes: the one that has expired goes with it, the other has what is left."""
+    bench = StoreBench(tmp_path / "data", retention_ms=1_000)
+    store = bench.store
+    busy = store.queues.open(b"busy")
+    store.append(retained(b"short", (b"mqttExpiry", b"1")), retained(b"long", (b"mqttExpiry", b"100")))
+    bench.settle()
+    until = expires_ms(stored(bench, b"long"))
+    for number in range(400):
+        store.append(message([busy], b"%06d" % number + bytes(100)))
+        bench.clock.advance_ms(10)
+    bench.settle()
+    first_end = store._log.segments[0].end
+    for _ in range(400):
+        store.maintain(bench.clock.now_ms())
+        bench.settle()
+        store._site.thread.drain()
+        if store.begin_position >= first_end:
+            break
+    assert store.begin_position >= first_end
+    assert store.state.get(state_kinds.RETAINED, b"short") is None
+    assert store.metrics()["retained_expired_total"] == 1
+    record = stored(bench, b"long")
+    assert record.position >= first_end
+    assert until <= expires_ms(record) < until + 1_000
+    bench.close()

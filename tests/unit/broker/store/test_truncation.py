@@ -14,8 +14,8 @@ from broker.store.index.run import run_path, write_run
 from broker.store.log.checkpoint import load_checkpoint
 from broker.store.log.durable_mark import load_mark
 from broker.store.log.epoch_file import load_epochs
-from broker.store.recovery.truncation import lower_index
-from broker.store.state.state_log import StateChange
+from broker.store.parts import lower_index
+from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.index_entries import run_data
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
