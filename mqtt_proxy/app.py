@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 
 from mqtt_proxy.access.contract import AccessControl
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.methods.chain import make_methods
 from mqtt_proxy.config import ProxyConfig
@@ -20,19 +19,16 @@ from mqtt_proxy.delivery.offsets import OffsetCommitter
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.record_cache import Notifier, RecordCache
 from mqtt_proxy.link import Link
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.listener import Listener, drain
-from mqtt_proxy.listening.open_ports import Listening
+from mqtt_proxy.listening.listener import Listener, Listening, drain
 from mqtt_proxy.listening.open_sockets import OpenSockets
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import AccessCounters, FrontCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
-from mqtt_proxy.sessions.owners import Owners
 from mqtt_proxy.sessions.qos2 import Qos2Flows
-from mqtt_proxy.sessions.services import Services
-from mqtt_proxy.shared.hub import SharedHub
+from mqtt_proxy.sessions.services import Owners, Services
+from mqtt_proxy.shared import SharedHub
 from mqtt_proxy.sys_topics import SysTree, SysValues
 from mqtt_proxy.wills import WillJudge
 from remoting.client.connection import signing_dial

@@ -105,3 +105,66 @@ class ProxyMetrics:
         self.publishes = PublishCounters(registry)
         self.deliveries = DeliveryCounters(registry)
         self.subscriptions = SubscriptionCounters(registry)
+
+
+class FrontCounters:
+    """Counters of the listener and its connections."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "certificate_failures",
+        "certificate_reloads",
+        "connections",
+        "handshake_failures",
+        "opened",
+        "reads_paused",
+        "refused",
+        "violations",
+    )
+
+    def __init__(self, registry: Registry) -> None:
+        self.connections = registry.gauge("rocketmq_mqtt_connections", "Open MQTT sockets")
+        self.opened = registry.counter("rocketmq_mqtt_sockets_opened_total", "MQTT sockets taken")
+        self.refused = registry.counter(
+            "rocketmq_mqtt_sockets_refused_total", "MQTT sockets closed at once because of a limit", ("reason",)
+        )
+        self.handshake_failures = registry.counter(
+            "rocketmq_mqtt_handshakes_failed_total",
+            "Sockets closed before MQTT began on them: in the PROXY header, TLS or the WebSocket handshake",
+            ("reason",),
+        )
+        self.certificate_reloads = registry.counter(
+            "rocketmq_mqtt_certificate_reloads_total", "Times a changed certificate was taken into use"
+        )
+        self.certificate_failures = registry.counter(
+            "rocketmq_mqtt_certificate_failures_total", "Times a changed certificate was refused and the old one kept"
+        )
+        self.violations = registry.counter(
+            "rocketmq_mqtt_violations_total",
+            "Connections closed because the client broke a rule or a limit",
+            ("reason",),
+        )
+        self.bytes_in = registry.counter("rocketmq_mqtt_socket_bytes_in_total", "Bytes read from MQTT sockets")
+        self.bytes_out = registry.counter("rocketmq_mqtt_socket_bytes_out_total", "Bytes written to MQTT sockets")
+        self.reads_paused = registry.counter(
+            "rocketmq_mqtt_slow_readers_total", "Times a client was not read because it did not read its answers"
+        )
+
+
+class AccessCounters:
+    """Counters of authentication and authorization."""
+
+    __slots__ = ("authentications", "denials", "password_file_problems", "reloads")
+
+    def __init__(self, registry: Registry) -> None:
+        self.authentications = registry.counter(
+            "rocketmq_mqtt_authentications_total", "CONNECTs by the result of authentication", ("result", "method")
+        )
+        self.denials = registry.counter("rocketmq_mqtt_denials_total", "Actions not allowed", ("action", "reason"))
+        self.reloads = registry.counter(
+            "rocketmq_mqtt_access_reloads_total", "Times a file was read, by what came of it", ("file", "result")
+        )
+        self.password_file_problems = registry.counter(
+            "rocketmq_mqtt_password_file_problems_total", "Unusable lines of the password file"
+        )

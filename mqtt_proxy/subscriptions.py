@@ -25,13 +25,13 @@ from mqtt_proxy.history import (
     start_of_user,
 )
 from mqtt_proxy.link import Link
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import SubscribeRequested, SubscriptionRequest
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.retained import RetainedRun
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared import SharedSource
 from mqtt_proxy.sys_topics import PREFIX as SYS_PREFIX
 from mqtt_proxy.sys_topics import SysFollower, SysTree
 from remoting.protocol.bodies.session_body import (

@@ -31,8 +31,7 @@ from pathlib import Path
 import msgspec
 
 from mqtt_proxy.link import Link
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.mqtt.session.session import Session
 from remoting.access.rules import READ_LIVE, READ_RETAINED
 from remoting.protocol.frames.codes import RequestCode

@@ -25,7 +25,7 @@ from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 from lightmq.servers.serving import explain
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
-from mqtt_proxy.listening.open_ports import PortUnavailable
+from mqtt_proxy.listening.listener import PortUnavailable
 from remoting import inprocess
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError, LocalMisuse

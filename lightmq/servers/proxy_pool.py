@@ -23,7 +23,7 @@ from typing import Any
 
 from lightmq.configuration import LogsConfig
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.listening.open_ports import PortUnavailable
+from mqtt_proxy.listening.listener import PortUnavailable
 from remoting.protocol.errors import LightMQError
 from runtime.config.tables import ENVIRONMENT_PREFIX, flatten
 from runtime.logs import get_logger

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from mqtt_proxy.access.contract import AccessControl
 from mqtt_proxy.access.exchange import Exchange, Proven
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import AuthReceived, ConnectRequested, Will
 from mqtt_proxy.quotas import Quotas

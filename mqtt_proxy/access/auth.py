@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Protocol
 
-from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.files import WatchedFile
 from runtime.logs import get_logger

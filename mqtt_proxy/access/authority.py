@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import (
     ALLOWED,
     ANONYMOUS,

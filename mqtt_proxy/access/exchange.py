@@ -10,8 +10,8 @@ import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.logs import get_logger
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from mqtt_proxy.access.auth import Authenticator, Method
 from mqtt_proxy.access.authority import Authority
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.access.methods.password_method import PasswordMethod
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access import acl_file
 from remoting.access.rules import Identity, RuleSet, Shown, Unproven, Verdict
 from remoting.protocol.errors import LightMQError

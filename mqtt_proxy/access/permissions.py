@@ -28,7 +28,7 @@ from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.publish import Publish
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared import SharedSource
 from remoting.access.rules import READ_RETAINED, WRITE_ALL_MASK, Action, Identity
 from remoting.protocol.bodies.session_body import PHASE_PUBREL
 from remoting.protocol.records.topics import says_something_else, share_of

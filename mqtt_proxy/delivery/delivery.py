@@ -31,8 +31,7 @@ from mqtt_proxy.delivery.source import Source, send_run, settle
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.shared.hub import Memberships, SharedHub
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared import Memberships, SharedHub, SharedSource
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger

@@ -26,7 +26,7 @@ from mqtt_proxy.link import Link
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared import SharedSource
 from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
 from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
 from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place

@@ -27,9 +27,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from mqtt_proxy.listening import native_sockets
-from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.native_sockets import Driver, Wire
 from mqtt_proxy.listening.peer import RemoteAddress
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
 from mqtt_proxy.mqtt.session.keepalive import ExpiryRing
@@ -38,6 +38,32 @@ from mqtt_proxy.mqtt.session.session_state import Status
 from remoting.transport.turn import turn_of
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+
+class ClientConnection(Protocol):
+    """What a client needs of its connection."""
+
+    session: Session
+    is_loopback: bool
+    peer_address: str
+    over_connect_rate: bool
+    certificate_name: str | None
+
+    def peer_left(self) -> bool:
+        """Whether the client has closed its side."""
+
+    def flush(self) -> None:
+        """Write the session's output at the end of the turn."""
+
+    def pause_reading(self) -> None:
+        """Read nothing for now."""
+
+    def resume_reading(self) -> None:
+        """Read from this client again."""
+
+    def close(self, reason: str) -> None:
+        """Write what is pending and close."""
+
 
 READ_BUFFER_BYTES = 262_144
 """One read of a transport takes at most this much."""

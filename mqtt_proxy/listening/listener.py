@@ -1,11 +1,16 @@
-"""The listening sockets of the proxy: take connections within the limits, end overdue ones, close all at the end.
+"""The ports of the proxy: taken from the configuration, opened together or not at all; connections taken from them
+within the limits, overdue ones ended, all closed at the end.
 
-Invariants: a connection over a limit is cut before a handler exists and is counted with its reason; after `stop` no
-socket of this listener is open. Several doors (TCP, TLS, ...) share the limits, the handlers and one ring of deadlines.
+Invariants
+- After a failed `Listening.start` no port is open and the error names the one that could not be opened.
+- A connection over a limit is closed before a handler exists and is counted with its reason; after `stop` no socket of
+  this listener is open. Several ports (TCP, TLS, ...) share the limits, the handlers and one ring of deadlines.
+- When the process has no descriptor left, the listening socket rests for a second instead of waking the loop again and
+  again, counted and logged once per rest (`Acceptor`). At most `BATCH` sockets are taken per turn of the loop.
 
-    `drain`   doors closed -> every 20 ms a batch: MQTT 5 is told why and where to go, 3.1.1 is closed -> nobody is left
+    `drain`   ports closed -> every 20 ms a batch: MQTT 5 gets reason and server reference, 3.1.1 is closed -> none left
 
-From the beginning of `drain` nobody new gets in; whoever waits for his turn is served as before, so that nothing is
+From the beginning of `drain` no new client is admitted; those still connected are served as before, so that nothing is
 refused meanwhile. A handful of clients goes at once.
 Loop rule: one listener per loop; `start`, `drain` and `stop` on that loop.
 """
@@ -13,27 +18,140 @@ Loop rule: one listener per loop; `start`, `drain` and `stop` on that loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
+import ipaddress
 import os
 import socket
 import uuid
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
+from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listening import native_sockets
-from mqtt_proxy.listening.acceptor import BACKLOG, Acceptor, listening_sockets, take_socket
 from mqtt_proxy.listening.connection import Connection, HandlerFactory, LoopState
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec
+from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec, Networks, TlsFiles
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.listening.stream_connection import StreamProtocol
-from mqtt_proxy.listening.tls import TlsFiles
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.keepalive import SLOT_MS
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.topic_names import TopicNames
+from mqtt_proxy.websocket import Rules
 from runtime.clock import Clock
 from runtime.logs import get_logger
+from runtime.process import keep_large_buffers_apart, room_for
+
+BACKLOG = 1_024
+"""Connections the kernel keeps until they are taken: a fleet coming back after an outage."""
+BATCH = 64
+REST_S = 1.0
+_EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+
+Taken = TypeVar("Taken")
+"""What a connection is handed on as: a socket object, or a bare descriptor."""
+
+
+def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
+    """Sockets bound to every address of `host`, all on one port (0: any free one). OSError, with none left open.
+
+    What they accept inherits TCP_NODELAY: an acknowledgement must not wait for the next packet.
+    """
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            sock = socket.socket(family, socket.SOCK_STREAM)
+            made.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if reuse_port:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind((address[0], port, *address[2:]))
+            port = sock.getsockname()[1]
+            sock.listen(BACKLOG)
+    except OSError:
+        for sock in made:
+            sock.close()
+        raise
+    return made
+
+
+def take_socket(listening: socket.socket) -> tuple[socket.socket, object] | None:
+    """One connection as a socket that does not block, with its peer name; None when nobody waits. OSError."""
+    try:
+        sock, name = listening.accept()
+    except (BlockingIOError, InterruptedError):
+        return None
+    sock.setblocking(False)
+    return sock, name
+
+
+class Acceptor(Generic[Taken]):
+    """Takes connections from one listening socket and hands them on."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        accept: Callable[[socket.socket], tuple[Taken, object] | None],
+        take: Callable[[Taken, object], None],
+        *,
+        loop: asyncio.AbstractEventLoop,
+        counters: FrontCounters,
+    ) -> None:
+        """`accept` as `take_socket`; `take` gets what it gave, and owns it."""
+        self._listening = listening
+        self._accept = accept
+        self._take = take
+        self._loop = loop
+        self._counters = counters
+        self._rest: asyncio.TimerHandle | None = None
+        self._log = get_logger("mqtt_proxy.front")
+        loop.add_reader(listening.fileno(), self._ready)
+
+    @property
+    def sockets(self) -> tuple[socket.socket, ...]:
+        """The listening socket, as a server of asyncio tells it."""
+        return (self._listening,)
+
+    def close(self) -> None:
+        """Take no more and close the listening socket."""
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        if self._listening.fileno() >= 0:
+            self._loop.remove_reader(self._listening.fileno())
+            self._listening.close()
+
+    def _ready(self) -> None:
+        for _ in range(BATCH):
+            try:
+                taken = self._accept(self._listening)
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._exhausted(error)
+                    return
+                continue  # that one was gone again before it was taken
+            if taken is None:
+                return
+            self._take(*taken)
+
+    def _exhausted(self, error: OSError) -> None:
+        self._counters.refused.child("descriptors").value += 1
+        self._loop.remove_reader(self._listening.fileno())
+        self._rest = self._loop.call_later(REST_S, self._again)
+        # Last, because logging may want a descriptor itself.
+        self._log.error("mqtt_accept_failed", error=error.strerror, consequence=f"no connections for {REST_S} s")
+
+    def _again(self) -> None:
+        self._rest = None
+        self._loop.add_reader(self._listening.fileno(), self._ready)
 
 
 def random_client_id() -> str:
@@ -252,3 +370,80 @@ async def drain(listener: Listener, *, interval_ms: int, server_reference: str =
             await asyncio.sleep(STEP_MS / 1_000)
         for connection in waiting[begin : begin + batch]:
             connection.send_away(code, server_reference)
+
+
+class PortUnavailable(OSError):
+    """A port of the proxy cannot be listened on: which, and which option sets it."""
+
+    def __init__(self, port: int, option: str, cause: OSError) -> None:
+        super().__init__(cause.errno, cause.strerror or str(cause))
+        self.port = port
+        self.option = option
+
+
+class Listening:
+    """The open ports of one proxy."""
+
+    def __init__(self, config: ProxyConfig, listener: Listener, counters: FrontCounters) -> None:
+        """CertificateProblem when the certificate cannot be used."""
+        self._host = config.listen_host
+        self._listener = listener
+        self._doors = _doors(config, counters)
+        self._log = get_logger("proxy")
+        self.ports: dict[str, int] = {}
+        """Open ports by the name of their listener."""
+
+    async def start(self) -> None:
+        """Open every port. PortUnavailable when one cannot be had, with none left open."""
+        if any(door.tls is not None for door, _, _ in self._doors):
+            keep_large_buffers_apart()
+        self._fit_descriptors()
+        for door, port, option in self._doors:
+            try:
+                self.ports[door.name] = await self._listener.start(self._host, port, door)
+            except OSError as error:
+                self.ports.clear()
+                await self._listener.stop()
+                raise PortUnavailable(port, option, error) from error
+            self._log.info("mqtt_listening", listener=door.name, host=self._host, port=self.ports[door.name])
+
+    def _fit_descriptors(self) -> None:
+        """Take no more sockets than this process may have; who is over the limit is then told so, and counted."""
+        sockets = self._listener.sockets
+        room = room_for(sockets.connections_max)
+        if room < sockets.connections_max:
+            self._log.warning(
+                "mqtt_connections_max_lowered", wanted=sockets.connections_max, room=room,
+                remedy="raise the limit of open files (ulimit -n, LimitNOFILE)",
+            )  # fmt: skip
+            sockets.connections_max = room
+
+
+def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerSpec, int, str]]:
+    """(door, wanted port, the option that sets it) of every listener that is wanted."""
+    listen = config.listen
+    tls = None
+    if (listen.tls_port, listen.wss_port) != (None, None):
+        assert listen.tls_certificate is not None
+        assert listen.tls_key is not None
+        tls = TlsFiles(
+            listen.tls_certificate,
+            listen.tls_key,
+            counters=counters,
+            client_ca=listen.tls_client_ca,
+            client_required=listen.tls_client_required,
+            client_name=listen.tls_client_name,
+        )
+    networks = tuple(ipaddress.ip_network(each) for each in listen.proxy_protocol_from)
+
+    def balancers(name: str) -> Networks | None:
+        return networks if name in listen.proxy_protocol else None
+
+    rules = Rules(listen.ws_path, listen.ws_origins)
+    wanted = (
+        (ListenerSpec(name="tcp", balancers=balancers("tcp")), config.port, "--mqtt-port"),
+        (ListenerSpec(name="tls", tls=tls, balancers=balancers("tls")), listen.tls_port, "--tls-port"),
+        (ListenerSpec(name="ws", websocket=rules, balancers=balancers("ws")), listen.ws_port, "--ws-port"),
+        (ListenerSpec(name="wss", tls=tls, websocket=rules, balancers=balancers("wss")), listen.wss_port, "--wss-port"),
+    )
+    return [(door, port, option) for door, port, option in wanted if port is not None]

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.peer import RemoteAddress
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.quotas import Quotas, SocketOpening
 from runtime.logs import get_logger
 

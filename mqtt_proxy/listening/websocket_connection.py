@@ -15,9 +15,9 @@ from typing import Any, Protocol, cast
 
 from mqtt_proxy import websocket
 from mqtt_proxy.listening.connection import Connection, LoopState
-from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.listening.stream_connection import read_buffer
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec.reason_codes import Reason
 from mqtt_proxy.mqtt.session.session_state import Status
 from mqtt_proxy.websocket import REQUEST_BYTES_MAX, FrameReader, Handshake, Rules

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mqtt_proxy.access.permissions import Permissions
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, Publish
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode

@@ -21,7 +21,7 @@ from mqtt_proxy.delivery.delivery import Delivery
 from mqtt_proxy.delivery.offsets import UNKNOWN
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.link import LinkDownError
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.mqtt.session.events import (
     Acknowledged,
     AuthReceived,

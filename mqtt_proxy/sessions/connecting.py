@@ -19,13 +19,12 @@ from mqtt_proxy.access.permissions import Permissions
 from mqtt_proxy.delivery import resume
 from mqtt_proxy.delivery.delivery import Delivery
 from mqtt_proxy.delivery.resume import Redelivery
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
-from mqtt_proxy.sessions.owners import Owner
 from mqtt_proxy.sessions.ownership import SessionOwnership
 from mqtt_proxy.sessions.qos2 import Qos2Exchanges
-from mqtt_proxy.sessions.services import Services
+from mqtt_proxy.sessions.services import Owner, Services
 from mqtt_proxy.subscriptions import Subscriptions
 from remoting.access.rules import Identity
 from remoting.protocol.bodies.session_body import SessionOpened

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 
 from mqtt_proxy.delivery.resume import ResumePlan
 from mqtt_proxy.link import Link, LinkDownError
-from mqtt_proxy.listening.client_connection import ClientConnection
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RECEIVED, DeliveryOrigin, Qos2Steps

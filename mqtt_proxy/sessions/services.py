@@ -1,18 +1,27 @@
-"""What every client of the proxy shares: made once by the composition root, handed to each client.
+"""What all clients of the proxy share: made once by the composition root, handed to each client.
 
 Requests about sessions (`SessionCalls`) leave at once, their answers come later in their own shape. Those about one
-client id are carried out in the order in which they were made, and a SUBSCRIBE behind what clients of this proxy
+client id are carried out in the order in which they were made, and a SUBSCRIBE after what clients of this proxy
 published before, unless that waits for the disk.
-Invariant: `Services` has no behaviour but keeping track of tasks. Loop rule: on the loop's thread.
+
+One live connection per client id (`Owners`): here by a table, across proxies by the broker's epochs. A CONNECT takes
+its client id: an earlier connection of this proxy ends at once (its SESSION_CLOSE leaves before the new SESSION_OPEN,
+so the new one resumes exactly where the old one stood). When the client reconnects through another proxy, the broker
+raises the session's epoch and sends SESSION_FENCED; our connection ends then. In both cases the old connection's will
+is published, as after any close without DISCONNECT [MQTT-3.1.4-2]. A client that disconnects while the broker is away
+is remembered until the broker is back: its will must not be published.
+Invariant: a client id names at most one owner here; `Services` only keeps track of tasks. Loop rule: on the loop's
+thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mqtt_proxy.access.contract import AccessControl
 from mqtt_proxy.config import ProxyConfig
@@ -22,12 +31,12 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.publishing.inbound import PublishingParts
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Quotas
-from mqtt_proxy.sessions.owners import Owners
 from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.subscriptions import SubscriptionParts
 from mqtt_proxy.sys_topics import SysTree
 from remoting.protocol.bodies.session_body import (
     SessionClose,
+    SessionFenced,
     SessionOpen,
     SessionOpened,
     Subscribed,
@@ -37,6 +46,7 @@ from remoting.protocol.bodies.session_body import (
 )
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -48,6 +58,118 @@ if TYPE_CHECKING:
     from mqtt_proxy.publishing.publisher import Publisher
 
     S = TypeVar("S", bound=msgspec.Struct)
+
+
+CLOSED_LATER_MAX = 10_000
+"""Clients that left while the broker was away, of which it is to hear; above it the wills of the first ones go out."""
+REVISED_PER_TURN_MAX = 200
+"""Connections whose subscriptions are judged again in one loop turn after a change of the rules, some 10 ms of work."""
+
+
+class Owner(Protocol):
+    """A connection that holds a session."""
+
+    user: str | None
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        """End now; `fenced` when the session already belongs to somebody else and nothing may be said about it."""
+
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
+        """The broker says that the session of this epoch has another owner now; newer ones are not meant.
+
+        `hand_over`: it will have one as soon as this one has said how far the client has come.
+        """
+
+    def rules_changed(self) -> None:
+        """What was allowed before may not be any more: remember nothing of it."""
+
+    def revise(self) -> None:
+        """Give up what may not be read any more."""
+
+    def reopen(self) -> None:
+        """The broker was lost and is back: take the session again, or close it if the client has left meanwhile."""
+
+
+class Owners:
+    """Client id -> its connection."""
+
+    def __init__(self, link: Link, metrics: ProxyMetrics) -> None:
+        self._owners: dict[str, Owner] = {}
+        self._metrics = metrics
+        self._log = get_logger("proxy.ownership")
+        self._was_up = False
+        self._unrevised: deque[Owner] = deque()
+        self._left: dict[Owner, None] = {}
+        link.on_push(RequestCode.SESSION_FENCED, self._fenced)
+        link.on_up(self._reopen)
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def __iter__(self) -> Iterator[Owner]:
+        return iter(list(self._owners.values()))
+
+    def foreign(self, client_id: str, user: str | None) -> bool:
+        """Whether a live connection of this id belongs to another user, who must not be ended by this one."""
+        owner = self._owners.get(client_id)
+        return owner is not None and owner.user != user
+
+    def take(self, client_id: str, owner: Owner) -> None:
+        """Make `owner` the one connection of this client id."""
+        old = self._owners.get(client_id)
+        self._owners[client_id] = owner
+        if old is not None and old is not owner:
+            self._metrics.sessions.taken_over.value += 1
+            old.evict("taken_over: the client id connected again", fenced=False)
+
+    def release(self, client_id: str, owner: Owner) -> None:
+        """The connection has ended; nothing happens if the id has another owner by now."""
+        if self._owners.get(client_id) is owner:
+            del self._owners[client_id]
+
+    def close_later(self, owner: Owner) -> None:
+        """The connection has ended while the broker was away, and the broker is to be told when it is back."""
+        if len(self._left) >= CLOSED_LATER_MAX:
+            del self._left[next(iter(self._left))]
+            self._metrics.sessions.will_failures.child("leave_unsaid").value += 1
+            self._log.warning("leave_unsaid", remembered_max=CLOSED_LATER_MAX)
+        self._left[owner] = None
+
+    def rules_changed(self) -> None:
+        """The rules have changed: each connection looks again at what it was allowed, many in the same turn.
+
+        Publishing is judged by the new rules from here on; subscriptions are gone through in slices, so that a large
+        fleet does not stop the loop.
+        """
+        for owner in self:
+            owner.rules_changed()
+        busy = bool(self._unrevised)
+        self._unrevised = deque(self)
+        if not busy:
+            self._revise()
+
+    def _revise(self) -> None:
+        for _ in range(min(REVISED_PER_TURN_MAX, len(self._unrevised))):
+            self._unrevised.popleft().revise()
+        if self._unrevised:
+            asyncio.get_running_loop().call_soon(self._revise)
+
+    def _fenced(self, command: Command) -> None:
+        fenced = decode(SessionFenced, command.body)
+        owner = self._owners.get(fenced.client_id)
+        if owner is None:
+            self._log.debug("fence_outdated", client_id=fenced.client_id, epoch=fenced.epoch)
+            return
+        self._metrics.sessions.taken_over.value += 1
+        owner.fence(fenced.epoch, hand_over=fenced.hand_over)
+
+    def _reopen(self) -> None:
+        left, self._left = self._left, {}
+        if self._was_up:
+            for owner in (*left, *self):
+                owner.reopen()
+        self._was_up = True
+
 
 T = TypeVar("T")
 Answered = Callable[[T | None, Exception | None], None]

@@ -82,7 +82,7 @@ def explain(
             "name a client and a topic (--client, --topic), or a key and its request (--key, --request)"
         )
     from mqtt_proxy.access.authority import Authority
-    from mqtt_proxy.access.counters import AccessCounters
+    from mqtt_proxy.metrics import AccessCounters
     from remoting.access.acl_file import load
     from remoting.access.rules import Identity, RuleSet
     from runtime.clock import SystemClock

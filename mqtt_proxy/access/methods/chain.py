@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mqtt_proxy.access.auth import Method
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.password_method import PasswordMethod
 from mqtt_proxy.config import METHODS, ProxyConfig
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import Clock

@@ -20,9 +20,9 @@ from typing import Any
 
 import jwt
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, ClaimError, is_name, rules_of, texts
 from mqtt_proxy.config import AccessConfig
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.acl_file import AclError
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError

@@ -7,13 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link import Link
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import AccessCounters, FrontCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.decode import decode
 from mqtt_proxy.mqtt.codec.encode import encode

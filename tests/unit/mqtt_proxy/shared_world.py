@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import Outgoing
-from mqtt_proxy.shared.hub import SharedHub
-from mqtt_proxy.shared.member import SharedSource
+from mqtt_proxy.shared import SharedHub, SharedSource
 from remoting.protocol.bodies.shared_body import (
     SharedSettle,
     SharedSettled,

@@ -8,8 +8,7 @@ from typing import Any
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link import Link
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.quotas import Quotas
 from remoting.client.uplink import Uplink
 from runtime.clock import ManualClock

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy import sys_topics
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.sys_topics import SysValues
 from runtime.clock import ManualClock
 from runtime.metrics import Registry

@@ -19,7 +19,7 @@ from lightmq.configuration import LogsConfig, load_configuration
 from lightmq.servers import proxy_pool
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics, document
 from mqtt_proxy.config import ListenConfig, ProxyConfig, QuotaConfig
-from mqtt_proxy.listening.open_ports import PortUnavailable
+from mqtt_proxy.listening.listener import PortUnavailable
 from remoting.protocol.errors import LightMQError
 from runtime.metrics import Registry
 

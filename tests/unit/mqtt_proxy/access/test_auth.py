@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from mqtt_proxy.access.auth import Authenticator, Waits
-from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.files import WatchedFile
 from runtime.metrics import Registry

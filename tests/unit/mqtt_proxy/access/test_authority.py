@@ -7,7 +7,7 @@ import structlog
 
 from mqtt_proxy.access import authority
 from mqtt_proxy.access.authority import DENIALS_LOGGED_PER_S_MAX, Authority, inner_filter
-from mqtt_proxy.access.counters import AccessCounters
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.acl_file import parse
 from remoting.access.rules import READ_ALL_MASK, READ_LIVE, RETAINED_MASK, Action, Identity, RuleSet, write_bit
 from runtime.clock import ManualClock

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchanges
 from mqtt_proxy.access.methods.scram import MECHANISM, derive
+from mqtt_proxy.metrics import AccessCounters
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import structlog
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.exchange import Exchange, Exchanges, Proven
 from mqtt_proxy.access.methods.scram import MECHANISM, derive
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.metrics import Registry
 from tests.support.scram_client import ScramClient

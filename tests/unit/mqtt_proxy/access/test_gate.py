@@ -9,10 +9,10 @@ import pytest
 
 from mqtt_proxy.access import gate as gate_module
 from mqtt_proxy.access.contract import AccessControl
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.gate import Gate
 from mqtt_proxy.access.methods.password_method import PasswordMethod
 from mqtt_proxy.access.methods.scram import MECHANISM
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import WRITE_ALL_MASK, Action, Identity, Shown
 from runtime.clock import SystemClock
 from runtime.metrics import Registry

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from mqtt_proxy.access.authority import Authority
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.permissions import READABLE_TOPICS_MAX, REFUSED, Permissions
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.resume import Again
 from mqtt_proxy.delivery.source import Source
-from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.metrics import AccessCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
 from remoting.access.acl_file import parse

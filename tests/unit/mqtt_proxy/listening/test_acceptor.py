@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.listening import acceptor, native_sockets
-from mqtt_proxy.listening.acceptor import Acceptor, listening_sockets, take_socket
-from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening import listener, native_sockets
+from mqtt_proxy.listening.listener import Acceptor, listening_sockets, take_socket
+from mqtt_proxy.metrics import FrontCounters
 from runtime.metrics import Registry
 
 
@@ -55,7 +55,7 @@ async def test_takes_all_that_wait_and_stops_when_closed() -> None:
     """More than a batch are taken in several turns; they do not block; after close the port is free."""
     (listening,) = listening_sockets("127.0.0.1", 0)
     address = listening.getsockname()
-    clients = [socket.create_connection(address) for _ in range(acceptor.BATCH + 5)]
+    clients = [socket.create_connection(address) for _ in range(listener.BATCH + 5)]
     taken: list[tuple[socket.socket, object]] = []
     made = Acceptor(
         listening,
@@ -90,7 +90,7 @@ async def test_without_descriptors_it_rests_instead_of_spinning(take: Any, monke
     """One attempt per rest, counted; who waited meanwhile is taken when there is room again."""
     if take is take_descriptor and native_sockets.core.accept is None:
         pytest.skip(f"no driver: {native_sockets.choice.reason}")
-    monkeypatch.setattr(acceptor, "REST_S", 0.2)
+    monkeypatch.setattr(listener, "REST_S", 0.2)
     loop = asyncio.get_running_loop()
     counters = FrontCounters(Registry())
     refused = counters.refused.child("descriptors")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.listening.connection import READ_BUFFER_BYTES, LoopState, Written
-from mqtt_proxy.listening.counters import FrontCounters
+from mqtt_proxy.listening.connection import READ_BUFFER_BYTES, ClientConnection, Connection, LoopState, Written
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.events import Acknowledged, ConnectRequested, Disconnected, PublishBatch, Violated
@@ -304,3 +304,10 @@ async def test_a_failing_connection_is_cut_and_the_others_are_written() -> None:
     assert (bad.aborted, good.aborted, good.writes) == (True, False, 1)
     assert [type(error) for error in heard] == [ValueError]
     shared.close()
+
+
+def test_a_connection_has_all_that_is_asked_of_it() -> None:
+    """Attributes and methods alike; what is set in `__init__` stands among the slots."""
+    wanted = {name for name in (*ClientConnection.__annotations__, *vars(ClientConnection)) if not name.startswith("_")}
+    assert len(wanted) >= 8
+    assert wanted <= set(dir(Connection)), wanted - set(dir(Connection))

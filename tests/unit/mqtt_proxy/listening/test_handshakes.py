@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from mqtt_proxy.listening.handshakes import ListenerSpec
-from mqtt_proxy.listening.tls import TlsFiles
+from mqtt_proxy.listening.handshakes import ListenerSpec, TlsFiles
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits

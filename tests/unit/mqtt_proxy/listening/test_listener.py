@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.config import QuotaConfig
-from mqtt_proxy.listening.handshakes import ListenerSpec
+from mqtt_proxy.listening.handshakes import ListenerSpec, TlsFiles
 from mqtt_proxy.listening.listener import random_client_id
-from mqtt_proxy.listening.tls import TlsFiles
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.quotas import Quotas
 from tests.support.certificates import HAVE_OPENSSL, Authority

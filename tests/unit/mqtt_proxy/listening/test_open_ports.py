@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.config import ListenConfig, ProxyConfig
-from mqtt_proxy.listening.open_ports import Listening, PortUnavailable
-from mqtt_proxy.listening.tls import CertificateProblem
+from mqtt_proxy.listening.handshakes import CertificateProblem
+from mqtt_proxy.listening.listener import Listening, PortUnavailable
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.mqtt_proxy.listening.world import World
 
@@ -61,7 +61,7 @@ async def test_a_taken_port_leaves_none_open(tmp_path: Path) -> None:
 
 async def test_more_connections_than_descriptors_are_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
     """Our own limit comes first: it closes one socket in words, the kernel's would hit whoever opens something next."""
-    monkeypatch.setattr("mqtt_proxy.listening.open_ports.room_for", lambda wanted: min(wanted, 2))
+    monkeypatch.setattr("mqtt_proxy.listening.listener.room_for", lambda wanted: min(wanted, 2))
     here = World()
     made = listening(here, ListenConfig())
     await made.start()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from mqtt_proxy.config import QuotaConfig
-from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.quotas import Quotas
 from runtime.metrics import Registry
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.listening.counters import FrontCounters
-from mqtt_proxy.listening.tls import LOOK_INTERVAL_MS, CertificateProblem, TlsFiles, certificate_name
+from mqtt_proxy.listening.handshakes import LOOK_INTERVAL_MS, CertificateProblem, TlsFiles, certificate_name
+from mqtt_proxy.metrics import FrontCounters
 from runtime.metrics import Registry
 from tests.support.certificates import HAVE_OPENSSL, Authority, Identity
 

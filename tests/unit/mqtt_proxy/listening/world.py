@@ -10,10 +10,10 @@ from typing import Any
 
 from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.listening.connection import Connection
-from mqtt_proxy.listening.counters import FrontCounters
 from mqtt_proxy.listening.handshakes import PLAIN, ListenerSpec
 from mqtt_proxy.listening.listener import Listener
 from mqtt_proxy.listening.open_sockets import OpenSockets
+from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Event, PublishBatch

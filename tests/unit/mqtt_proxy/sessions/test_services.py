@@ -7,8 +7,16 @@ import asyncio
 import pytest
 from structlog.testing import CapturingLogger
 
+from mqtt_proxy.link import LinkDownError
+from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.sessions import services
-from tests.unit.mqtt_proxy.rig import running, settle
+from mqtt_proxy.sessions import services as ownership
+from mqtt_proxy.sessions.services import REVISED_PER_TURN_MAX, Owners
+from remoting.protocol.bodies.session_body import FilterRequest, SessionFenced, SubscribeRequest, encode
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
 async def test_tasks_are_kept_until_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,3 +41,180 @@ async def test_tasks_are_kept_until_done(monkeypatch: pytest.MonkeyPatch) -> Non
         await settle()
         assert rig.services.tasks == set()
         assert [call.kwargs["error"] for call in log.calls] == ["ValueError()"]
+
+
+class Owner:
+    """Remembers what it was told."""
+
+    def __init__(self, user: str | None = None) -> None:
+        self.user = user
+        self.told: list[object] = []
+
+    def evict(self, reason: str, *, fenced: bool) -> None:
+        self.told.append(("evict", fenced))
+
+    def fence(self, epoch: int, *, hand_over: bool = False) -> None:
+        self.told.append(epoch)
+
+    def rules_changed(self) -> None:
+        self.told.append("rules")
+
+    def revise(self) -> None:
+        self.told.append("revise")
+
+    def reopen(self) -> None:
+        self.told.append("reopen")
+
+
+async def test_the_last_one_owns() -> None:
+    """Taking evicts; a late release of the old one changes nothing; a fence reaches the owner."""
+    async with running() as rig:
+        owners, first, second = Owners(rig.link, rig.metrics), Owner(), Owner()
+        owners.take("a", first)
+        owners.take("a", first)
+        owners.take("a", second)
+        owners.release("a", first)
+        assert (list(owners), first.told) == ([second], [("evict", False)])
+        for client_id in ("a", "unknown"):
+            owners._fenced(Command(RequestCode.SESSION_FENCED, body=encode(SessionFenced(client_id, 7))))
+        assert second.told == [7]
+        owners._reopen()
+        owners._reopen()
+        assert second.told == [7, "reopen"]
+        owners.release("a", second)
+        assert len(owners) == 0
+
+
+async def test_whose_connection_it_is() -> None:
+    """Another user must not end it; everybody hears of new rules."""
+    async with running() as rig:
+        owners, ann, nobody = Owners(rig.link, rig.metrics), Owner("ann"), Owner()
+        owners.take("a", ann)
+        owners.take("n", nobody)
+        asked = [
+            owners.foreign(one, who)
+            for one, who in (("a", "ann"), ("a", "bob"), ("a", None), ("n", None), ("n", "ann"))
+        ]
+        assert asked == [False, True, True, False, True]
+        assert not owners.foreign("unknown", "bob")
+        owners.rules_changed()
+        assert (ann.told, nobody.told) == (["rules", "revise"], ["rules", "revise"])
+
+
+async def test_a_large_fleet_is_revised_in_slices() -> None:
+    """Everybody forgets at once, subscriptions follow turn by turn; a further change begins again with everybody."""
+    async with running() as rig:
+        owners, fleet = Owners(rig.link, rig.metrics), [Owner() for _ in range(REVISED_PER_TURN_MAX + 50)]
+        for number, owner in enumerate(fleet):
+            owners.take(str(number), owner)
+        owners.rules_changed()
+        assert all(owner.told[0] == "rules" for owner in fleet)
+        assert sum("revise" in owner.told for owner in fleet) == REVISED_PER_TURN_MAX
+        owners.rules_changed()
+        await settle()
+        assert [owner.told.count("revise") for owner in fleet] == [2] * REVISED_PER_TURN_MAX + [1] * 50
+
+
+async def test_of_those_who_left_while_the_broker_was_away_a_bounded_number_is_remembered(monkeypatch) -> None:
+    monkeypatch.setattr(ownership, "CLOSED_LATER_MAX", 2)
+    async with running() as rig:
+        owners, left = Owners(rig.link, rig.metrics), [Owner() for _ in range(3)]
+        owners._reopen()
+        for owner in left:
+            owners.close_later(owner)
+        assert rig.count("wills_failed_total{leave_unsaid}") == 1
+        owners._reopen()
+        owners._reopen()
+        assert [owner.told for owner in left] == [[], ["reopen"], ["reopen"]], "each once"
+
+
+APPEND, OPEN, CLOSE = RequestCode.APPEND_MANY, RequestCode.SESSION_OPEN, RequestCode.SESSION_CLOSE
+SUBSCRIBE, UNSUBSCRIBE = RequestCode.SUBSCRIBE, RequestCode.UNSUBSCRIBE
+
+
+async def test_a_client_has_its_session_in_the_turn_of_its_connect() -> None:
+    """No task and one turn of the loop where everything is at hand."""
+    async with running() as rig:
+        wire = await rig.client("other")
+        wire = type(wire)(rig)
+        wire.send(packets.Connect("a", True, 0))
+        assert not rig.services.tasks
+        await asyncio.sleep(0)
+        assert wire.received() == [packets.Connack(False, 0)]
+
+
+async def test_a_subscribe_leaves_behind_what_was_published_before_it() -> None:
+    async with running() as rig:
+        clients = [await rig.client(name) for name in "ab"]
+        rig.broker.codes.clear()
+        clients[0].send(packets.Subscribe(1, [("t", 1)]))
+        clients[1].send(publish("t", b"x"), packets.Subscribe(1, [("t", 1)]), publish("t", b"y", packet_id=2))
+        await settle()
+        wanted = [code for code in rig.broker.codes if code in (APPEND, SUBSCRIBE)]
+        assert wanted == [SUBSCRIBE, APPEND, SUBSCRIBE, APPEND]
+        kinds = [packets.Puback, packets.Suback, packets.Puback, packets.Publish]
+        received = clients[1].received()[1:]
+        assert [type(one) for one in received] == kinds
+        assert received[-1].payload == b"y"
+
+
+async def test_who_connects_again_in_the_same_turn_finds_what_was_asked_for() -> None:
+    """The SUBSCRIBE leaves before the SESSION_CLOSE and the SESSION_OPEN behind it."""
+    async with running() as rig:
+        first = await rig.client("a", clean=False)
+        rig.broker.codes.clear()
+        first.send(packets.Subscribe(1, [("t", 1)]))
+        again = type(first)(rig)
+        again.send(packets.Connect("a", False, 0))
+        await settle()
+        assert rig.broker.codes[:3] == [SUBSCRIBE, CLOSE, OPEN]
+        assert again.received() == [packets.Connack(True, 0)]
+
+
+async def test_who_gives_a_filter_up_and_takes_it_again_has_it() -> None:
+    """What comes behind an UNSUBSCRIBE does not overtake it."""
+    async with running() as rig:
+        wire = await rig.subscriber("a", ("t", 1))
+        rig.broker.codes.clear()
+        wire.send(packets.Unsubscribe(2, ["t"]), packets.Subscribe(3, [("t", 1)]), publish("t", b"x"))
+        await settle()
+        wanted = [code for code in rig.broker.codes if code in (APPEND, SUBSCRIBE, UNSUBSCRIBE)]
+        assert wanted == [UNSUBSCRIBE, SUBSCRIBE, APPEND]
+        assert list(rig.broker.sessions["a"].subscriptions) == ["t"]
+
+
+async def test_a_stop_waits_for_what_is_not_confirmed() -> None:
+    async with running() as rig:
+        wire = await rig.client("a", clean=False)
+        wire.lose()
+        assert len(rig.services.tasks) == 1
+        await settle()
+        assert not rig.services.tasks
+
+
+async def test_refusals_end_the_connection() -> None:
+    async with running() as rig:
+        wire = await rig.client("a")
+        rig.broker.sessions["a"].owner = None
+        rig.broker.sessions["a"].epoch += 1
+        wire.send(packets.Subscribe(1, [("t", 1)]))
+        await settle()
+        assert wire.closed is not None
+        assert wire.closed.startswith("broker_refused")
+
+
+@pytest.mark.parametrize("up", [True, False])
+async def test_what_is_wrong_with_an_answer_is_an_error(up: bool) -> None:
+    """A reply nobody can read, and a broker that is away; never inside the request."""
+    async with running() as rig:
+        heard: list[Exception | None] = []
+        rig.broker._answers = rig.broker._answers | {SUBSCRIBE: lambda *_: b"?"}
+        if not up:
+            await rig.link.stop()
+        request = SubscribeRequest("a", 1, False, [FilterRequest("t", 0)])
+        rig.services.calls.subscribe(request, lambda _reply, error: heard.append(error))
+        assert not heard
+        await settle()
+        (error,) = heard
+        assert isinstance(error, LightMQError)
+        assert isinstance(error, LinkDownError) is not up

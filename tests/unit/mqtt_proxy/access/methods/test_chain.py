@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.chain import configured_methods, make_methods
 from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, AccessConfig, ListenConfig, ProxyConfig
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from runtime.clock import SystemClock

@@ -16,9 +16,9 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods.jwt_method import TOKEN_BYTES_MAX, JwtMethod, KeysError, header_of, load_keys
 from mqtt_proxy.config import AccessConfig
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.metrics import Registry
 

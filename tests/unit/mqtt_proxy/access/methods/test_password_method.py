@@ -8,10 +8,10 @@ import argon2
 import pytest
 
 from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.counters import AccessCounters
 from mqtt_proxy.access.methods import credentials, password_method
 from mqtt_proxy.access.methods.password_method import PasswordFileError, PasswordMethod
 from mqtt_proxy.access.methods.scram import derive
+from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.clock import ManualClock
 from runtime.metrics import Registry

@@ -10,7 +10,7 @@ import socket
 import pytest
 
 from mqtt_proxy.listening import native_sockets
-from mqtt_proxy.listening.acceptor import listening_sockets
+from mqtt_proxy.listening.listener import listening_sockets
 
 accept = native_sockets.core.accept
 if accept is None:

@@ -1,0 +1,484 @@
+"""Shared subscriptions: one session's memberships in groups, and the proxy's requests to the broker about all of them.
+
+The broker decides which member gets a message and pushes it; a member (`SharedSource`) reports how many more it can
+take, which is what its session's window has free. A message is done when the client has acknowledged it (QoS 0: when it
+was handed to the socket), has expired, or is too large for the client; one that finds the window or the socket full
+waits, and goes back to the broker for another member when that takes long. A message sent with QoS 2 goes to no other
+member: a kept session has noted it (`exact`), for others the broker is informed.
+What all members report in one loop turn leaves as one SHARED_SETTLE (`SharedHub`). After a loss of the broker a member
+joins again under a new handle and names what its client still has to acknowledge. The members of one session take turns
+in sending and share its window (`Memberships`).
+
+Invariant: an offset given to a member is in exactly one of `waiting`, `unacked`, `done`, `back` and `refused` until it
+was reported; a handle names one member of one connection to the broker; each member knows how many share its window.
+Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from mqtt_proxy.link import Link
+from mqtt_proxy.metrics import ProxyMetrics
+from mqtt_proxy.mqtt.codec.packets import QOS_2
+from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin, Outgoing
+from remoting.access.rules import READ_LIVE
+from remoting.protocol.bodies.shared_body import (
+    SHARED_BIT,
+    SharedMember,
+    SharedSettle,
+    SharedSettled,
+    SharedTake,
+    SharedTaken,
+    decode,
+    decode_given,
+    encode,
+)
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.record import FLAG_RETAIN, RecordView
+from remoting.transport.turn import soon
+from runtime.logs import get_logger
+
+WINDOW_MAX = 64
+"""Messages one member has or may be given at most; a smaller window of the client's is kept to."""
+TOP_UP_SHARE = 4
+"""A member with nothing else to say asks for more once this fraction (1/n) of its window is free."""
+
+
+class MemberCalls(Protocol):
+    """Who speaks to the broker for all members: the hub."""
+
+    def join(self, source: SharedSource) -> None:
+        """Let a member begin to take."""
+
+    def mark(self, source: SharedSource) -> None:
+        """A member has something to say at the end of the turn."""
+
+    def watch(self, source: SharedSource) -> None:
+        """A member has messages that it cannot send now."""
+
+
+class MessageSender(Protocol):
+    """Who sends a message to the client: the outgoing half of its session."""
+
+    budget_bytes: int
+    may_read: Callable[[bytes, int], bool]
+
+    def send(
+        self,
+        record: RecordView,
+        topic: bytes,
+        payload: bytes | memoryview,
+        qos: int,
+        retain: bool,
+        token: object,
+        subscription_ids: Sequence[int] = (),
+    ) -> bool:
+        """Send a message; False when it is not for this client any more."""
+
+
+class SharedSource(DeliveryOrigin):
+    """One session's membership in one group."""
+
+    noted = False  # the group gives them to another member; those of QoS 2 are noted before they are sent
+    flow_bit = SHARED_BIT
+
+    __slots__ = (
+        "_hub",
+        "_identifiers",
+        "_outgoing",
+        "_wake",
+        "back",
+        "client_id",
+        "credit",
+        "done",
+        "epoch",
+        "exact",
+        "filter",
+        "handle",
+        "judged",
+        "leaving",
+        "options",
+        "qos",
+        "refused",
+        "sent",
+        "sharers",
+        "subscription_id",
+        "unacked",
+        "waiting",
+        "writable",
+    )
+
+    def __init__(self, hub: MemberCalls, outgoing: Outgoing, topic_filter: str, queue_id: int, qos: int) -> None:
+        super().__init__(queue_id)
+        self._hub = hub
+        self._outgoing = outgoing
+        self._wake: Callable[[], None] = lambda: None
+        self.filter = topic_filter
+        self.qos = qos
+        self.client_id = ""
+        self.epoch = 0
+        self.handle = 0
+        """0 while it has not joined."""
+        self.credit = 0
+        """How many the broker may still give without being told again."""
+        self.waiting: deque[tuple[int, memoryview]] = deque()
+        """(queue offset, record) given and not yet sent."""
+        self.unacked: dict[int, None] = {}
+        self.exact: dict[int, None] = {}
+        """Of those unacknowledged, what was sent with QoS 2 to a session that ends with its connection."""
+        self.sent: list[int] = []
+        """Of these what the broker was not told yet: nobody else may get them."""
+        self.done: list[int] = []
+        self.back: list[int] = []
+        self.refused: list[int] = []
+        """Of what was given, what this client may not see: the group asks its other members."""
+        self.judged = False
+        """Whether each message is judged by its own topic."""
+        self.leaving = False
+        self.writable = True
+        self.sharers = 1
+        """Memberships of the same session; they share its window."""
+        self.choose(0, 0)
+
+    # -- joining -------------------------------------------------------------------------------------------------------
+
+    def join(self, client_id: str, epoch: int, wake: Callable[[], None]) -> None:
+        """Begin to take, or go on under a new epoch."""
+        self.client_id, self.epoch, self._wake = client_id, epoch, wake
+        self._hub.join(self)
+
+    def lost(self) -> None:
+        """The broker does not know this member any more, and has given to others what was not sent."""
+        self.waiting.clear()
+        self.back.clear()
+        self.refused.clear()
+        self.sent = list(self.exact)
+        self.credit = self.handle = 0
+
+    def leave(self) -> None:
+        """Unsubscribed: what is not sent goes to others, what is under way stays until it is acknowledged."""
+        self.leaving = True
+        self.give_back()
+        self._hub.mark(self)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def given(self, offset: int, record: memoryview) -> None:
+        """The broker gave a message."""
+        self.credit -= 1
+        if self.leaving:
+            self.back.append(offset)
+            self._hub.mark(self)
+            return
+        self.waiting.append((offset, record))
+        if self.writable:
+            self._wake()
+        else:
+            self._hub.watch(self)
+
+    def acknowledge(self, offset: int) -> None:
+        """The client has the message at `offset`."""
+        self.exact.pop(offset, None)
+        if self.unacked.pop(offset, 0) is None:
+            self.done.append(offset)
+            self._hub.mark(self)
+
+    def send(self, outbound: MessageSender, offset: int, record: RecordView, qos: int) -> int:
+        """Send the first of `waiting`; 0 when it is not for anybody any more, and so is done."""
+        first, _ = self.waiting.popleft()
+        assert first == offset, (first, offset)
+        topic, begun = record.mqtt_topic or bytes(record.topic), False
+        if topic and self.judged and not outbound.may_read(topic, READ_LIVE):
+            self.refused.append(offset)
+            self._hub.mark(self)
+            return 0
+        if topic:  # else it is a record of somebody else's, for nobody here
+            payload = record.body
+            outbound.budget_bytes -= len(payload)
+            retain = self.retain_as_published and record.flags & FLAG_RETAIN != 0
+            begun = outbound.send(record, topic, payload, qos, retain, (self, offset), self._identifiers)
+        if begun and qos:
+            self.unacked[offset] = None
+            if qos == QOS_2 and self._outgoing.steps is None:
+                self.exact[offset] = None
+                self.sent.append(offset)
+        else:
+            self.done.append(offset)
+        self._hub.mark(self)
+        return int(begun)
+
+    def judge(self, judged: bool) -> None:
+        """Whether each message has to be judged by its own topic from now on."""
+        self.judged = judged
+
+    def choose(self, options: int, subscription_id: int) -> None:
+        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
+        self.options, self.subscription_id = options, subscription_id
+        self._identifiers = (subscription_id,) if subscription_id else ()
+
+    @property
+    def retain_as_published(self) -> bool:
+        """Whether the client wants the flag that a message was published with."""
+        return self.options & 2 != 0
+
+    def give_back(self) -> None:
+        """What waits cannot be sent now: let others have it."""
+        if self.waiting:
+            self.back += [offset for offset, _ in self.waiting]
+            self.waiting.clear()
+            self._hub.mark(self)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes messages again, or no longer."""
+        self.writable = writable
+        if writable:
+            self.room_again()
+        elif self.waiting:
+            self._hub.watch(self)
+
+    def room_again(self) -> None:
+        """The session's window may have room."""
+        missing = self.missing() if self.handle else 0
+        if missing and missing * TOP_UP_SHARE >= self._window():
+            self._hub.mark(self)
+
+    def missing(self) -> int:
+        """How many more the member can be given beyond what it may be given already."""
+        if self.leaving or not self.writable:
+            return 0
+        return max(0, self._window() - len(self.waiting) - self.credit)
+
+    def _window(self) -> int:
+        if not self.qos:
+            return WINDOW_MAX
+        return min(WINDOW_MAX - len(self.unacked), -(-self._outgoing.free // self.sharers))
+
+    def settled(self) -> SharedSettled | None:
+        """What there is to say, which counts as said then."""
+        credit = self.missing()
+        if not (self.done or self.back or self.sent or self.refused or credit):
+            return None
+        done, back, sent, refused = self.done, self.back, self.sent, self.refused
+        self.done, self.back, self.sent, self.refused = [], [], [], []
+        self.credit += credit
+        return SharedSettled(self.handle, credit, done, back, sent, refused)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing of it is left to say."""
+        return self.leaving and not (self.unacked or self.done or self.back or self.refused)
+
+
+STUCK_S = 1.0
+"""How long a message waits for a window or a socket that stays full before another member gets it."""
+
+LOG = get_logger("proxy.shared")
+
+
+class SharedHub:
+    """All members of this proxy and their conversation with the broker."""
+
+    def __init__(self, link: Link, metrics: ProxyMetrics) -> None:
+        self._link = link
+        self._metrics = metrics
+        self._members: dict[int, SharedSource] = {}
+        self._handles = 0
+        self._joining: dict[SharedSource, None] = {}
+        self._marked: dict[SharedSource, None] = {}
+        self._watched: dict[SharedSource, int] = {}
+        """Members that cannot send now -> the first offset that waits."""
+        self._scheduled = False
+        link.on_push(RequestCode.SHARED_GIVEN, self._given)
+        link.on_down(self._down)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def join(self, source: SharedSource) -> None:
+        """Let a member begin to take; it gets a new handle."""
+        self._members.pop(source.handle, None)
+        source.lost()
+        self._joining[source] = None
+        self._schedule()
+
+    def mark(self, source: SharedSource) -> None:
+        """A member has something to say at the end of the turn."""
+        self._marked[source] = None
+        self._schedule()
+
+    def watch(self, source: SharedSource) -> None:
+        """A member has messages that it cannot send now; if that lasts, others get them."""
+        if source not in self._watched and source.waiting:
+            if not self._watched:
+                asyncio.get_running_loop().call_later(STUCK_S, self._release_stuck)
+            self._watched[source] = source.waiting[0][0]
+
+    def _release_stuck(self) -> None:
+        watched, self._watched = self._watched, {}
+        for source, offset in watched.items():
+            if source.waiting and source.waiting[0][0] == offset:
+                source.give_back()
+            else:
+                self.watch(source)
+
+    def forget(self, source: SharedSource) -> None:
+        """The member's session has ended; the broker gives what it had to others."""
+        self._watched.pop(source, None)
+        self._members.pop(source.handle, None)
+        self._joining.pop(source, None)
+        self._marked.pop(source, None)
+
+    def flush(self) -> None:
+        """Say everything now: what follows on the link must find it said."""
+        if not self._link.up:
+            return
+        joining, self._joining = self._joining, {}
+        if joining:
+            self._take(list(joining))
+        marked, self._marked = self._marked, {}
+        said = []
+        for source in marked:
+            if source.handle:
+                settled = source.settled()
+                if settled is not None:
+                    said.append(settled)
+                if source.finished:
+                    self._members.pop(source.handle, None)
+        if said:
+            self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(said)))
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            soon(self._run)
+
+    def _run(self) -> None:
+        self._scheduled = False
+        self.flush()
+
+    def _take(self, joining: list[SharedSource]) -> None:
+        members = []
+        for source in joining:
+            self._handles += 1
+            source.handle = self._handles
+            self._members[source.handle] = source
+            source.credit = source.missing()
+            # What was acknowledged but not yet said is its own too, until it is said.
+            held = [*source.unacked, *source.done]
+            members.append(
+                SharedMember(source.handle, source.client_id, source.epoch, source.filter, source.credit, held)
+            )
+            if source.done or source.sent:
+                self._marked[source] = None
+
+        def taken(body: bytes, error: Exception | None) -> None:
+            if error is not None:
+                LOG.warning("shared_not_taken", members=len(members), error=str(error))
+                self._metrics.subscriptions.refused.child("shared_not_joined").value += len(members)
+                return
+            for member, joined in zip(members, decode(SharedTaken, body).joined, strict=True):
+                if not joined:
+                    # The session has another owner by now, which its connection is told, or its filter is gone.
+                    self._metrics.subscriptions.refused.child("shared_not_joined").value += 1
+                    LOG.info("shared_not_joined", client_id=member.client_id, filter=member.filter)
+
+        self._link.call(RequestCode.SHARED_TAKE, encode(SharedTake(members)), taken)
+
+    def _given(self, command: Command) -> None:
+        late: dict[int, list[int]] = {}
+        for handle, offset, record in decode_given(command.body):
+            source = self._members.get(handle)
+            if source is not None:
+                source.given(offset, record)
+            else:  # it left while this was on its way; the broker may not have known that yet
+                late.setdefault(handle, []).append(offset)
+        if late and self._link.up:
+            self._metrics.subscriptions.shared_late.value += sum(map(len, late.values()))
+            back = [SharedSettled(handle, 0, [], offsets) for handle, offsets in late.items()]
+            self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(back)))
+
+    def _down(self, _reason: str) -> None:
+        for source in self._members.values():
+            source.lost()
+        self._members.clear()
+
+
+class Memberships:
+    """The memberships of one session: they take turns in sending."""
+
+    __slots__ = ("_hub", "_outgoing", "_turn", "_wake", "sources")
+
+    def __init__(self, hub: SharedHub, outgoing: Outgoing, wake: Callable[[], None]) -> None:
+        self._hub = hub
+        self._outgoing = outgoing
+        self._wake = wake
+        self._turn = 0
+        self.sources: list[SharedSource] = []
+
+    def add(
+        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
+    ) -> SharedSource:
+        """A subscription begins or is taken up again."""
+        source = SharedSource(self._hub, self._outgoing, topic_filter, queue_id, qos)
+        source.judge(judged)
+        self.sources.append(source)
+        self._share()
+        source.join(client_id, epoch, self._wake)
+        return source
+
+    def remove(self, source: SharedSource) -> None:
+        """A subscription has ended; the broker is told before anything else is asked of it."""
+        self.sources.remove(source)
+        self._share()
+        source.leave()
+        self._hub.flush()
+
+    def rejoin(self, epoch: int) -> None:
+        """The broker was lost and is back."""
+        for source in self.sources:
+            source.join(source.client_id, epoch, self._wake)
+
+    def set_writable(self, writable: bool) -> None:
+        """The socket takes messages again, or no longer."""
+        for source in self.sources:
+            source.set_writable(writable)
+
+    def room_again(self) -> None:
+        """The session's window may have room."""
+        for source in self.sources:
+            source.room_again()
+
+    def at(self, queue_id: int) -> SharedSource | None:
+        """The membership whose messages lie in this queue; of several the oldest."""
+        return next((source for source in self.sources if source.queue_id == queue_id), None)
+
+    def release(self) -> None:
+        """The session has ended; everything there is to say was said by `SharedHub.flush`."""
+        for source in self.sources:
+            self._hub.forget(source)
+        self.sources.clear()
+
+    def send(self, outbound: MessageSender, portion: int) -> int:
+        """Send up to `portion` messages as far as the turn's budget goes; how many were."""
+        sent = 0
+        for _ in range(len(self.sources)):
+            self._turn = (self._turn + 1) % len(self.sources)
+            source = self.sources[self._turn]
+            while source.waiting and sent < portion and outbound.budget_bytes > 0:
+                offset, raw = source.waiting[0]
+                record = RecordView(raw)
+                qos = min(record.flags & 3, source.qos)
+                if qos and self._outgoing.free <= 0:
+                    self._hub.watch(source)
+                    break
+                sent += source.send(outbound, offset, record, qos)
+        return sent
+
+    def _share(self) -> None:
+        for source in self.sources:
+            source.sharers = len(self.sources)

@@ -1,1 +1,0 @@
-"""Shared subscriptions: the members of this proxy and what the broker gives them."""
