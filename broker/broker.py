@@ -20,8 +20,7 @@ from broker.publishing.feature import PublishingFeature, queue_choice
 from broker.publishing.placement import Placement
 from broker.reading.feature import ReadingFeature
 from broker.registration import Registration
-from broker.requests.answers import ConfirmedAnswers
-from broker.requests.tools import BrokerIdentity, Feature, RequestTools
+from broker.requests import BrokerIdentity, ConfirmedAnswers, Feature, RequestTools
 from broker.retained.feature import RetainedFeature
 from broker.rocketmq.feature import RocketmqFeature
 from broker.sessions.feature import SessionFeature
@@ -31,10 +30,9 @@ from broker.shared.groups import SharedGroups
 from broker.sink.feature import SinkFeature
 from broker.subscriptions.feature import SubscriptionFeature
 from broker.topics.feature import TopicFeature
-from broker.topics.publication import Publication
+from broker.topics.topics import Publication
 from broker.transactions.feature import TransactionFeature
-from broker.wills.feature import WillFeature
-from broker.wills.wills import Wills
+from broker.wills.feature import WillFeature, Wills
 from remoting.access.rights import ADMIN
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode

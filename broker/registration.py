@@ -37,7 +37,7 @@ from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import ConnectionLost, checked
 
 if TYPE_CHECKING:
-    from broker.requests.tools import RequestTools
+    from broker.requests import RequestTools
     from broker.topics.feature import TopicFeature
 
 MASTER_ID = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.answers import refusal_of
+from broker.requests import refusal_of
 from broker.store.errors import StoreError
 from remoting.access.rights import ADMIN, LOCATE, SESSION, with_rights
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -17,7 +17,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.broker import BrokerParts
-    from broker.requests.tools import RequestTools
+    from broker.requests import RequestTools
 
 SESSION_CODES = frozenset(
     {

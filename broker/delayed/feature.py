@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.delayed.delayed import Delayed
 from broker.publishing.placement import MQTT_DELAY
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools
 from broker.store.placed import property_value
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode

@@ -20,11 +20,17 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.clients import Clients, GroupClient, GroupTraffic, QueueLocks
-from broker.groups.groups import GroupOffsets, Groups, OffsetGather, retry_topic
-from broker.requests.answers import refusal_of
-from broker.requests.fields import flag, json_body, number, text
-from broker.requests.tools import Feature, RequestTools
+from broker.groups.groups import (
+    Clients,
+    GroupClient,
+    GroupOffsets,
+    Groups,
+    GroupTraffic,
+    OffsetGather,
+    QueueLocks,
+    retry_topic,
+)
+from broker.requests import Feature, RequestTools, flag, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.filtering import sql92

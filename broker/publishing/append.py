@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from broker.requests.answers import refusal_of
+from broker.requests import refusal_of
 from broker.store.errors import StoreError
 from broker.store.placed import Appended, Placed
 from broker.store.state.state_kinds import StateChange
@@ -29,7 +29,7 @@ from remoting.transport.turn import soon
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.publishing.feature import PublishingFeature as Broker
-    from broker.retained.retained import RetainedQuota
+    from broker.retained.feature import RetainedQuota
     from broker.store.log_store import LogStore
     from remoting.server.authorizer import Authorizer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from broker.publishing.append import append_many
 from broker.publishing.placement import QueueChoice
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools
 from remoting.protocol.frames.codes import RequestCode
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from broker.store.placed import Placed, property_value
-from broker.subscriptions.dispatch import INNER_MULTI_DISPATCH
+from broker.subscriptions.filters import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
 from remoting.native import core as native
 from remoting.native.contracts import Way
@@ -38,7 +38,7 @@ from remoting.protocol.records.record import (
 )
 
 if TYPE_CHECKING:
-    from broker.subscriptions.dispatch import Dispatcher
+    from broker.subscriptions.filters import Dispatcher
     from broker.topics.topics import Topics
     from broker.topics.topics import TopicSettings as TopicConfig
 

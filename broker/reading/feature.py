@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.reading.bounds import BoundsRequests
-from broker.reading.long_poll import LongPolls
+from broker.reading.bounds import BoundsRequests, LongPolls
 from broker.reading.pull import PullRequests
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools
 from remoting.batches.unpack import Unpacker
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ from remoting.server.authorizer import TopicJudge
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.requests.tools import RequestTools
+    from broker.requests import RequestTools
     from broker.topics.topics import VisibleQueues
 
 QUEUES_PER_PULL_MAX = 100_000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.groups.groups import GroupConfig, retry_topic
-from broker.requests.fields import flag, json_body, number, text
+from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.topics import TopicSettings, changed
 from remoting.access.rights import ADMIN, LOCATE, PUBLISH
@@ -28,7 +28,7 @@ from runtime.config.tables import flatten
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
     from broker.publishing.placement import Placement
-    from broker.requests.tools import RequestTools
+    from broker.requests import RequestTools
     from broker.topics.topics import Topics
 
 QUEUES_PER_TOPIC_MAX = 1_024

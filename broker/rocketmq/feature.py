@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools
 from broker.rocketmq.admin import AdminRequests
 from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
-from broker.rocketmq.pull import RocketmqPullRequests
-from broker.rocketmq.query import QueryRequests
+from broker.rocketmq.pull import QueryRequests, RocketmqPullRequests
 from broker.rocketmq.send import ReplyRequests, SendRequests
 from broker.rocketmq.statistics import ConsumeStatsRequests, Rates, TrafficStatsRequests
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.groups.clients import GroupClient
-from broker.requests.fields import flag, json_body, number, text
+from broker.groups.groups import GroupClient
+from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
 from remoting.access.rights import ADMIN, CONSUME, of_group, of_topic
@@ -32,9 +32,9 @@ from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import Clients
     from broker.groups.feature import ConsumerGroups
-    from broker.requests.tools import RequestTools
+    from broker.groups.groups import Clients
+    from broker.requests import RequestTools
     from broker.topics.topics import Topics
 
 PULL = "PULL"

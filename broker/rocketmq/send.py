@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.requests.fields import flag, number, text
+from broker.requests import flag, number, text
 from broker.rocketmq.stored_message import (
     BORN_HOST_KEY,
     FLAG_KEY,
@@ -59,13 +59,11 @@ from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, offse
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import Clients
-    from broker.groups.groups import Groups
+    from broker.groups.groups import Clients, Groups
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
-    from broker.requests.tools import RequestTools
-    from broker.topics.publication import Publication
-    from broker.topics.topics import Topics
+    from broker.requests import RequestTools
+    from broker.topics.topics import Publication, Topics
     from remoting.batches.unpack import Unpacker
 
 SHORT_NAMES = {

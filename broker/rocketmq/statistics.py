@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.clients import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
-from broker.requests.fields import text
+from broker.groups.groups import DAY_MS, MILLISECONDS, MINUTE_MS, SPANS_MS
+from broker.requests import text
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_topic
 from remoting.protocol.errors import Refused
@@ -41,9 +41,9 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import GroupTraffic
     from broker.groups.feature import ConsumerGroups
-    from broker.requests.tools import RequestTools
+    from broker.groups.groups import GroupTraffic
+    from broker.requests import RequestTools
     from broker.store.log_store import LogStore
     from broker.topics.topics import ClientQueues, Topics
 

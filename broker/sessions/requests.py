@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from broker.requests.answers import refusal_of
+from broker.requests import refusal_of
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, SESSION
 from remoting.protocol.bodies.session_body import (
@@ -51,8 +51,8 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
-    from broker.requests.tools import RequestTools
-    from broker.retained.retained import Retained
+    from broker.requests import RequestTools
+    from broker.retained.feature import Retained
     from broker.sessions.client_session import ClientSession
     from broker.sessions.sessions import Sessions
     from broker.shared.feature import SharedFeature

@@ -18,8 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.sessions.client_session import ClientSession, Subscription
-from broker.sessions.record import offset_key, pack_offset
+from broker.sessions.client_session import ClientSession, Subscription, offset_key, pack_offset
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.bodies.session_body import (

@@ -1,7 +1,7 @@
 """SHARED_TAKE, SHARED_SETTLE (9050, 9051) and the push SHARED_GIVEN (9052): each message to one member of its group.
 
 A proxy reports for each of its members how many messages it can take, what its client has acknowledged and what it
-gives back; the group (`broker.shared.group`) decides whose turn it is, and the records are pushed, once per proxy and
+gives back; the group (`broker.shared.groups`) decides whose turn it is, and the records are pushed, once per proxy and
 turn. A member ends with its session's connection: its messages go to others at once. A proxy whose output is full gets
 nothing until there is room. Invariant: what is given is confirmed, and with one member at most. Loop thread only.
 """
@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.requests.tools import Feature, RequestTools
-from broker.shared.group import SharedGroup, ShareMember
+from broker.requests import Feature, RequestTools
+from broker.shared.groups import SharedGroup, ShareMember
 from broker.store.errors import UnreadableOffsets
 from broker.store.read_result import ReadResult
 from remoting.protocol.bodies.session_body import SessionFlow

@@ -20,10 +20,8 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.publishing.append import admit_retained, authorize_body
-from broker.requests.answers import refusal_of
-from broker.requests.tools import Feature, RequestTools
-from broker.sink.ledger import CommitRun, Handle, Plan, SinkLedger
-from broker.sink.stages import AttemptKey, Stages
+from broker.requests import Feature, RequestTools, refusal_of
+from broker.sink.ledger import AttemptKey, CommitRun, Handle, Plan, SinkLedger, Stages
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
 from remoting.access.rights import PUBLISH, of_sink
@@ -51,7 +49,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
-    from broker.retained.retained import RetainedQuota
+    from broker.retained.feature import RetainedQuota
     from broker.topics.feature import TopicFeature
 
 

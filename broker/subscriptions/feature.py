@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.requests.tools import Feature, RequestTools
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters, Subscribers
+from broker.requests import Feature, RequestTools
+from broker.subscriptions.filters import Dispatcher, Filters, Subscribers
 from broker.subscriptions.follow import Followers
 
 if TYPE_CHECKING:

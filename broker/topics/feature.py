@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools
 from broker.store.state import state_kinds
 from broker.store.state.state_tables import GroupRule
 from broker.topics.topics import (
@@ -40,8 +40,7 @@ from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
-    from broker.topics.publication import Publication
-    from broker.topics.topics import TopicSettings
+    from broker.topics.topics import Publication, TopicSettings
 
 _SLASH = b"%2F"
 

@@ -12,13 +12,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.requests.fields import number, text
-from broker.requests.tools import Feature, RequestTools
+from broker.requests import Feature, RequestTools, number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
-from broker.transactions.half import COMMITTED, EXPIRED, ROLLED_BACK, Half
-from broker.transactions.transactions import OUTCOME_NAMES, Transactions
+from broker.transactions.transactions import COMMITTED, EXPIRED, OUTCOME_NAMES, ROLLED_BACK, Half, Transactions
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -28,7 +26,7 @@ from remoting.protocol.records.stored_message import offset_message_id
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.clients import Clients
+    from broker.groups.groups import Clients
     from broker.publishing.placement import Placement
     from broker.topics.feature import TopicFeature
     from runtime.metrics import Registry

@@ -6,20 +6,45 @@ A proxy registers with WILL_WATCH as a judge of wills. The proxy of the will's c
 because it may still be sending what that client published before; without a verdict in `will_verdict_ms` the next proxy
 is tried. While there is no proxy, or the disk is full, a will stays due. A denied or impossible will is counted and
 logged. Invariant: no will is published without a verdict, none twice. Loop thread only.
+
+Wills: the message of each connection that is published if it ends without a normal DISCONNECT.
+
+    HELD --closed abnormally, or proxy lost--> WAITING --delay over, or the session ends--> DUE --> removed
+      |                                           |                                          (in one group
+      +--normal DISCONNECT: removed               +--the session connected again: removed     with its message)
+
+```
+WILL   key = client id, 0x00, epoch of the connection u64 LE     value = msgpack array of WillRecord
+```
+Rules (MQTT 5 §3.1.2.5, §3.1.3.2.2, §3.14.2.1): the delay counts from the loss of the connection and ends at the latest
+with the session; a session that continues within it cancels the will, one that starts clean does not. A lost proxy has
+`grace_ms` to reconnect, and so has every connection when the broker starts: the proxy's next SESSION_OPEN names the
+epoch it continues, and the will is stored again under the new one. A proxy that did not get the answer names the same
+epoch once more, so a will is also found by the epoch it was continued from. A removed will is never stored again, so it
+is published at most once; it is removed in one group with its message, so it is published at least once.
+
+Invariant: every will in memory is a WILL record, except those a full disk refused. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import heapq
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from broker.requests.tools import Feature, RequestTools
+import msgspec
+
+from broker.requests import Feature, RequestTools
 from broker.store.errors import StoreError
 from broker.store.placed import Placed
-from broker.wills.wills import StoredWill, Wills
+from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
 from remoting.access.rights import SESSION
 from remoting.protocol.bodies.packed import decode, encode
-from remoting.protocol.bodies.session_body import WillDue, WillVerdict
+from remoting.protocol.bodies.session_body import WillDue, WillSpec, WillVerdict
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
@@ -31,8 +56,202 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
-    from broker.wills.wills import Wills
+    from broker.store.log_store import LogStore
     from runtime.clock import Clock
+
+
+_EPOCH = struct.Struct("<Q")
+_STALE_ENTRIES_MIN = 1_024
+"""Heap entries below which stale ones are not swept."""
+
+
+class WillRecord(msgspec.Struct, array_like=True):
+    """A will in the log. `due_ms`: 0 while it is held."""
+
+    expiry_s: int
+    due_ms: int
+    spec: WillSpec
+    continues: int = 0
+    """The epoch under which the same connection held it before; 0 for its first."""
+
+
+@dataclass(slots=True, eq=False)
+class StoredWill:
+    """One will; `value` is its record, `due_ms` 0 while its connection is open."""
+
+    client_id: str
+    epoch: int
+    value: bytes
+    due_ms: int = 0
+    continues: int = 0
+    is_asked: bool = False
+    """Whether it was due once: then only a verdict, or its own connection continued, ends it."""
+    proxy: Any = None
+    """The proxy of its connection, while that is known."""
+
+    @property
+    def key(self) -> bytes:
+        """Key of its record."""
+        return self.client_id.encode() + b"\x00" + _EPOCH.pack(self.epoch)
+
+    def record(self) -> WillRecord:
+        """The will as it was stored, decoded."""
+        return _decode(self.value)
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(WillRecord).decode
+
+
+class Wills:
+    """All wills of this broker group, and which of them are due."""
+
+    def __init__(self, store: LogStore, *, grace_ms: int, now_ms: int) -> None:
+        self._grace_ms = grace_ms
+        self._by_client: dict[str, list[StoredWill]] = {}
+        self._heap: list[tuple[int, int, StoredWill]] = []
+        self._entries = 0
+        self._count = 0
+        for key, (value, _position) in list(store.state.items(state_kinds.WILL)):
+            self._load(bytes(key), value, now_ms)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, client_id: str) -> list[StoredWill]:
+        """The wills of a client: at most one held, and those that wait or are due."""
+        return self._by_client.get(client_id, [])
+
+    def get(self, client_id: str, epoch: int) -> StoredWill | None:
+        """The will of one connection."""
+        return next((will for will in self.of(client_id) if will.epoch == epoch), None)
+
+    # ---- connections; each call returns the records to write
+
+    def opened(
+        self,
+        client_id: str,
+        epoch: int,
+        record: WillRecord | None,
+        now_ms: int,
+        *,
+        continues: int,
+        present: bool,
+        proxy: object = None,
+    ) -> list[StateChange]:
+        """A connection has opened the session; `present`: it is the same session as before."""
+        changes = []
+        earlier = self._continued(client_id, continues) if continues else None
+        if earlier is not None:
+            changes.append(self.remove(earlier))
+        for will in list(self.of(client_id)):
+            changes += self._superseded(will, now_ms, present=present)
+        if record is None or (continues and earlier is None):
+            return changes
+        record.continues = continues
+        held = StoredWill(client_id, epoch, _encode(record), continues=continues, proxy=proxy)
+        self.keep(held)
+        changes.append(StateChange(state_kinds.WILL, held.key, held.value))
+        return changes
+
+    def closed(self, client_id: str, epoch: int, now_ms: int, *, is_due: bool, expiry_s: int) -> list[StateChange]:
+        """The connection has ended; `is_due` unless normally. The session is kept for another `expiry_s`."""
+        will = self.get(client_id, epoch)
+        if will is None or will.due_ms:
+            return []
+        if not is_due:
+            return [self.remove(will)]
+        record = will.record()
+        wait_s = min(record.spec.delay_s, expiry_s)
+        self._wait(will, now_ms + wait_s * 1_000)
+        if not wait_s:
+            return []
+        record.due_ms = will.due_ms
+        will.value = _encode(record)
+        return [StateChange(state_kinds.WILL, will.key, will.value)]
+
+    def proxy_lost(self, client_id: str, epoch: int, now_ms: int) -> None:
+        """The connection's proxy is lost, and may reconnect."""
+        will = self.get(client_id, epoch)
+        if will is not None and not will.due_ms:
+            self._wait_with_grace(will, now_ms)
+
+    # ---- what is due
+
+    def next_due_ms(self) -> int | None:
+        """When `due` has something at the earliest; None: nothing waits."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now_ms: int) -> Iterator[StoredWill]:
+        """The wills that are due now, each once; `later` schedules one again."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            entry = heapq.heappop(self._heap)
+            if self._is_live(entry):
+                entry[2].is_asked = True
+                yield entry[2]
+
+    def later(self, will: StoredWill, at_ms: int) -> None:
+        """Make a will due again at that time, unless it was removed."""
+        if self.get(will.client_id, will.epoch) is will:
+            self._wait(will, at_ms)
+
+    def remove(self, will: StoredWill) -> StateChange:
+        """Remove a will; returns the deletion to write, in one group with its message if it is published."""
+        left = [other for other in self.of(will.client_id) if other is not will]
+        if left:
+            self._by_client[will.client_id] = left
+        else:
+            del self._by_client[will.client_id]
+        self._count -= 1
+        return StateChange(state_kinds.WILL, will.key, None)
+
+    def keep(self, will: StoredWill) -> None:
+        """Add a will; also undoes a `remove` that could not be written."""
+        self._by_client.setdefault(will.client_id, []).append(will)
+        self._count += 1
+
+    # ---- inner parts
+
+    def _continued(self, client_id: str, continues: int) -> StoredWill | None:
+        """The will a connection left under that epoch, or under the next one if it never learned of that."""
+        return next((will for will in self.of(client_id) if continues in (will.epoch, will.continues)), None)
+
+    def _load(self, key: bytes, value: bytes, now_ms: int) -> None:
+        client_id, epoch = key[:-9].decode(), _EPOCH.unpack_from(key, len(key) - 8)[0]
+        record = _decode(value)
+        will = StoredWill(client_id, epoch, value, continues=record.continues)
+        self.keep(will)
+        due_ms = record.due_ms
+        if due_ms:
+            self._wait(will, max(due_ms, now_ms))
+        else:
+            self._wait_with_grace(will, now_ms)
+
+    def _superseded(self, will: StoredWill, now_ms: int, *, present: bool) -> list[StateChange]:
+        """Another connection has opened the session: cancel or schedule a will that is held or waits."""
+        if will.is_asked:
+            return []
+        if present and will.record().spec.delay_s:
+            return [self.remove(will)]
+        self._wait(will, now_ms)
+        return []
+
+    def _wait_with_grace(self, will: StoredWill, now_ms: int) -> None:
+        record = will.record()
+        self._wait(will, now_ms + max(self._grace_ms, min(record.spec.delay_s, record.expiry_s) * 1_000))
+
+    def _wait(self, will: StoredWill, due_ms: int) -> None:
+        will.due_ms = due_ms
+        self._entries += 1
+        heapq.heappush(self._heap, (due_ms, self._entries, will))
+        if len(self._heap) > max(_STALE_ENTRIES_MIN, 2 * self._count):
+            self._heap = [entry for entry in self._heap if self._is_live(entry)]
+            heapq.heapify(self._heap)
+
+    def _is_live(self, entry: tuple[int, int, StoredWill]) -> bool:
+        will = entry[2]
+        return will.due_ms == entry[0] and self.get(will.client_id, will.epoch) is will
+
 
 ASKED_PER_RUN_MAX = 1_024
 """Wills sent to proxies in one run; the others follow after `RUN_PAUSE_MS`, so that many do not block the loop."""

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delayed import bucket as delay_bucket
-from broker.delayed.bucket import NOTHING, DelayBucket, Key
+from broker.delayed import delayed as delay_bucket
+from broker.delayed.delayed import NOTHING, DelayBucket, Key
 
 
 def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:

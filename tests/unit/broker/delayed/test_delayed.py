@@ -13,8 +13,7 @@ from broker.publishing.placement import Placement, QueueChoice
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.records.image import encode_image, encode_mqtt_image

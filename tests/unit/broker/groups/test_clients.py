@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.groups.clients import BUCKETS, DAY_MS, HOUR_MS, MINUTE_MS, Clients, GroupClient, GroupTraffic, TrafficCount
+from broker.groups.groups import BUCKETS, DAY_MS, HOUR_MS, MINUTE_MS, Clients, GroupClient, GroupTraffic, TrafficCount
 
 
 def make() -> tuple[Clients, list[str]]:

@@ -7,8 +7,8 @@ import asyncio
 import msgspec
 import pytest
 
-from broker.groups.clients import LOCK_EXPIRY_MS, QueueLocks
 from broker.groups.feature import SQL92, TAG, ConsumerGroups, selection
+from broker.groups.groups import LOCK_EXPIRY_MS, QueueLocks
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from broker.history import scan as history_scan
-from broker.history.scan import HistoryScan, LastScan, offset_at
+from broker.history import feature as history_scan
+from broker.history.feature import HistoryScan, LastScan, offset_at
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting.protocol.records.record import RecordView
 from remoting.protocol.records.topics import matches

@@ -6,8 +6,7 @@ import pytest
 
 from broker.publishing.placement import Placement, QueueChoice
 from broker.store.placed import property_value
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode

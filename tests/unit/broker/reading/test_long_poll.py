@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.reading.long_poll import ANY_QUEUE, LongPolls
+from broker.reading.bounds import ANY_QUEUE, LongPolls
 
 
 class Peer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.retained import retained as retained_module
-from broker.retained.retained import Retained, RetainedExpiry, RetainedQuota
+from broker.retained import feature as retained_module
+from broker.retained.feature import Retained, RetainedExpiry, RetainedQuota
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds

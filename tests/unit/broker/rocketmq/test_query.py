@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from broker.rocketmq import query
+from broker.rocketmq import pull
 from remoting.client.admin import AsyncAdmin
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -141,4 +141,4 @@ async def test_entries_of_a_queue(running) -> None:
     assert len((await ask(count="1"))["queueData"]) == 1
     light = await ask(topic="%LMQ%none")
     assert (light["queueData"], light["maxQueueIndex"]) == ([], 0)
-    assert query.ENTRIES_MAX > 1
+    assert pull.ENTRIES_MAX > 1

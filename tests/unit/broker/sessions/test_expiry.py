@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.sessions.client_session import ClientSession
-from broker.sessions.expiry import NEVER_S, ExpiryQueue, due_ms
+from broker.sessions.sessions import NEVER_S, ExpiryQueue, due_ms
 
 
 def closed(name: str, at_ms: int, expiry_s: int = 5) -> ClientSession:

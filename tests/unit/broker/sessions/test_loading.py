@@ -6,9 +6,10 @@ from itertools import count
 
 import msgspec
 
-from broker.sessions.client_session import Subscription, load_sessions
-from broker.sessions.record import (
+from broker.sessions.client_session import (
+    Subscription,
     block_key,
+    load_sessions,
     offset_key,
     pack_inflight,
     pack_offset,

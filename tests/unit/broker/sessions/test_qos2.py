@@ -5,8 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.sessions.client_session import LOG_POSITION_QUEUE, ClientSession
-from broker.sessions.record import split_block_key, unpack_inflight, unpack_offset, unpack_received
+from broker.sessions.client_session import (
+    LOG_POSITION_QUEUE,
+    ClientSession,
+    split_block_key,
+    unpack_inflight,
+    unpack_offset,
+    unpack_received,
+)
 from broker.store.state import state_kinds
 from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SessionFlow
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.sessions.client_session import ClientSession, Subscription, load_session
-from broker.sessions.record import (
+from broker.sessions.client_session import (
+    ClientSession,
+    Subscription,
+    load_session,
     offset_key,
     pack_offset,
     split_offset_key,

@@ -11,7 +11,7 @@ from broker.store.errors import StoreFull
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.subscriptions.filters import Filters, Subscribers
-from broker.wills.wills import Wills
+from broker.wills.feature import Wills
 from remoting.protocol.bodies.session_body import (
     EXPIRY_NEVER,
     FilterRequest,

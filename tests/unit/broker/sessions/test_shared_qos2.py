@@ -9,7 +9,7 @@ from broker.sessions.sessions import Sessions
 from broker.shared.groups import SharedGroups
 from broker.store.errors import StoreFull
 from broker.subscriptions.filters import Filters, Subscribers
-from broker.wills.wills import Wills
+from broker.wills.feature import Wills
 from remoting.protocol.bodies.session_body import (
     PHASE_PUBLISH,
     PHASE_PUBREL,

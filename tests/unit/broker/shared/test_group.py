@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.shared.group import HELD_BYTES_MAX, OffsetRanges, SharedGroup, ShareMember
+from broker.shared.groups import HELD_BYTES_MAX, OffsetRanges, SharedGroup, ShareMember
 
 
 def numbers(ranges: list[tuple[int, int]]) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from broker.config import LimitsConfig
 from broker.sink.feature import SinkFeature
-from broker.sink.stages import AttemptKey
+from broker.sink.ledger import AttemptKey
 from broker.topics.topics import TopicSettings
 from remoting.native import core as native
 from remoting.protocol.bodies.append_body import decode_append_reply

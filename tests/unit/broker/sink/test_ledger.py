@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from broker.publishing.placement import Placement, QueueChoice
-from broker.sink.ledger import NO_BATCH, PREPARED_MAX, SinkLedger
-from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages
+from broker.sink.ledger import KEPT_EXPIRY_FACTOR, NO_BATCH, PREPARED_MAX, AttemptKey, SinkLedger, Stages
 from broker.store.placed import Placed
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names

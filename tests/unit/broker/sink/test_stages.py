@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.sink.stages import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name
+from broker.sink.ledger import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name
 from broker.store.placed import Placed
 from remoting.protocol.errors import Refused
 from remoting.protocol.records.record import FLAG_STAGED, RecordView

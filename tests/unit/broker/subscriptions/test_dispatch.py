@@ -6,8 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode

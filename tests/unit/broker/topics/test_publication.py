@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from broker.topics.publication import TIMEOUT, UNREACHABLE, Publication
+from broker.topics.topics import TIMEOUT, UNREACHABLE, Publication
 
 
 class Bench:

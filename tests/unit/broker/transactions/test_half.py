@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.transactions import half as half_module
-from broker.transactions.half import COMMITTED, COPIED, COPY_PREFIX, FLOOR_KEY, ROLLED_BACK, Half, HalfTable
+from broker.transactions import transactions as half_module
+from broker.transactions.transactions import COMMITTED, COPIED, COPY_PREFIX, FLOOR_KEY, ROLLED_BACK, Half, HalfTable
 
 
 def table_of(written: dict[bytes, bytes]) -> HalfTable:

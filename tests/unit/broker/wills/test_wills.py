@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.wills.wills import WillRecord, Wills
+from broker.wills.feature import WillRecord, Wills
 from remoting.protocol.bodies.session_body import WillSpec
 
 GRACE_MS = 3_000

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from broker.publishing.placement import QueueChoice
 from broker.store.placed import Placed
-from broker.subscriptions.dispatch import Dispatcher
-from broker.subscriptions.filters import Filters
+from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.native import core as native
 from remoting.native.contracts import Core

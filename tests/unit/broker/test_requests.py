@@ -1,14 +1,68 @@
-"""The one hook: what a policy refuses is refused on every path, with action and resource named."""
+"""What request handlers begin with: fields, answers, tools, and the rights that are asked for on every path."""
 
 from __future__ import annotations
 
+import pytest
+
+from broker.requests import BrokerIdentity, ConfirmedAnswers, RequestTools, flag, number, refusal_of, text
 from broker.router import ADMIN_CODES, SESSION_CODES, SHARED_CODES
+from broker.store.errors import StoreError
 from remoting.protocol.bodies.session_body import SessionOpen, encode
 from remoting.protocol.bodies.sink_body import AbortBatch, Ledger
 from remoting.protocol.bodies.sink_body import encode as encode_sink
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import TRUSTED_ATTRIBUTE
+
+
+def test_the_address_follows_the_port() -> None:
+    identity = BrokerIdentity(epoch=1, started_ms=2, started_position=3)
+    identity.host, identity.port = "h", 4_712
+    assert (identity.address, identity.readers_address()) == ("h:4712", None)
+
+
+def test_ids_are_unique_and_of_32_digits() -> None:
+    identity = BrokerIdentity(epoch=1, started_ms=2, started_position=0)
+    ids = {identity.unique_id() for _ in range(3)}
+    assert len(ids) == 3
+    assert {len(one) for one in ids} == {32}
+
+
+def test_lenient_and_exact() -> None:
+    fields = {"n": "-3", "empty": "", "t": "true", "one": "1", "zero": "0", "bad": "x"}
+    assert text(fields, "n") == "-3"
+    assert number(fields, "n") == -3
+    assert number(fields, "empty", 7) == number(fields, "none", 7) == 7
+    assert flag(fields, "t")
+    assert flag(fields, "one")
+    assert not flag(fields, "zero")
+    assert flag(fields, "none", default=True)
+    for call in (lambda: text(fields, "none"), lambda: number(fields, "none"), lambda: number(fields, "bad", 1)):
+        with pytest.raises(Refused) as refused:
+            call()
+        assert refused.value.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_what_is_confirmed_is_answered_at_once(running) -> None:
+    tools: RequestTools = running.broker.tools
+    assert isinstance(tools.answers, ConfirmedAnswers)
+    sent: list[Command] = []
+
+    class Asking:
+        def send(self, command: Command) -> None:
+            sent.append(command)
+
+    reply = Command(0, flag=1, body=b"shown")
+    tools.answers.reply_at(0, Asking(), reply)  # type: ignore[arg-type]  # only what is called
+    assert sent == [reply]
+
+
+async def test_a_store_that_failed_is_a_refusal_and_counted(running) -> None:
+    metrics = running.broker.tools.metrics
+    refused = refusal_of(metrics, StoreError("broken"))
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert metrics.refused.child("log_failed").value == 1
 
 
 async def test_every_kind_of_request_asks(running) -> None:

@@ -1,1 +1,0 @@
-"""What every request handler begins with: rights and header fields."""
