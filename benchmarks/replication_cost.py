@@ -24,12 +24,10 @@ import structlog
 
 from benchmarks.cpu_clocks import loop_cpu_s, process_cpu_s
 from benchmarks.stores import PROPERTIES
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Leader, LeaderSettings
-from broker.replication.sync_state_set import SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.store.log_store import LogStore
 from broker.store.placed import Placed
 from broker.store.settings import StoreSettings

@@ -36,8 +36,9 @@ from broker.replication.frames import (
     encode_ack,
     encode_hello,
     encode_ready,
+    prove,
+    proved,
 )
-from broker.replication.proof import prove, proved
 from remoting.protocol.errors import RemoteViolation
 
 

@@ -14,27 +14,57 @@
 
     replica          master        A TRANSFER without bytes is the heartbeat. Its bytes belong to one epoch and one log
        |   <- GREETING  |          file. An ACK names what is on the replica's disk, never what it has only computed or
-       | HELLO ->       |          received. `proof` covers the payload before it (proof.py).
+       | HELLO ->       |          received. `proof` covers the payload before it.
        |   <- WELCOME   |          The master's epoch of a connection is that of its WELCOME: after a change of role
-       | READY ->       |          both begin anew.
+       | READY ->       |          both start again.
        |   <- TRANSFER* |
        | ACK* ->        |
 
-Invariant: what does not follow the table is a RemoteViolation when it arrives, and LocalMisuse before it is sent. How
-frames are found in a stream: `decoder`. Pure: bytes in, values out.
+Proof of the group's secret: each end draws a nonce and signs its part of the handshake together with the other end's
+nonce, so that a recorded handshake is useless on another connection. Later frames carry checksums, not signatures: on
+a network where others can write into a connection, run it inside TLS or a tunnel.
+
+`Decoder` splits a stream into frames; bytes are received where they are parsed, without a copy:
+
+    buffer   | done | complete frames | an incomplete one | room: the next bytes of the stream go here |
+                    '- start                              '- end
+
+If the incomplete frame does not fit behind `start`, its bytes are moved to the front.
+Invariants: what does not follow the table is a RemoteViolation when it arrives, and LocalMisuse before it is sent; the
+secret appears in no frame and no error; the buffer has one size unless a frame is larger. Pure: bytes in, values out,
+nonces from the caller; one decoder per connection and direction.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from broker.replication.epochs import POSITION_MAX, Entry
-from broker.replication.proof import NONCE_BYTES, PROOF_BYTES
 from remoting.native.checksum import crc32c
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+NONCE_BYTES = 16
+PROOF_BYTES = 32
+NO_PROOF = bytes(PROOF_BYTES)
+"""What stands in a frame while the group has no secret."""
+
+
+def prove(secret: str | None, nonce: bytes, content: bytes) -> bytes:
+    """Return the signature of `content` for the end that drew `nonce`."""
+    if secret is None:
+        return NO_PROOF
+    return hmac.new(secret.encode(), b"lightmq replication 1\0" + nonce + content, hashlib.sha256).digest()
+
+
+def proved(secret: str | None, nonce: bytes, content: bytes, proof: bytes) -> bool:
+    """Return whether `proof` shows that its sender holds `secret`; without a secret everybody may."""
+    return secret is None or hmac.compare_digest(prove(secret, nonce, content), proof)
+
 
 MAGIC = 0x4C4D5231
 VERSION = 1
@@ -326,3 +356,105 @@ def read_frame(kind: int, payload: memoryview) -> Frame:
         return _READERS[kind](payload if kind in _NUMBERS else bytes(payload))
     except (struct.error, UnicodeDecodeError) as error:
         raise RemoteViolation(f"frame of kind {kind}: {error}") from error
+
+
+BUFFER_BYTES = 4 * 1024
+"""Enough for what a replica says."""
+
+
+class Decoder:
+    """Frames out of arbitrary chunks of bytes, of the kinds that may come from that side.
+
+    The bytes of a TRANSFER are a view of the decoder's buffer, sound until the next frame is asked for or more is fed.
+    """
+
+    def __init__(
+        self, kinds: frozenset[int], data_bytes_max: int = DATA_BYTES_MAX, buffer_bytes: int = BUFFER_BYTES
+    ) -> None:
+        self._limits = {kind: PAYLOAD_BYTES_MAX[kind] for kind in kinds}
+        if TRANSFER in kinds:
+            self._limits[TRANSFER] = TRANSFER_HEAD_BYTES + data_bytes_max
+        self._view = memoryview(bytearray(buffer_bytes))
+        self._usual_bytes = buffer_bytes
+        self._start = self._end = 0
+        self._frame_bytes = HEAD.size
+        """Size of the frame at `start`, as far as it is known."""
+        self._failed: RemoteViolation | None = None
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of the frame that has not arrived in full."""
+        return self._end - self._start
+
+    def room(self) -> memoryview:
+        """Return where the next bytes of the stream go; `filled` hears how many came."""
+        start, end, view = self._start, self._end, self._view
+        if start == end:
+            self._start = self._end = 0
+        elif start + self._frame_bytes > len(view):
+            self._start, self._end = 0, end - start
+        size = max(self._frame_bytes, self._usual_bytes)
+        if len(view) < size or (len(view) > size and not self._start):
+            self._view = memoryview(bytearray(size))
+        if self._end and (self._view is not view or self._start != start):
+            self._view[: self._end] = view[start:end]
+        return self._view[self._end :]
+
+    def filled(self, count: int) -> Iterator[Frame]:
+        """Yield the frames that the next `count` bytes complete. Raises RemoteViolation, then and ever after."""
+        self._end += count
+        while self._end - self._start >= HEAD.size:
+            frame = self._frame(self._view, self._start, self._end)
+            if frame is None:
+                return
+            self._start += self._frame_bytes
+            self._frame_bytes = HEAD.size
+            yield frame
+
+    def feed(self, chunk: bytes) -> Iterator[Frame]:
+        """Yield the frames that `chunk` completes. Raises RemoteViolation, then and ever after."""
+        at, size = 0, len(chunk)
+        if self._start == self._end:  # the usual case: whole frames, read where they are
+            whole = memoryview(chunk)
+            while size - at >= HEAD.size:
+                frame = self._frame(whole, at, size)
+                if frame is None:
+                    break
+                at += self._frame_bytes
+                self._frame_bytes = HEAD.size
+                yield frame
+        while at < size:
+            room = self.room()
+            count = min(len(room), size - at)
+            room[:count] = chunk[at : at + count]
+            at += count
+            yield from self.filled(count)
+
+    def _frame(self, view: memoryview, at: int, end: int) -> Frame | None:
+        """Return the frame at `at`, None when not all of it is there; sets `frame_bytes`."""
+        try:
+            if self._failed is not None:
+                raise self._failed
+            magic, kind, flags, zero, length, checksum = HEAD.unpack_from(view, at)
+            limit = self._limits.get(kind, -1)
+            if magic != MAGIC or length > limit or flags or zero:
+                raise _unexpected(magic, kind, flags, length, limit)
+            self._frame_bytes = HEAD.size + length
+            if end - at < self._frame_bytes:
+                return None
+            payload = view[at + HEAD.size : at + HEAD.size + length]
+            if crc32c(payload, crc32c(view[at : at + CRC_AT])) != checksum:
+                raise RemoteViolation("a replication frame fails its checksum")
+            return read_frame(kind, payload)
+        except RemoteViolation as violation:
+            self._failed = violation
+            self._start = self._end
+            raise
+
+
+def _unexpected(magic: int, kind: int, flags: int, length: int, limit: int) -> RemoteViolation:
+    if magic != MAGIC:
+        return RemoteViolation(f"not a replication frame: magic {magic:#010x}")
+    if limit < 0 or length <= limit:
+        return RemoteViolation(f"unexpected frame: kind {kind}, flags {flags}")
+    return RemoteViolation(f"frame of kind {kind}: {length} bytes are more than {limit}")

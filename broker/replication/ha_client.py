@@ -16,11 +16,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, ReplicaIdentity, Reset, Send, Write
-from broker.replication.frames import FROM_MASTER, OLD_EPOCH, Frame, Transfer
-from broker.replication.proof import NONCE_BYTES
+from broker.replication.frames import FROM_MASTER, NONCE_BYTES, OLD_EPOCH, Decoder, Frame, Transfer
 from broker.store.append.replica_writer import RawPart
 from broker.store.errors import StoreError, StoreFailed
 from broker.store.log_store import LogStore

@@ -20,13 +20,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.frames import (
     FROM_REPLICA,
     NO_PROOF_GIVEN,
+    NONCE_BYTES,
     NOT_MASTER,
     Ack,
+    Decoder,
     Frame,
     Greeting,
     Hello,
@@ -38,9 +39,10 @@ from broker.replication.frames import (
     encode_refusal,
     encode_transfer_head,
     encode_welcome,
+    prove,
+    proved,
 )
 from broker.replication.leader import Leader
-from broker.replication.proof import NONCE_BYTES, prove, proved
 from broker.replication.tls_detection import TlsAcceptor
 from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore

@@ -1,13 +1,35 @@
 """The master's side of replication: what each replica gets, what all of them have, who is in sync.
 
     hello -> Welcome | Refusal        ready -> the stream starts        demand / sent / acknowledged, again and again
-    confirm position  =  the lowest flushed end over the effective SyncStateSet (sync_state_set.py), the master's too
+    confirm position  =  the lowest flushed end over the effective SyncStateSet, the master's too
     expand            :  acknowledged >= confirm position and >= start of the current epoch, and no learner
     shrink            :  no connection for a while, or not caught up for too long, or less than is confirmed
 
-Invariant: the confirm position never falls, stands still while a required member has no stream, and covers only bytes
-that every possible master has on its disk. An end counts only when it was acknowledged in this epoch on the replica's
-present connection. Pure: shells hand in positions and the time; one owner, one instance per master epoch.
+When a message is acknowledged:
+
+| mode  | acknowledged and shown when                                        | lost with the master    |
+|-------|--------------------------------------------------------------------|-------------------------|
+| async | it is in the master's log (its own flush rule)                     | yes                     |
+| count | `count` copies, the master's among them, are flushed               | possible                |
+| all   | every member of the effective SyncStateSet has flushed it, and at  | no, with at least two   |
+|       | least `in_sync_min` are members                                    |                         |
+
+On a broker with `flush = "async"` written counts as flushed: that survives a killed process, not a machine. `promise`
+puts the rule in one sentence, which never promises more than the rule and the flush of the log give.
+
+The SyncStateSet, as the controllers have committed it and as they may be about to commit it:
+
+    committed {1, 2} at 7 --propose {1, 2, 3}--> effective {1, 2, 3} --learn {1, 2, 3} at 8--> committed {1, 2, 3}
+                                                      |--refused--> effective {1, 2}
+                                                      '--no answer--> effective {1, 2, 3} until a set above 7 is learnt
+
+A member that may become master must have every confirmed byte, so the master waits for the committed set and for every
+set that may still replace it. Each proposal names the set epoch it builds on; a newer set epoch voids it.
+
+Invariants: `effective` covers every set the controllers can have for this master epoch, as long as each proposal is
+sent at most once. The confirm position never falls, stands still while a required member has no stream, and covers
+only bytes that every possible master has on its disk. An end counts only when it was acknowledged in this epoch on the
+replica's present connection. Pure: callers pass positions and the time; one owner, one instance per master epoch.
 """
 
 from __future__ import annotations
@@ -16,7 +38,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Extent
 from broker.replication.frames import (
     EXPIRED,
@@ -31,8 +52,214 @@ from broker.replication.frames import (
     Refusal,
     Welcome,
 )
-from broker.replication.sync_state_set import Proposal, SyncStateSet
-from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+ASYNC, COUNT, ALL = "async", "count", "all"
+MODES = (ASYNC, COUNT, ALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acknowledge:
+    """The rule of one broker group."""
+
+    mode: str = ALL
+    count: int = 1
+    """With `count`: copies that make a message taken."""
+    in_sync_min: int = 1
+    """With `all`: members of the SyncStateSet without which nothing is taken."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise LocalMisuse(f"acknowledge mode {self.mode!r} is none of {', '.join(MODES)}")
+        if self.count < 1 or self.in_sync_min < 1:
+            raise LocalMisuse("at least one copy makes a message taken")
+
+    @property
+    def members_min(self) -> int:
+        """Members the SyncStateSet needs before its confirm position may move."""
+        return self.in_sync_min if self.mode == ALL else 1
+
+    def limit(self, own_end: int, acknowledged: Iterable[int], confirm: int) -> int | None:
+        """Return up to where messages count as taken, None when the local flush rule decides alone.
+
+        `acknowledged` are the flushed ends of the other in-sync replicas, `confirm` what all of them share.
+        """
+        if self.mode == ASYNC:
+            return None
+        if self.mode == ALL:
+            return confirm
+        ends = sorted((own_end, *acknowledged), reverse=True)
+        return ends[self.count - 1] if self.count <= len(ends) else 0
+
+    def accepts(self, in_sync: int) -> bool:
+        """Whether an append has a chance with `in_sync` reachable members, the master counted."""
+        if self.mode == COUNT:
+            return in_sync >= self.count
+        return self.mode == ASYNC or in_sync >= self.in_sync_min
+
+
+SYNC_FLUSH = "sync"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurabilityRule:
+    """The settings that decide what an acknowledgement means."""
+
+    flush: str
+    """`store.flush`: sync or async."""
+    in_group: bool = False
+    """Whether the broker is a member of a group; without it the other settings mean nothing."""
+    acknowledge: str = ALL
+    count: int = 2
+    in_sync_min: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What is promised, and why that cannot be kept or is less than it seems; empty when it can."""
+
+    text: str
+    warning: str = ""
+
+
+def promise(rule: DurabilityRule, brokers: int | None = None) -> Promise:
+    """What the rule promises in a group of so many brokers, learners not counted; None: how many is not known."""
+    if not rule.in_group:
+        return _alone(rule)
+    if rule.acknowledge == ASYNC:
+        return _master_alone(rule)
+    return _counted(rule, brokers) if rule.acknowledge == COUNT else _all_in_sync(rule, brokers)
+
+
+def _alone(rule: DurabilityRule) -> Promise:
+    if rule.flush == SYNC_FLUSH:
+        return Promise("acknowledged = on one disk; a crash or a power cut loses nothing, the loss of the disk does")
+    return Promise("acknowledged = in the memory of one machine; a crash of the process loses nothing, a power cut may")
+
+
+def _master_alone(rule: DurabilityRule) -> Promise:
+    where = "on the disk" if rule.flush == SYNC_FLUSH else "in the memory"
+    return Promise(
+        f"acknowledged = {where} of the master alone",
+        'the newest acknowledged messages are lost with the master: acknowledge = "all" keeps them',
+    )
+
+
+def _counted(rule: DurabilityRule, brokers: int | None) -> Promise:
+    text = f"acknowledged = {_where(rule, rule.count, brokers)}"
+    if brokers is not None and brokers < rule.count:
+        return Promise(text, _too_few(f"in_sync_replicas is {rule.count}", brokers))
+    return Promise(
+        text,
+        'a replica that lacks the newest acknowledged messages may become master: acknowledge = "all" keeps them',
+    )
+
+
+def _all_in_sync(rule: DurabilityRule, brokers: int | None) -> Promise:
+    least = rule.in_sync_min
+    text = f"acknowledged = {_where(rule, least, brokers)}, and at every other broker in sync"
+    if brokers is None:
+        return Promise(f"{text}; with fewer than {least} in sync messages are refused")
+    if brokers < least:
+        return Promise(text, _too_few(f"in_sync_min is {least}", brokers))
+    spare = brokers - least
+    if not spare:
+        if brokers == 1:
+            return Promise(text, "the group has one broker: no other one can take its place")
+        return Promise(
+            f"{text}; while one is away messages are refused",
+            f"a group of {brokers} with in_sync_min = {least} takes no messages while one broker is away: "
+            f"add a broker to keep writing",
+        )
+    text = f"{text}; {_number(spare)} may die and messages are still accepted"
+    if least == 1:
+        return Promise(
+            text,
+            "after the loss of a broker acknowledged messages may be on one disk alone: "
+            "three brokers with in_sync_min = 2 keep two copies",
+        )
+    return Promise(text)
+
+
+def _where(rule: DurabilityRule, copies: int, brokers: int | None) -> str:
+    place = "on disk at" if rule.flush == SYNC_FLUSH else "in memory, not yet flushed, at"
+    known = brokers is not None and brokers >= copies
+    return f"{place} {copies} of {brokers} brokers" if known else f"{place} {copies} brokers at least"
+
+
+def _too_few(setting: str, brokers: int) -> str:
+    have = "one broker" if brokers == 1 else f"{brokers} brokers"
+    return f"messages are refused: {setting} and the group has {have}"
+
+
+def _number(count: int) -> str:
+    return "one" if count == 1 else str(count)
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """A set the controllers are asked to commit if theirs is still at `base_epoch`."""
+
+    number: int
+    members: frozenset[int]
+    base_epoch: int
+
+
+class SyncStateSet:
+    """Committed and possible members of one broker group."""
+
+    __slots__ = ("_doubt", "_number", "committed", "effective", "open", "set_epoch")
+
+    def __init__(self, members: Iterable[int], set_epoch: int) -> None:
+        self.committed = frozenset(members)
+        self.set_epoch = set_epoch
+        self.open: Proposal | None = None
+        """The proposal that waits for its answer."""
+        self._doubt: frozenset[int] = frozenset()
+        """Members of proposals that were never answered."""
+        self._number = 0
+        self.effective = self.committed
+
+    @property
+    def doubtful(self) -> frozenset[int]:
+        """Members that are required only because a proposal with them has no answer."""
+        return self._doubt - self.committed
+
+    def learn(self, members: Iterable[int], set_epoch: int) -> bool:
+        """Take what the controllers committed; False when it is no news. What builds on an older set is void."""
+        if set_epoch <= self.set_epoch:
+            return False
+        self.committed, self.set_epoch = frozenset(members), set_epoch
+        self.open, self._doubt = None, frozenset()
+        self._united()
+        return True
+
+    def propose(self, members: Iterable[int]) -> Proposal:
+        """Make a proposal, to be sent at most once; its members are required from now on."""
+        if self.open is not None:
+            raise LocalMisuse("a proposal is under way")
+        self._number += 1
+        self.open = Proposal(self._number, frozenset(members), self.set_epoch)
+        self._united()
+        return self.open
+
+    def refused(self, proposal: Proposal) -> None:
+        """The controllers said no and will not change their mind: they saw this proposal, and it was sent once."""
+        if self.open is proposal:
+            self.open = None
+            self._united()
+
+    def unanswered(self, proposal: Proposal) -> None:
+        """Nobody knows what became of the proposal: its members stay required, another one may be made."""
+        if self.open is proposal:
+            self._doubt |= proposal.members
+            self.open = None
+            self._united()
+
+    def _united(self) -> None:
+        members = self.committed | self._doubt
+        self.effective = members | self.open.members if self.open is not None else members
+
 
 SMALL_BYTES = 16 * 1024
 

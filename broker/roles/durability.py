@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from broker.replication.promise import DurabilityRule, promise
+from broker.replication.leader import DurabilityRule, promise
 from remoting.protocol.errors import LightMQError
 
 if TYPE_CHECKING:

@@ -11,13 +11,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Leader, LeaderSettings
-from broker.replication.sync_state_set import Proposal, SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, Proposal, SyncStateSet
 from broker.roles.durability import DurabilityLog
-from broker.roles.pause_watch import PauseWatch
-from broker.roles.steps import KnownGroup
+from broker.roles.steps import KnownGroup, PauseWatch
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 

@@ -1,17 +1,20 @@
 """A broker as a member of its group: one port, one log, and the role the controllers give it.
 
-    fenced / replica   the log is open as a replica's, `HaClient` takes over the master's, every request gets NOT_MASTER
+    fenced / replica   the log is open as a replica's, `HaClient` copies the master's, every request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
-A role change closes the log and opens it again in its new role, while both ports stay open.
-Invariant: the log is open in one role at a time, and what answers requests or replicas is there only while it is open.
-Loop thread only.
+A role change closes the log and opens it again in its new role, while both ports stay open. A store fails for good
+when its disk does: then `failed` is called. A store that was closed or cut for a role change is no longer the present
+one, and its failure is ignored.
+Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open;
+its positions are known between two roles too. Loop thread only; opening runs beside the loop, so heartbeats go on.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +22,7 @@ from broker.metrics import watch_store
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
-from broker.roles.gate import RoleGate, giving_up, peers_closer
 from broker.roles.master import MasterOfGroup
-from broker.roles.member_log import MemberLog, Standing
 from broker.roles.member_state import (
     declare_metrics,
     epoch_cache,
@@ -31,8 +32,11 @@ from broker.roles.member_state import (
     unready_reason,
 )
 from broker.roles.replicas_manager import ReplicasManager
-from broker.roles.serving import ClientPort, Serving
+from broker.roles.serving import ClientPort, RoleGate, Serving, giving_up, peers_closer, upkeep
 from broker.roles.steps import KnownGroup, RoleChange
+from broker.store.errors import GivenUp, StoreFailed
+from broker.store.log.confirm import NEVER
+from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log_store import LogStore
 from remoting.access.rights import REGISTER
 from remoting.client.connection import read_signer
@@ -44,6 +48,8 @@ from remoting.server.authorizer import Authorizer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import join_address
+from remoting.transport.turn import soon
+from runtime.metrics import declare_port_metrics
 
 if TYPE_CHECKING:
     from broker.broker import BrokerParts
@@ -51,7 +57,117 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.faults import FaultPoints
     from runtime.metrics import Registry
-from runtime.metrics import declare_port_metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the log stands."""
+
+    epoch: int = 0
+    end: int = 0
+    confirm: int = 0
+
+
+class MemberLog:
+    """The data directory of one broker of a group."""
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, faults: FaultPoints, log: Any, failed: Callable[[Exception], None]
+    ) -> None:
+        """`failed` is told of a store that can write no more."""
+        self.store: LogStore | None = None
+        """The open store, None between two roles."""
+        self._config, self._clock, self._faults, self._log = config, clock, faults, log
+        self._failed = failed
+        self._standing = Standing()
+        self._upkeep: asyncio.Task[None] | None = None
+
+    def standing(self) -> Standing:
+        """How the log stands, also while it is closed between two roles."""
+        store = self.store
+        if store is None:
+            return self._standing
+        return Standing(store.epoch, store.end_position, store.confirm_position)
+
+    async def open(self, role: str, epoch: int | None = None) -> LogStore:
+        """Open the log as a "writer" in an epoch or as a "replica". Raises StoreError, OSError."""
+        loop = asyncio.get_running_loop()
+        held: list[Callable[[], None]] | None = []
+
+        def schedule(function: Callable[[], None]) -> None:
+            if held is not None:
+                held.append(function)
+            elif not loop.is_closed():
+                loop.call_soon_threadsafe(function)
+
+        def later(function: Callable[[], None]) -> None:
+            (schedule if held is not None else soon)(function)
+
+        opening = loop.run_in_executor(
+            None,
+            lambda: LogStore.open(
+                self._config.data_directory, self._config.store, clock=self._clock, faults=self._faults,
+                schedule=schedule, log=self._log, soon=later, role=role, epoch=epoch,
+            ),
+        )  # fmt: skip
+        try:
+            store = await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            (await opening).close()  # nobody wants it any more
+            raise
+        waiting, held = held, None
+        for function in waiting or ():
+            loop.call_soon(function)
+        self.store = store
+        self._watch(store)
+        return store
+
+    def keep_up(self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]]) -> None:
+        """Begin the upkeep of a replica's store; `damaged` is awaited each time more of it turns out to be."""
+        self._upkeep = asyncio.get_running_loop().create_task(self._maintain(store, damaged))
+
+    async def rest(self) -> None:
+        """End the upkeep; the log stays open."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+            self._upkeep = None
+
+    def close(self) -> Exception | None:
+        """Close the log; the reason why not all of it is on the disk, None when it is."""
+        store = self.store
+        assert store is not None
+        self._standing = self.standing()
+        refusal = store.refusal
+        self.store = None
+        store.close()
+        return refusal
+
+    def _watch(self, store: LogStore) -> None:
+        """Tell `failed` when the store can write no more."""
+
+        def failed(error: Exception | None) -> None:
+            asyncio.get_running_loop().call_soon(examine, error)
+
+        def examine(error: Exception | None) -> None:
+            if self.store is not store or error is None:
+                return
+            if isinstance(store.refusal, StoreFailed):
+                self._failed(error)
+            elif not isinstance(error, GivenUp):
+                self._watch(store)
+
+        store.when_confirmed(NEVER, failed)
+
+    async def _maintain(self, store: LogStore, damaged: Callable[[LogStore], Awaitable[None]]) -> None:
+        interval_s = self._config.maintain_interval_ms / 1_000
+        known = store.replica.sound_end if store.quarantined else UNLIMITED
+        while True:
+            await asyncio.sleep(interval_s)
+            await upkeep(store, self._clock.now_ms(), interval_s, self._log)
+            before, known = known, store.replica.sound_end if store.quarantined else UNLIMITED
+            if known < before:
+                await damaged(store)
 
 
 class GroupMember:

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from broker.replication.ha_client import HaClient
     from broker.replication.ha_server import HaServer
-    from broker.roles.gate import RoleGate
     from broker.roles.master import MasterOfGroup
     from broker.roles.replicas_manager import ReplicasManager
+    from broker.roles.serving import RoleGate
     from broker.store.log_store import LogStore
     from runtime.metrics import Registry
 

@@ -1,11 +1,19 @@
 """Talks to the controllers for a member of a broker group, and carries role changes out one after the other.
 
-    Controllers (answers, pushes) ──▶ ReplicaSteps.update ──▶ epoch on the disk ──▶ Member.take_role(role)
+    Controllers (answers, pushes) --> ReplicaSteps.update --> epoch on the disk --> RoleExecutor.take_role(role)
+    GROUP   {"crc": n, "state": {cluster, group, broker_id, check_code, is_applied, epoch, clean, machine_boot, flush}}
+
+GROUP has the broker's id and the newest master epoch it knows of, and is replaced as a whole. The id is written before
+it is applied for (`is_applied` false), so that a crash in between repeats the application with the same check code.
+`clean`: the previous process stopped in order, with everything on the disk. `machine_boot` and `flush`: in which boot
+of the machine, and how durably, the process that registered last wrote; what a killed process had written is still
+there, unless the machine went down too.
 
 A role change that was overtaken by a newer one is not begun. One that fails ends the broker: its log may be neither
 open nor closed, and a restart finds out.
-Invariant: one role change at a time, with the newest role known when it begins; the epoch is durable before. Loop rule:
-all on the loop's thread.
+Invariants: one role change at a time, with the newest role known when it begins; the epoch is durable before. What
+`save` was given is on the disk when it returns; a file that is not whole is refused, because a second broker under one
+id would be worse than one that does not start. Loop rule: all on the loop's thread; the file blocks.
 """
 
 from __future__ import annotations
@@ -13,15 +21,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import secrets
 import time
+import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.roles.identity_file import OwnIdentity
-from broker.roles.pause_watch import PauseWatch, pause_limit_ms
-from broker.roles.steps import Ask, KnownGroup, ReplicaSteps, RoleChange, RolePhase, SyncStateSetChange
+from broker.roles.steps import (
+    Ask,
+    KnownGroup,
+    PauseWatch,
+    ReplicaSteps,
+    RoleChange,
+    RolePhase,
+    SyncStateSetChange,
+    pause_limit_ms,
+)
 from remoting.client.controllers import Controllers
 from remoting.protocol.bodies.controller_body import (
     AlterSyncStateSetHeader,
@@ -40,14 +58,117 @@ from remoting.protocol.bodies.controller_body import (
     to_fields,
 )
 from remoting.protocol.bodies.route_body import decode_body, encode_body
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Dial
 from remoting.transport.failures import checked, refusal
+from runtime.files import atomic_replace, make_directory
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
+
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine_boot(source: Path = BOOT_ID) -> str:
+    """The kernel's id of this start; empty where it tells none, so that nothing is taken for granted."""
+    try:
+        return source.read_text().strip()
+    except OSError:
+        return ""
+
+
+FILE_NAME = "GROUP"
+
+
+class SavedIdentity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What must survive a restart."""
+
+    cluster: str
+    group: str
+    broker_id: int | None = None
+    check_code: str = ""
+    is_applied: bool = False
+    epoch: int = 0
+    clean: bool = False
+    machine_boot: str = ""
+    flush: str = ""
+
+
+class _Stored(msgspec.Struct):
+    crc: int
+    state: msgspec.Raw
+
+
+class IdentityFile:
+    """The file in a data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+
+    def load(self, cluster: str, group: str) -> SavedIdentity:
+        """What is there, or a new identity. Raises LocalMisuse for a damaged file and for another group's."""
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return SavedIdentity(cluster, group, check_code=secrets.token_hex(16))
+        try:
+            stored = msgspec.json.decode(data, type=_Stored)
+            if zlib.crc32(stored.state) != stored.crc:
+                raise LocalMisuse(f"{self.path} is damaged: its checksum is wrong{_REMEDY}")
+            identity = msgspec.json.decode(stored.state, type=SavedIdentity)
+        except msgspec.MsgspecError as error:
+            raise LocalMisuse(f"{self.path} is damaged: {error}{_REMEDY}") from error
+        if (identity.cluster, identity.group) != (cluster, group):
+            raise LocalMisuse(
+                f"this data belongs to broker {identity.broker_id} of {identity.cluster}/{identity.group}, "
+                f"not of {cluster}/{group}: correct cluster_name and broker_name, or choose another data directory"
+            )
+        return identity
+
+    def save(self, identity: SavedIdentity) -> None:
+        """Replace the file. Raises OSError."""
+        state = msgspec.json.encode(identity)
+        make_directory(self.path.parent, mode=0o700)
+        atomic_replace(self.path, msgspec.json.encode(_Stored(zlib.crc32(state), msgspec.Raw(state))))
+
+
+_REMEDY = "; restore it from a backup, or remove the broker from its group and let it join with an empty directory"
+
+
+class OwnIdentity:
+    """This broker's identity, saved as it changes, and what the process before has left behind."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        """Read the file. Raises LocalMisuse as `IdentityFile.load`."""
+        self._file = IdentityFile(config.data_directory)
+        self.identity: SavedIdentity = self._file.load(config.cluster_name, config.broker_name)
+        self._machine_boot = machine_boot()
+        self._flush = config.store.flush
+        same_machine = self._machine_boot != "" and self._machine_boot == self.identity.machine_boot
+        self.was_clean = self.identity.clean or same_machine
+        """Whether all that the process before had written is there: it stopped in order, or the machine ran on."""
+        self.was_flushed = (self.identity.flush or self._flush) == "sync"
+        """Whether it flushed what it acknowledged."""
+        self.boot_id = secrets.token_hex(8)
+
+    def save(self, **changes: object) -> None:
+        """Change the identity; it is on the disk when this returns. Raises OSError."""
+        before, self.identity = self.identity, msgspec.structs.replace(self.identity, **changes)
+        if self.identity != before:
+            self._file.save(self.identity)
+
+    def save_registered(self) -> None:
+        """Note in which start of the machine, and how durably, the process writes that is registered now."""
+        self.save(machine_boot=self._machine_boot, flush=self._flush)
+
+    def lost_something(self) -> None:
+        """The log was found damaged: to the controllers this is a new start that lost something."""
+        self.was_clean = self.was_flushed = False
+        self.boot_id = secrets.token_hex(8)
+
 
 UNKNOWN_CODES = frozenset(
     {

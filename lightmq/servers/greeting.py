@@ -9,7 +9,7 @@ import ipaddress
 from collections.abc import Mapping
 
 from broker.config import BrokerConfig
-from broker.replication.promise import promise
+from broker.replication.leader import promise
 from broker.roles.durability import rule_of
 from lightmq.configuration import UpConfig
 from mqtt_proxy.config import ProxyConfig

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from broker.replication.promise import promise
+from broker.replication.leader import promise
 from broker.roles.durability import rule_of
 from lightmq.cli.application import run
 from remoting.access.acl_file import load

@@ -13,8 +13,16 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.replication.frames import Greeting, Transfer, Welcome, encode_greeting, encode_transfer_head, encode_welcome
-from broker.replication.proof import NO_PROOF, NONCE_BYTES
+from broker.replication.frames import (
+    NO_PROOF,
+    NONCE_BYTES,
+    Greeting,
+    Transfer,
+    Welcome,
+    encode_greeting,
+    encode_transfer_head,
+    encode_welcome,
+)
 from broker.store.log.epoch_file import Epoch, epoch_at
 from broker.store.log_store import LogStore
 from tests.fuzz.workload import operation

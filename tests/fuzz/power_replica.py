@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from broker.replication.decoder import Decoder
 from broker.replication.follower import ReplicaIdentity
-from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Ready
+from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Decoder, Ready
 from broker.replication.ha_client import HaClient, ReplicationLink
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings

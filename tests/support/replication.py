@@ -10,15 +10,11 @@ from typing import Any
 import structlog
 
 from broker.replication import frames
-from broker.replication.acknowledge import Acknowledge
-from broker.replication.decoder import Decoder
 from broker.replication.follower import ReplicaIdentity
-from broker.replication.frames import FROM_MASTER, Greeting, Hello
+from broker.replication.frames import FROM_MASTER, Decoder, Greeting, Hello, prove
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Leader, LeaderSettings
-from broker.replication.proof import prove
-from broker.replication.sync_state_set import SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from runtime.clock import Clock, SystemClock

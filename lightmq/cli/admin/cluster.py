@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from broker.replication.promise import DurabilityRule, promise
+from broker.replication.leader import DurabilityRule, promise
 from lightmq.cli.admin.sessions import columns
 from lightmq.cli.connections.controller_link import LeadingController, leading_controller
 from lightmq.cli.connections.link import ServerTarget

@@ -10,12 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Epochs
 from broker.replication.follower import Follower, LinkPhase
-from broker.replication.leader import Leader
-from broker.replication.sync_state_set import Proposal, SyncStateSet
-from broker.roles.pause_watch import PauseWatch
+from broker.replication.leader import Acknowledge, Leader, Proposal, SyncStateSet
+from broker.roles.steps import PauseWatch
 from controller.replicas.group import AlterSyncStateSet, ElectMaster, GroupView, Live, RegisterReplica
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import CLUSTER, GROUP, NOT_LEADER, Controllers

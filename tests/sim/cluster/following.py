@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.replication.decoder import Decoder
 from broker.replication.follower import Action, AdvanceConfirm, Cut, Follower, Over, ReplicaIdentity, Reset, Send, Write
-from broker.replication.frames import FROM_MASTER
+from broker.replication.frames import FROM_MASTER, Decoder
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.controllers import CLUSTER, GROUP
 from tests.sim.cluster.network import Side, Stream

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.replication.decoder import Decoder
 from broker.replication.frames import (
     FROM_REPLICA,
+    NO_PROOF,
     Ack,
+    Decoder,
     Frame,
     Greeting,
     Hello,
@@ -22,7 +23,6 @@ from broker.replication.frames import (
     encode_welcome,
 )
 from broker.replication.leader import Leader
-from broker.replication.proof import NO_PROOF
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.network import Side, Stream
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from broker.replication.leader import LeaderSettings
-from broker.roles.pause_watch import pause_limit_ms
+from broker.roles.steps import pause_limit_ms
 
 BEAT_TICKS = 2
 """A broker says every so many ticks that it lives."""

@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import Action, Cut, Follower, Reset
 from broker.replication.frames import Frame, Hello, Ready, Refusal, Transfer, Welcome
-from broker.replication.leader import FollowerProgress, Leader
-from broker.replication.sync_state_set import Proposal, SyncStateSet
-from broker.roles.pause_watch import PauseWatch
+from broker.replication.leader import FollowerProgress, Leader, Proposal, SyncStateSet
+from broker.roles.steps import PauseWatch
 from tests.sim.cluster.broker import Build
 
 

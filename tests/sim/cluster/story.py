@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.replication.acknowledge import Acknowledge
+from broker.replication.leader import Acknowledge
 from tests.sim.cluster.broker import Broker, Build, Cluster
 from tests.sim.cluster.checkers import Judge
 from tests.sim.cluster.controllers import Controllers

@@ -6,12 +6,10 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
 from broker.replication.ha_server import HaServer
-from broker.replication.leader import Leader, LeaderSettings
-from broker.replication.sync_state_set import SyncStateSet
+from broker.replication.leader import Acknowledge, Leader, LeaderSettings, SyncStateSet
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from runtime.clock import SystemClock

@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replication.decoder import Decoder
-from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Transfer, encode_ack, encode_transfer_head
+from broker.replication.frames import (
+    FROM_MASTER,
+    FROM_REPLICA,
+    Ack,
+    Decoder,
+    Transfer,
+    encode_ack,
+    encode_transfer_head,
+)
 from remoting.protocol.errors import RemoteViolation
 
 BUFFER_BYTES = 256

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from broker.replication import frames
-from broker.replication.decoder import Decoder
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.follower import (
     AdvanceConfirm,
@@ -18,8 +17,7 @@ from broker.replication.follower import (
     Send,
     Write,
 )
-from broker.replication.frames import Ack, Greeting, Hello, Ready, Refusal, Transfer, Welcome
-from broker.replication.proof import prove
+from broker.replication.frames import Ack, Decoder, Greeting, Hello, Ready, Refusal, Transfer, Welcome, prove
 
 LOG = Extent(0, 130, Epochs([(1, 0), (2, 100)]))
 NONCE = b"n" * 16

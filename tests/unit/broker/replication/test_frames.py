@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.replication import frames
-from broker.replication.decoder import Decoder
 from broker.replication.frames import (
     ACK,
     DATA_BYTES_MAX,
@@ -20,6 +19,7 @@ from broker.replication.frames import (
     READY,
     TEXT_BYTES_MAX,
     Ack,
+    Decoder,
     Greeting,
     Hello,
     Ready,

@@ -1,16 +1,25 @@
-"""The master's book-keeping: whom it serves, what it waits for, who is in sync."""
+"""The master's side of replication: replicas, confirm position, SyncStateSet, when a message is acknowledged."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.replication import frames
-from broker.replication.acknowledge import Acknowledge
 from broker.replication.epochs import Epochs, Extent
 from broker.replication.frames import Ack, Hello, Ready, Refusal, Welcome
-from broker.replication.leader import Leader, LeaderSettings
-from broker.replication.sync_state_set import SyncStateSet
-from remoting.protocol.errors import RemoteViolation
+from broker.replication.leader import (
+    ALL,
+    ASYNC,
+    COUNT,
+    MODES,
+    Acknowledge,
+    DurabilityRule,
+    Leader,
+    LeaderSettings,
+    SyncStateSet,
+    promise,
+)
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
 
 SETTINGS = LeaderSettings(window_bytes=100, part_bytes=40, small_bytes=0, replicas_max=3)
 LOG = Extent(50, 300, Epochs([(4, 0), (5, 200)]))
@@ -351,3 +360,160 @@ def test_a_broker_that_others_have_given_up_leaves_at_once():
     proposal = leader.check(300, 0)
     assert proposal is not None
     assert proposal.members == {1, 3}
+
+
+def test_alone_the_local_rule_decides():
+    """async: no limit, and never refused for want of replicas."""
+    rule = Acknowledge(mode="async")
+    assert rule.limit(100, [], 0) is None
+    assert rule.accepts(1)
+    assert rule.members_min == 1
+
+
+@pytest.mark.parametrize(("count", "expected"), [(1, 100), (2, 80), (3, 30), (4, 0)])
+def test_a_number_of_copies(count, expected):
+    """count: the end that so many copies have reached, the master's among them."""
+    rule = Acknowledge(mode="count", count=count, in_sync_min=2)
+    assert rule.limit(100, [30, 80], 30) == expected
+    assert rule.accepts(count)
+    assert not rule.accepts(count - 1)
+    assert rule.members_min == 1
+
+
+def test_all_that_are_in_sync():
+    """all: the confirm position, and at least so many members."""
+    rule = Acknowledge(mode="all", in_sync_min=2)
+    assert rule.limit(100, [30, 80], 30) == 30
+    assert rule.members_min == 2
+    assert rule.accepts(2)
+    assert not rule.accepts(1)
+
+
+@pytest.mark.parametrize("wrong", [{"mode": "some"}, {"count": 0}, {"in_sync_min": 0}])
+def test_rules_that_are_none(wrong):
+    """A mistake in the configuration is told when it is read."""
+    with pytest.raises(LocalMisuse):
+        Acknowledge(**wrong)
+
+
+DISK, MEMORY = "on disk at", "in memory, not yet flushed, at"
+
+AND_OTHERS = ", and at every other broker in sync"
+REFUSED = "messages are refused"
+GO_ON = "may die and messages are still accepted"
+
+TABLE = [
+    # flush, mode, count or in_sync_min, brokers -> text, warning
+    ("sync", ALL, 2, 3, f"{DISK} 2 of 3 brokers{AND_OTHERS}; one {GO_ON}", ""),
+    ("sync", ALL, 2, 5, f"{DISK} 2 of 5 brokers{AND_OTHERS}; 3 {GO_ON}", ""),
+    ("sync", ALL, 3, 5, f"{DISK} 3 of 5 brokers{AND_OTHERS}; 2 {GO_ON}", ""),
+    ("async", ALL, 2, 3, f"{MEMORY} 2 of 3 brokers{AND_OTHERS}; one {GO_ON}", ""),
+    ("sync", ALL, 2, None, f"{DISK} 2 brokers at least{AND_OTHERS}; with fewer than 2 in sync {REFUSED}", ""),
+    ("sync", ALL, 2, 2, f"{DISK} 2 of 2 brokers{AND_OTHERS}; while one is away {REFUSED}",
+     "a group of 2 with in_sync_min = 2 takes no messages while one broker is away: add a broker to keep writing"),
+    ("sync", ALL, 1, 2, f"{DISK} 1 of 2 brokers{AND_OTHERS}; one {GO_ON}",
+     "may be on one disk alone: three brokers with in_sync_min = 2 keep two copies"),
+    ("sync", ALL, 1, 1, f"{DISK} 1 of 1 brokers{AND_OTHERS}", "the group has one broker"),
+    ("sync", ALL, 2, 1, f"{DISK} 2 brokers at least{AND_OTHERS}",
+     "messages are refused: in_sync_min is 2 and the group has one broker"),
+    ("sync", ALL, 3, 2, f"{DISK} 3 brokers at least{AND_OTHERS}",
+     "messages are refused: in_sync_min is 3 and the group has 2 brokers"),
+    ("sync", COUNT, 2, 3, f"{DISK} 2 of 3 brokers", "may become master"),
+    ("async", COUNT, 2, None, f"{MEMORY} 2 brokers at least", "may become master"),
+    ("sync", COUNT, 3, 2, f"{DISK} 3 brokers at least", "messages are refused: in_sync_replicas is 3"),
+    ("sync", ASYNC, 2, 3, "on the disk of the master alone", "lost with the master"),
+    ("async", ASYNC, 2, 3, "in the memory of the master alone", "lost with the master"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flush", "mode", "least", "brokers", "text", "warning"), TABLE)
+def test_members_of_a_group(flush: str, mode: str, least: int, brokers: int | None, text: str, warning: str) -> None:
+    rule = DurabilityRule(flush=flush, in_group=True, acknowledge=mode, count=least, in_sync_min=least)
+    found = promise(rule, brokers)
+    assert found.text == f"acknowledged = {text}"
+    assert (warning in found.warning) if warning else found.warning == ""
+
+
+@pytest.mark.parametrize(
+    ("flush", "text"),
+    [
+        ("sync", "on one disk; a crash or a power cut loses nothing, the loss of the disk does"),
+        ("async", "in the memory of one machine; a crash of the process loses nothing, a power cut may"),
+    ],
+)
+def test_a_broker_alone(flush: str, text: str) -> None:
+    found = promise(DurabilityRule(flush=flush, acknowledge=ASYNC), 1)
+    assert (found.text, found.warning) == (f"acknowledged = {text}", "")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("brokers", [1, 2, 3, 4])
+def test_the_sentence_agrees_with_the_rule(mode: str, least: int, brokers: int) -> None:
+    """So many may die as the rule itself lets be away, and a group that takes nothing is warned of."""
+    found = promise(
+        DurabilityRule(flush="sync", in_group=True, acknowledge=mode, count=least, in_sync_min=least), brokers
+    )
+    accepts = Acknowledge(mode=mode, count=least, in_sync_min=least).accepts
+    assert ("messages are refused" in found.warning) is not accepts(brokers)
+    if mode == ALL:
+        spare = sum(accepts(there) for there in range(1, brokers))
+        assert (f"{'one' if spare == 1 else spare} may die" in found.text) is (spare > 0)
+
+
+def test_a_joiner_is_required_from_its_proposal_on():
+    """The controllers may have committed it before their answer arrives."""
+    members = SyncStateSet({1}, 7)
+    proposal = members.propose({1, 2})
+    assert proposal.base_epoch == 7
+    assert members.effective == {1, 2}
+    assert members.committed == {1}
+    assert members.learn({1, 2}, 8)
+    assert members.committed == members.effective == {1, 2}
+    assert members.open is None
+
+
+def test_a_leaver_is_required_until_the_controllers_say_it_left():
+    """Before that it can still be elected."""
+    members = SyncStateSet({1, 2}, 7)
+    members.propose({1})
+    assert members.effective == {1, 2}
+    members.learn({1}, 8)
+    assert members.effective == {1}
+
+
+def test_a_refusal_ends_a_proposal_and_an_old_answer_changes_nothing():
+    """Sent once and refused: it can be committed no more."""
+    members = SyncStateSet({1}, 7)
+    first = members.propose({1, 2})
+    members.refused(first)
+    assert members.effective == {1}
+    second = members.propose({1, 3})
+    members.refused(first)
+    members.unanswered(first)
+    assert members.open is second
+    assert members.effective == {1, 3}
+    assert second.number > first.number
+
+
+def test_an_unanswered_proposal_is_required_until_a_newer_set_voids_it():
+    """It may lie in a queue somewhere and be committed later."""
+    members = SyncStateSet({1}, 7)
+    members.unanswered(members.propose({1, 2}))
+    assert members.effective == {1, 2}
+    assert members.doubtful == {2}
+    members.refused(members.propose({1, 3}))
+    assert members.effective == {1, 2}
+    assert not members.learn({1}, 7)
+    assert members.effective == {1, 2}
+    assert members.learn({1}, 8)
+    assert members.effective == {1}
+    assert members.doubtful == frozenset()
+
+
+def test_one_proposal_at_a_time():
+    """A second one could not be told from the first by its set epoch."""
+    members = SyncStateSet({1}, 7)
+    members.propose({1, 2})
+    with pytest.raises(LocalMisuse):
+        members.propose({1, 3})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.replication.proof import NO_PROOF, PROOF_BYTES, prove, proved
+from broker.replication.frames import NO_PROOF, PROOF_BYTES, prove, proved
 
 NONCE, OTHER = b"n" * 16, b"o" * 16
 

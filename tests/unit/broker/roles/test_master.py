@@ -8,8 +8,7 @@ from pathlib import Path
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.replication.ha_server import HaServer
 from broker.roles.master import MasterOfGroup
-from broker.roles.pause_watch import PauseWatch
-from broker.roles.steps import KnownGroup
+from broker.roles.steps import KnownGroup, PauseWatch
 from remoting.protocol.errors import Refused
 from remoting.transport.failures import ConnectionLost
 from runtime.clock import SystemClock

@@ -10,7 +10,7 @@ import pytest
 
 from broker.app import BrokerApp
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles.member_log import MemberLog
+from broker.roles.member import MemberLog, Standing
 from broker.roles.replicas_manager import ReplicasManager
 from broker.roles.steps import KnownGroup
 from broker.store.errors import UnreadableOffsets
@@ -24,6 +24,10 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.failures import not_master
+from runtime.clock import ManualClock
+from runtime.faults import FaultPoints
+from runtime.logs import get_logger
+from tests.unit.broker.conftest import SETTINGS
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, until
 
 
@@ -289,3 +293,25 @@ async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
         assert first.registry.values()["rocketmq_replica_damaged_bytes_total"] > 0
         assert not first._member.store.quarantined
     assert log_bytes(tmp_path / "broker-1") == log_bytes(tmp_path / "broker-2")
+
+
+async def test_how_the_log_stands_is_known_between_two_roles(tmp_path: Path) -> None:
+    failures: list[Exception] = []
+    config = BrokerConfig(data_directory=tmp_path, controllers=(), store=SETTINGS)
+    data = MemberLog(config, ManualClock(), FaultPoints(), get_logger("test"), failures.append)
+    assert (data.store, data.standing()) == (None, Standing())
+    store = await data.open("writer", 3)
+    assert (store, store.epoch) == (data.store, 3)
+    stood = data.standing()
+    assert stood.epoch == 3
+    assert data.close() is None
+    assert (data.store, data.standing()) == (None, stood)
+    store = await data.open("replica")
+
+    async def damaged(_store: object) -> None:
+        raise AssertionError("nothing is damaged")
+
+    data.keep_up(store, damaged)
+    await data.rest()
+    assert data.close() is None
+    assert not failures

@@ -1,4 +1,4 @@
-"""Members of a group at a real controller: ids that last, masters elected, roles carried out one after the other."""
+"""Talking to the controllers, and the file with a member's identity."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
-from broker.roles import identity_file
-from broker.roles.replicas_manager import ReplicasManager
+from broker.roles import replicas_manager
+from broker.roles.replicas_manager import FILE_NAME, IdentityFile, ReplicasManager, machine_boot
 from broker.roles.steps import KnownGroup, RoleChange
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
@@ -173,7 +174,7 @@ async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
 ) -> None:
     """Which start of the machine it was is noted with the registration; so is how the log was flushed."""
     boots = iter(["m1", "m1", "m2", "m2", "m2"])
-    monkeypatch.setattr(identity_file, "machine_boot", lambda: next(boots))
+    monkeypatch.setattr(replicas_manager, "machine_boot", lambda: next(boots))
     async with controller(tmp_path / "c") as app:
         address, found = (f"127.0.0.1:{app.port}",), []
         for registers in (True, True, False, True, False):
@@ -241,3 +242,48 @@ async def test_a_learner_never_asks_to_be_master(tmp_path: Path) -> None:
         assert not learner.roles[0].is_master
         await learner.manager.stop()
         await one.manager.stop()
+
+
+def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
+    """And a new one has a check code of its own."""
+    file = IdentityFile(tmp_path / "data")
+    new = file.load("C", "g")
+    assert (new.broker_id, new.is_applied, new.epoch, new.clean, len(new.check_code)) == (None, False, 0, False, 32)
+    assert file.load("C", "g").check_code != new.check_code
+    known = msgspec.structs.replace(new, broker_id=7, is_applied=True, epoch=12, clean=True)
+    file.save(known)
+    assert file.load("C", "g") == known
+    assert IdentityFile(tmp_path / "data").load("C", "g") == known
+
+
+@pytest.mark.parametrize(("cluster", "group"), [("D", "g"), ("C", "h")])
+def test_the_data_of_another_group_is_refused(tmp_path: Path, cluster: str, group: str) -> None:
+    """The remark says whose it is."""
+    file = IdentityFile(tmp_path)
+    file.save(file.load("C", "g"))
+    with pytest.raises(LocalMisuse, match="belongs to broker None of C/g"):
+        file.load(cluster, group)
+
+
+@pytest.mark.parametrize("at", [0.0, 0.3, 0.6, 0.95])
+def test_a_damaged_file_is_refused(tmp_path: Path, at: float) -> None:
+    """Whichever byte it is; nothing is guessed."""
+    file = IdentityFile(tmp_path)
+    file.save(msgspec.structs.replace(file.load("C", "g"), broker_id=1, is_applied=True))
+    data = bytearray((tmp_path / FILE_NAME).read_bytes())
+    data[int(len(data) * at)] ^= 1
+    (tmp_path / FILE_NAME).write_bytes(data)
+    with pytest.raises(LocalMisuse, match="GROUP"):
+        file.load("C", "g")
+    (tmp_path / FILE_NAME).write_bytes(b"")
+    with pytest.raises(LocalMisuse, match="GROUP"):
+        file.load("C", "g")
+
+
+def test_the_same_while_the_machine_runs(tmp_path: Path) -> None:
+    """Asked twice; where the kernel says nothing it is empty."""
+    source = tmp_path / "boot_id"
+    assert machine_boot(source) == ""
+    source.write_text("5c1a\n")
+    assert machine_boot(source) == "5c1a"
+    assert machine_boot() == machine_boot()
