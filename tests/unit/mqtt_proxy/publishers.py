@@ -45,5 +45,5 @@ def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
 async def lose(rig: Rig) -> None:
     """The broker goes with what it was asked, and another comes."""
     rig.broker.held.clear()
-    await rig.broker.connections[-1].close()
     rig.broker.holding = False
+    await rig.broker.connections[-1].close()
