@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.access.contract import AccessControl
-from mqtt_proxy.access.gate import Gate
-from mqtt_proxy.access.methods.chain import make_methods
+from mqtt_proxy.access.auth import AccessControl
+from mqtt_proxy.access.gate import Gate, make_methods
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.delivery import DeliveryTools, Pump
 from mqtt_proxy.delivery.offsets import OffsetCommitter

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from mqtt_proxy.access.contract import AccessControl
+from mqtt_proxy.access.auth import AccessControl
 from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Will

@@ -98,7 +98,7 @@ def check_mqtt_ports(config: ProxyConfig) -> None:
 def check_users(config: ProxyConfig) -> None:
     """Raise PasswordFileError when there is a password file that a proxy would not use."""
     if config.password_file is not None:
-        from mqtt_proxy.access.methods.password_method import load
+        from mqtt_proxy.access.password_method import load
 
         load(config.password_file)
 

@@ -62,7 +62,7 @@ class PasswordFile:
 
 def _stored(password: str, *, scram: bool) -> str:
     if scram:
-        from mqtt_proxy.access.methods.scram import SALT_BYTES, derive
+        from mqtt_proxy.access.scram import SALT_BYTES, derive
 
         return str(derive(password, secrets.token_bytes(SALT_BYTES)))
     from argon2 import PasswordHasher

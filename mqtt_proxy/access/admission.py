@@ -17,8 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from mqtt_proxy.access.contract import AccessControl
-from mqtt_proxy.access.exchange import Exchange, Proven
+from mqtt_proxy.access.auth import AccessControl, Exchange, Proven
 from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import AuthReceived, ConnectRequested, Will

@@ -1,22 +1,169 @@
-"""Who a CONNECT speaks for: methods asked in their configured order, the first that feels responsible decides.
+"""Authentication: which identity a CONNECT has, by methods in their configured order or by AUTH packets.
 
-    a method answers   an identity: let in        Unproven: kept out, nobody else is asked        None: not mine
-    nobody's           without user name, or without any method, from loopback: anonymous; everybody else: denied
+    a method returns   an identity: admitted       Unproven: refused, no further method is tried       None: not mine
+    none decides       without user name, or without any method, from loopback: anonymous; all others are refused
 
-Invariants: fails closed; a method that breaks keeps out. Every answer is counted, every refusal logged without secrets.
-Loop rule: one loop.
+MQTT 5's enhanced authentication is SCRAM-SHA-256 with the credentials of the password file (`Exchange`). A token or a
+hook brings groups and rules along with a name (`texts`, `rules_of`). `AccessControl` is what the rest of the proxy
+uses; `gate.Gate` implements it.
+
+Invariants: fails closed: a method that breaks refuses, and a claim that cannot be understood is an error, never
+nothing, since it may have been a deny. Only the final proof of an exchange makes an identity. Every answer is counted,
+every refusal logged without secrets, by the one that refuses.
+Loop rule: on the loop's thread; a step of an exchange costs microseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
+from mqtt_proxy.access.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
 from mqtt_proxy.metrics import AccessCounters
-from remoting.access.rules import Identity, Shown, Unproven
+from remoting.access.acl_file import parse_lines
+from remoting.access.rules import Identity, Rule, Shown, Unproven, Verdict
+from remoting.protocol.errors import LightMQError
 from runtime.files import WatchedFile
 from runtime.logs import get_logger
+
+NAME_BYTES_MAX = 256
+"""Longest user or group name."""
+GROUPS_MAX = 64
+RULES_MAX = 256
+"""Most groups and rules of one identity; more let nobody in."""
+
+
+class ClaimError(LightMQError):
+    """Something that came along cannot be used; the text holds no value of it."""
+
+
+def is_name(value: object) -> bool:
+    """Whether this can be the name of a user or group."""
+    return (
+        isinstance(value, str) and value.isprintable() and 0 < len(value.encode("utf-8", "replace")) <= NAME_BYTES_MAX
+    )
+
+
+def texts(value: object, count_max: int = GROUPS_MAX, what: str = "groups") -> tuple[str, ...]:
+    """A list of names. Raises BroughtError when it is something else."""
+    if not isinstance(value, list) or len(value) > count_max or not all(map(is_name, value)):
+        raise ClaimError(f"its {what} are not a list of at most {count_max} names")
+    return tuple(value)
+
+
+def rules_of(value: object, place: str) -> tuple[Rule, ...]:
+    """Rules as they stand behind `pattern` in an access list. Raises BroughtError or AclError."""
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not 0 < len(value) <= RULES_MAX or not all(isinstance(one, str) for one in value):
+        # An empty list would be no rules at all, which without an access list allows everything.
+        raise ClaimError(f"its rules are not a list of 1 to {RULES_MAX} texts")
+    return parse_lines(value, place)
+
+
+METHOD = "scram"
+"""As metric label."""
+
+
+@dataclass(slots=True, frozen=True)
+class Proven:
+    """The end of an exchange that went well: whose it was, and the server's own proof."""
+
+    identity: Identity
+    proof: bytes
+
+
+class Exchanges:
+    """Begins exchanges."""
+
+    def __init__(
+        self,
+        stored: Callable[[str], str | None] | None,
+        counters: AccessCounters,
+        like: Callable[[str], str | None] = lambda _username: None,
+    ) -> None:
+        """`stored` gives a user's credential (None: there is no password file), `like` one for who has none."""
+        self._stored = stored
+        self._like = like
+        self._counters = counters
+        self._decoy_key = secrets.token_bytes(32)
+        self._log = get_logger("mqtt_proxy.auth")
+
+    def begin(self, method: str, shown: Shown) -> Exchange | None:
+        """An exchange by this authentication method; None when it is not offered."""
+        if method != MECHANISM or self._stored is None:
+            return None
+        server = ScramServer(
+            self._stored, nonce=secrets.token_bytes(NONCE_BYTES), decoy_key=self._decoy_key, like=self._like
+        )
+        return Exchange(server, shown, self._ended)
+
+    def _ended(self, shown: Shown, user: str, why: str) -> None:
+        result = "denied" if why else "accepted"
+        self._counters.authentications.child(result, METHOD).value += 1
+        if why:
+            self._log.warning("mqtt_authentication_failed", user=user, peer=shown.address, method=METHOD, why=why)
+
+
+class Exchange:
+    """The steps of one client."""
+
+    def __init__(self, server: ScramServer, shown: Shown, ended: Callable[[Shown, str, str], None]) -> None:
+        self._server = server
+        self._shown = shown
+        self._ended = ended
+
+    def challenge(self, data: bytes | None) -> bytes | Unproven:
+        """The answer to the client's first message."""
+        try:
+            return self._server.first(data or b"")
+        except ScramError as error:
+            return self._refuse(str(error))
+
+    def prove(self, data: bytes | None) -> Proven | Unproven:
+        """The answer to its last one."""
+        try:
+            proof = self._server.final(data or b"")
+        except ScramError as error:
+            return self._refuse(str(error))
+        user = self._server.username
+        if proof is None:
+            return self._refuse("the proof is wrong, or there is no such user")
+        if any(other and other != user for other in (self._shown.username, self._shown.certificate)):
+            return self._refuse("the user name of the CONNECT, or of the certificate, is another")
+        self._ended(self._shown, user, "")
+        return Proven(Identity(user, anonymous=False, client_id=self._shown.client_id), proof)
+
+    def _refuse(self, why: str) -> Unproven:
+        self._ended(self._shown, self._server.username, why)
+        return Unproven.DENIED
+
+
+class AccessControl(Protocol):
+    """Authentication and authorization as sessions ask for them."""
+
+    def at_hand(self, shown: Shown) -> Identity | Unproven | None:
+        """What `authenticate` would answer, if that can be said without waiting; None when it cannot."""
+
+    async def authenticate(self, shown: Shown) -> Identity | Unproven:
+        """Who this is, or why nobody knows."""
+
+    def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
+        """An enhanced authentication by this method; None when it is not offered."""
+
+    def authorize(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """Whether it may do this with the topic or filter; a refusal is counted and logged."""
+
+    def write_mask(self, identity: Identity, topic: bytes) -> int:
+        """Which messages it may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
+
+    def read_mask(self, identity: Identity, topic: bytes) -> int:
+        """How messages of the topic may be read, as bits of `rules.READ_LIVE` and so on; nothing is counted."""
 
 
 class Waits(Enum):

@@ -22,7 +22,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from mqtt_proxy.access.contract import AccessControl
+from mqtt_proxy.access.auth import AccessControl
 from mqtt_proxy.delivery.resume import Again
 from mqtt_proxy.delivery.source import Source
 from mqtt_proxy.metrics import ProxyMetrics

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from mqtt_proxy.access.contract import AccessControl
+from mqtt_proxy.access.auth import AccessControl
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.delivery import DeliveryTools
 from mqtt_proxy.link import Link, LinkDownError

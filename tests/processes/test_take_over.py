@@ -14,7 +14,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
-from mqtt_proxy.access.methods.credentials import make_hash
+from mqtt_proxy.access.credentials import make_hash
 from tests.processes.rig import DEADLINE_S, Process, no_traceback
 
 pytestmark = pytest.mark.processes

@@ -21,7 +21,7 @@ from aiohttp import web
 
 from lightmq.configuration import Configuration, UpConfig
 from lightmq.servers.all_in_one import AllInOne
-from mqtt_proxy.access.methods.scram import MECHANISM, derive
+from mqtt_proxy.access.scram import MECHANISM, derive
 from mqtt_proxy.config import AccessConfig, ListenConfig, ProxyConfig
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props

@@ -81,7 +81,7 @@ def explain(
         raise CommandFailed(
             "name a client and a topic (--client, --topic), or a key and its request (--key, --request)"
         )
-    from mqtt_proxy.access.authority import Authority
+    from mqtt_proxy.access.gate import Authority
     from mqtt_proxy.metrics import AccessCounters
     from remoting.access.acl_file import load
     from remoting.access.rules import Identity, RuleSet

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mqtt_proxy.access.exchange import Exchange, Exchanges
+from mqtt_proxy.access.auth import Exchange, Exchanges
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link import Link

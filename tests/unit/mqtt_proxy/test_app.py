@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.access.methods.credentials import make_hash
+from mqtt_proxy.access.credentials import make_hash
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.delivery import Delivery

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mqtt_proxy.access.exchange import Exchanges
-from mqtt_proxy.access.methods.scram import MECHANISM, derive
+from mqtt_proxy.access.auth import Exchanges
+from mqtt_proxy.access.scram import MECHANISM, derive
 from mqtt_proxy.metrics import AccessCounters
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from mqtt_proxy.access.authority import Authority
+from mqtt_proxy.access.gate import Authority
 from mqtt_proxy.access.permissions import READABLE_TOPICS_MAX, REFUSED, Permissions
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.resume import Again

@@ -10,8 +10,8 @@ from lightmq.cli.admin import credentials as module
 from lightmq.cli.application import run
 from lightmq.cli.outcome import CommandFailed
 from lightmq.credentials.passwords import PasswordFile
-from mqtt_proxy.access.methods.credentials import verify
-from mqtt_proxy.access.methods.password_method import parse
+from mqtt_proxy.access.credentials import verify
+from mqtt_proxy.access.password_method import parse
 
 
 def test_a_password_from_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from typing import Generic, TypeVar
 
 import argon2
 
-from mqtt_proxy.access.methods import scram
+from mqtt_proxy.access import scram
 from remoting.access.rules import always
 from runtime.clock import Clock
 from runtime.logs import get_logger

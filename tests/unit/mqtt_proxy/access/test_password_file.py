@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.access.methods.password_method import PasswordFileError, load, parse
-from mqtt_proxy.access.methods.scram import derive
+from mqtt_proxy.access.password_method import PasswordFileError, load, parse
+from mqtt_proxy.access.scram import derive
 
 HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_proxy.access.methods.credentials import FairQueue
+from mqtt_proxy.access.credentials import FairQueue
 
 
 def filled(entries: str, *, total_max: int = 100, origin_max: int = 100) -> FairQueue[str]:

@@ -8,9 +8,9 @@ import threading
 import argon2
 import pytest
 
-from mqtt_proxy.access.methods import credentials
-from mqtt_proxy.access.methods.credentials import CredentialCheck, make_hash, verify
-from mqtt_proxy.access.methods.scram import derive
+from mqtt_proxy.access import credentials
+from mqtt_proxy.access.credentials import CredentialCheck, make_hash, verify
+from mqtt_proxy.access.scram import derive
 from runtime.clock import ManualClock
 
 STORED = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")

@@ -16,7 +16,7 @@ import structlog
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from mqtt_proxy.access.methods.jwt_method import TOKEN_BYTES_MAX, JwtMethod, KeysError, header_of, load_keys
+from mqtt_proxy.access.jwt_method import TOKEN_BYTES_MAX, JwtMethod, KeysError, header_of, load_keys
 from mqtt_proxy.config import AccessConfig
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven

@@ -20,7 +20,7 @@ from typing import Any
 
 import jwt
 
-from mqtt_proxy.access.methods.claims import NAME_BYTES_MAX, ClaimError, is_name, rules_of, texts
+from mqtt_proxy.access.auth import NAME_BYTES_MAX, ClaimError, is_name, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.acl_file import AclError

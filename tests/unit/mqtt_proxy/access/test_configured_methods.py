@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mqtt_proxy.access.methods.chain import configured_methods, make_methods
+from mqtt_proxy.access.gate import CertificateMethod, configured_methods, make_methods
 from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, AccessConfig, ListenConfig, ProxyConfig
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
@@ -83,3 +83,20 @@ def test_any_of_them_opens_the_listener_to_others(tmp_path: Path) -> None:
     ):
         assert config.listen_host == EVERY_INTERFACE
         assert len(configured_methods(config)) == 1
+
+
+async def test_who_the_certificate_names() -> None:
+    """With the same user name or none; another one is refused, whatever the password."""
+    method = CertificateMethod()
+    press = Identity("press", False, "c")
+    assert await method.check(Shown(client_id="c", certificate="press")) == press
+    assert await method.check(Shown(client_id="c", certificate="press", username="press")) == press
+    assert (
+        await method.check(Shown(client_id="c", certificate="press", username="admin", password=b"x"))
+        is Unproven.DENIED
+    )
+    assert await method.check(Shown(client_id="c", username="press")) is None
+    assert await method.check(Shown(client_id="c", certificate="")) is None
+    method.refresh()
+    assert method.files() == ()
+    await method.close()

@@ -26,9 +26,9 @@ from typing import Any
 
 import argon2
 
+from mqtt_proxy.access import scram
 from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.methods import scram
-from mqtt_proxy.access.methods.credentials import CredentialCheck
+from mqtt_proxy.access.credentials import CredentialCheck
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError

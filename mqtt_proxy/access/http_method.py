@@ -27,8 +27,7 @@ from typing import Any
 
 import aiohttp
 
-from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.methods.claims import ClaimError, rules_of, texts
+from mqtt_proxy.access.auth import ClaimError, Waits, rules_of, texts
 from mqtt_proxy.config import AccessConfig
 from remoting.access.acl_file import AclError
 from remoting.access.rules import Identity, Shown, Unproven

@@ -13,7 +13,7 @@ import structlog
 from aiohttp import web
 
 from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.methods.http_method import ANSWER_BYTES_MAX, HookError, HttpMethod
+from mqtt_proxy.access.http_method import ANSWER_BYTES_MAX, HookError, HttpMethod
 from mqtt_proxy.config import AccessConfig
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.clock import ManualClock

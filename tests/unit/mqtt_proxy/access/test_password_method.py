@@ -7,10 +7,10 @@ from pathlib import Path
 import argon2
 import pytest
 
+from mqtt_proxy.access import credentials, password_method
 from mqtt_proxy.access.auth import Waits
-from mqtt_proxy.access.methods import credentials, password_method
-from mqtt_proxy.access.methods.password_method import PasswordFileError, PasswordMethod
-from mqtt_proxy.access.methods.scram import derive
+from mqtt_proxy.access.password_method import PasswordFileError, PasswordMethod
+from mqtt_proxy.access.scram import derive
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from runtime.clock import ManualClock

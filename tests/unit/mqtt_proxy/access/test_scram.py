@@ -8,8 +8,8 @@ import hmac
 
 import pytest
 
-from mqtt_proxy.access.methods import scram
-from mqtt_proxy.access.methods.scram import (
+from mqtt_proxy.access import scram
+from mqtt_proxy.access.scram import (
     ITERATIONS_MIN,
     ScramError,
     ScramServer,

@@ -1,1 +1,0 @@
-"""How a client proves who it is: one file per method, and the chain of them."""
