@@ -33,9 +33,15 @@ from spark_connector.decode.avro import AvroDecoder, plan_avro
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.json.bodies import JsonDecoder
 from spark_connector.decode.protobuf import ProtobufDecoder, find_message, struct_of
-from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
-from spark_connector.decode.sparkplug.payload import payload_class, plan_sparkplug
+from spark_connector.decode.sparkplug.payload import (
+    Births,
+    Certificate,
+    Need,
+    payload_class,
+    plan_sparkplug,
+    read_certificate,
+)
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueKey
 

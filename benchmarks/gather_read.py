@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from remoting.protocol.bodies import pull_body
 from remoting.protocol.records.record import FLAG_MQTT, MESSAGE, encode_record
-from spark_connector.columns import arrow, compiled_columns
+from spark_connector.columns import arrow, layout
 from spark_connector.queues import QueueKey
 
 TEXT = pa.string()
@@ -64,7 +64,7 @@ def best_ns(run: Callable[[], object], rows: int) -> float:
 
 def variants(rows: pull_body.PulledRange, schema: pa.Schema) -> dict[str, float]:
     """CPU ns per row of each twin."""
-    core, found = compiled_columns.core, {}
+    core, found = layout.core, {}
 
     def run() -> None:
         for _ in arrow.decode(rows, KEY, schema):
@@ -72,13 +72,13 @@ def variants(rows: pull_body.PulledRange, schema: pa.Schema) -> dict[str, float]
 
     if core is not None:
         found["compiled, CRC"] = best_ns(run, rows.count)
-        sound = compiled_columns.are_sound
-        compiled_columns.are_sound = lambda records: core.first_bad(records.data, records.starts, False) < 0
+        sound = layout.are_sound
+        layout.are_sound = lambda records: core.first_bad(records.data, records.starts, False) < 0
         found["compiled, no CRC"] = best_ns(run, rows.count)
-        compiled_columns.are_sound = sound
-    compiled_columns.core = None
+        layout.are_sound = sound
+    layout.core = None
     found["pure, CRC"] = best_ns(run, rows.count)
-    compiled_columns.core = core
+    layout.core = core
     return found
 
 

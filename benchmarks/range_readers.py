@@ -34,8 +34,8 @@ from remoting.protocol.records import image
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueRange
 from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.fetch import RangeFetcher
 from spark_connector.reading.selection import select
+from spark_connector.reading.task import RangeFetcher
 from tests.support.attached_follower import Follower
 
 RANGE_BYTES = 8 * MIB

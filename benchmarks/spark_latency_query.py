@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.latency_sink import AgeSink
 from lightmq.spark import session
-from lightmq.spark_session.programs import ensure_java
+from lightmq.spark_session import ensure_java
 
 MASTER = "local[2]"
 

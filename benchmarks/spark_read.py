@@ -39,8 +39,8 @@ from spark_connector.options.read_write import parse_read
 from spark_connector.options.schema import schema_ddl
 from spark_connector.queues import QueueRange
 from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.fetch import RangeFetcher
 from spark_connector.reading.selection import select
+from spark_connector.reading.task import RangeFetcher
 from spark_connector.writing.row_encoder import encode_batches
 
 BATCH_TOPIC = "bench-batches"

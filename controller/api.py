@@ -25,10 +25,10 @@ from controller.authority import guarded
 from controller.control_plane.control_plane import ControlPlane
 from controller.control_plane.controller_api import watch
 from controller.name_server import state
-from controller.name_server.liveness import BrokerKey
 from controller.name_server.name_server import NameServer
 from controller.name_server.state import (
     BrokerInstance,
+    BrokerKey,
     DeleteKeyValue,
     PutKeyValue,
     PutTopic,

@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lightmq.extras import install_command
-from lightmq.spark_session.programs import choose_java, ensure_java, worker_python
-from lightmq.spark_session.restarts import run_forever
+from lightmq.spark_session import choose_java, ensure_java, run_forever, worker_python
 from remoting.protocol.errors import LightMQError, LocalMisuse
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ def session(
 
     `master` is any of Spark's (default `$MASTER`, else `local[*]`) or `sc://host:port` for Spark Connect. `conf` wins
     over every setting made here, and so does what `builder`, your own, already has. Raises PySparkMissing or
-    lightmq.spark_session.programs.JavaNotFound, each with the command that mends it.
+    lightmq.spark_session.JavaNotFound, each with the command that mends it.
     """
     require_pyspark()
     wanted = master or os.environ.get("MASTER") or "local[*]"

@@ -18,9 +18,8 @@ from typing import cast
 import msgspec
 
 from controller.config import ControllerConfig
-from controller.consensus.engine import Engine, SingleEngine
+from controller.consensus.engine import DeduplicatedMachine, Engine, Proposer, SingleEngine
 from controller.consensus.members import ControllerNode, parse_members, read_secret
-from controller.consensus.proposals import DeduplicatedMachine, Proposer
 from controller.control_plane.controller_api import controller_handlers, master_header, set_body
 from controller.control_plane.masters import GroupMasters
 from controller.name_server.name_server import NameServer

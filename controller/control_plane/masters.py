@@ -12,10 +12,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from controller.consensus.engine import ConsensusFailed, Engine, NotLeading
-from controller.consensus.proposals import Proposer
-from controller.replicas.group import Command, ElectMaster, Live, Outcome, ReplicaGroup
-from controller.replicas.live_table import LiveTable
+from controller.consensus.engine import ConsensusFailed, Engine, NotLeading, Proposer
+from controller.replicas.group import Command, ElectMaster, Live, LiveTable, Outcome, ReplicaGroup
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.bodies.controller_body import NO_PRIORITY, Heartbeat
 from remoting.protocol.errors import Refused

@@ -19,10 +19,11 @@ import msgspec
 
 from controller.config import ControllerConfig
 from controller.name_server import state
-from controller.name_server.liveness import BrokerKey, Liveness
 from controller.name_server.state import (
+    BrokerKey,
     Change,
     Event,
+    Liveness,
     MemberLeft,
     Metadata,
     MetadataLimits,

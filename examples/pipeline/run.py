@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 
 from lightmq.spark import prepare_environment
-from lightmq.spark_session.programs import ensure_java
+from lightmq.spark_session import ensure_java
 
 TOO_SLOW = "failed to connect back"
 """Spark's message when one of its Python processes took more than ten seconds to start, on a busy machine."""

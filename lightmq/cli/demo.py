@@ -24,8 +24,7 @@ demo = App(name="demo", help_flags=[], version_flags=[], help="Run the main job 
 def run(*arguments: Annotated[str, Parameter(allow_leading_hyphen=True, help="See: lightmq demo --help")]) -> None:
     """Run the demo; its exit status is 0 only if the accounting holds."""
     check_modules(EXAMPLE_MODULES)
-    from lightmq.demo.options import parse
-    from lightmq.demo.run import Demo
+    from lightmq.demo.run import Demo, parse
 
     sys.exit(Demo(parse(arguments)).run())
 

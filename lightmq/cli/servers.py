@@ -16,8 +16,16 @@ from cyclopts import Parameter
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import Configuration
-from lightmq.servers.greeting import durability, part_greeting, up_greeting, who_gets_in
-from lightmq.servers.serving import Server, check_free, prepare, serve
+from lightmq.servers.serving import (
+    Server,
+    check_free,
+    durability,
+    part_greeting,
+    prepare,
+    serve,
+    up_greeting,
+    who_gets_in,
+)
 from mqtt_proxy.config import ProxyConfig
 from runtime.config.tables import Flag
 

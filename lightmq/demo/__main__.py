@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from lightmq.demo.options import parse
-from lightmq.demo.run import Demo
+from lightmq.demo.run import Demo, parse
 
 if __name__ == "__main__":
     sys.exit(Demo(parse(sys.argv[1:])).run())

@@ -35,7 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
 from lightmq.demo.rule import SensorState, step
-from lightmq.spark_session.restarts import cause_of, run_forever
+from lightmq.spark_session import cause_of, run_forever
 
 STATE_SCHEMA = "readings long, mean double, variance double, since_alarm long"
 COMMAND_SCHEMA = "sensor string, reading string, value double, deviation double, sent_ms long, time_ms long"

@@ -31,7 +31,7 @@ from queue import Empty, Queue
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from lightmq.spark_session import programs
+from lightmq import spark_session
 
 VARIABLE = "LIGHTMQ_DEMO_COMPILES"
 STOP_TIMEOUT_S = 15.0
@@ -119,8 +119,8 @@ def requirements() -> list[str]:
     """What pip must install here: Spark's side if something of it is missing, a Java runtime if there is none."""
     wanted = list(REQUIREMENTS) if missing() else []
     try:
-        programs.choose_java()
-    except programs.JavaNotFound:
+        spark_session.choose_java()
+    except spark_session.JavaNotFound:
         wanted.append(JAVA_REQUIREMENT)
     return wanted
 

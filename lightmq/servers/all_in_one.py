@@ -20,9 +20,8 @@ from broker.app import BrokerApp
 from broker.roles.serving import intake_limits, open_vip_port
 from controller.app import ControllerApp
 from lightmq.configuration import Configuration
-from lightmq.servers.greeting import client_host
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
-from lightmq.servers.serving import explain
+from lightmq.servers.serving import client_host, explain
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening.listener import PortUnavailable

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from remoting.protocol.bodies.pull_body import PulledRange
 from remoting.protocol.records import mqtt_properties, record
-from spark_connector.columns import compiled_columns
+from spark_connector.columns import layout
 from spark_connector.columns.layout import Bools, Ints, Records, parse_records
 from spark_connector.options.schema import ALIASES, KAFKA_ALIASES
 from spark_connector.queues import QueueKey
@@ -45,8 +45,8 @@ def arrow_schema(schema: StructType) -> Any:
 
 def decode(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the records of one pull as batches of `schema`; raises BrokenRecord naming queue and offset."""
-    if compiled_columns.core is not None and pulled.count > compiled_columns.PIECE_ROWS:
-        for piece in compiled_columns.pieces(pulled):
+    if layout.core is not None and pulled.count > layout.PIECE_ROWS:
+        for piece in layout.pieces(pulled):
             yield from _decode_piece(piece, key, schema)
     else:
         yield from _decode_piece(pulled, key, schema)
@@ -140,27 +140,27 @@ class _CompiledParts:
 
     def property_value(self, key: bytes) -> pa.Array:
         """As `_Spans.property_value`."""
-        return compiled_columns.text(self._records, compiled_columns.PROPERTY, key)
+        return layout.text(self._records, layout.PROPERTY, key)
 
     def mqtt_topic(self) -> pa.Array:
         """As `_Spans.mqtt_topic`."""
-        return compiled_columns.text(self._records, compiled_columns.MQTT_TOPIC)
+        return layout.text(self._records, layout.MQTT_TOPIC)
 
     def text(self, part: str) -> pa.Array:
         """`topic`, `keys` or `tags`, as `_Spans.text` gives them."""
-        return compiled_columns.text(self._records, compiled_columns.PARTS[part])
+        return layout.text(self._records, layout.PARTS[part])
 
     def key_bytes(self) -> pa.Array:
         """As `_Spans.key_bytes`."""
-        return compiled_columns.binary(self._records, compiled_columns.KEYS)
+        return layout.binary(self._records, layout.KEYS)
 
     def body(self) -> pa.Array:
         """Payloads, as `_Spans.body` gives them."""
-        return compiled_columns.binary(self._records, compiled_columns.BODY)
+        return layout.binary(self._records, layout.BODY)
 
     def properties(self, type_: pa.DataType) -> pa.Array:
         """As `_Spans.properties`."""
-        return compiled_columns.properties(self._records, type_)
+        return layout.properties(self._records, type_)
 
 
 class _Columns:
@@ -169,7 +169,7 @@ class _Columns:
     def __init__(self, records: Records, key: QueueKey) -> None:
         self._records = records
         self.key = key
-        self.parts = _Spans(records) if compiled_columns.core is None else _CompiledParts(records)
+        self.parts = _Spans(records) if layout.core is None else _CompiledParts(records)
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""

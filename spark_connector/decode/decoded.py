@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_connector.decode.errors import shorten
+from spark_connector.errors import shorten
 
 MICROSECONDS_MIN, MICROSECONDS_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999: what Spark and Python can show."""

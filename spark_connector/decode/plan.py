@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pyspark.sql.types import LongType, MapType, StringType, StructField, StructType
 
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.errors import CorruptBody
-from spark_connector.errors import OptionError
+from spark_connector.errors import CorruptBody, OptionError
 from spark_connector.options.read_write import FAILFAST, ReadOptions
 from spark_connector.options.schema import ALIASES, COLUMN_TYPES, column_type, nearest
 from spark_connector.queues import QueueKey
@@ -320,7 +319,7 @@ def open_decoder(
         from spark_connector.decode.protobuf import ProtobufDecoder
 
         return ProtobufDecoder(schema, decoding.detail)
-    from spark_connector.decode.sparkplug.births import Births
     from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
+    from spark_connector.decode.sparkplug.payload import Births
 
     return SparkplugDecoder(schema, Births(options, masters))

@@ -22,8 +22,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, columns_of_rows
-from spark_connector.decode.errors import Mismatch, need, shorten
-from spark_connector.errors import OptionError
+from spark_connector.errors import Mismatch, OptionError, need, shorten
 from spark_connector.options.schema import nearest
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"

@@ -2,20 +2,298 @@
 
 Invariant: a declared option carries its parser, its default and its text, so that parsing and the generated page need
 nothing else. Pure.
+
+How the text of an option becomes a value; each function raises ValueError with a half sentence.
+
+Invariant: a value that passes here needs no further check of its shape. Pure.
+
+Which topics a query may name, and which it may write to.
+
+Invariant: what passes here a broker can have. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from remoting.filtering import sql92, tags
+from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.records import topics
+from remoting.protocol.records.names import valid_rocketmq_topic
 from remoting.transport.signature import Signer
-from spark_connector.options import parsers
+from spark_connector.errors import OptionError
+from spark_connector.options.schema import nearest
 
 if TYPE_CHECKING:
     from remoting.client.tls import ClientTls
+
+
+EARLIEST, LATEST = -2, -1
+"""The two symbolic offsets, as numbers inside JSON offsets."""
+
+
+class QueueName(NamedTuple):
+    """A queue as users name it; broker None means whichever broker has it."""
+
+    topic: str
+    broker: str | None
+    queue: int
+
+
+EVERY_QUEUE = -1
+"""Stands for all queues of a topic where only the topic was named."""
+
+
+class TimePoint(NamedTuple):
+    """A moment in ms since 1970 in every queue: `default` (None where none is given) except for the queues named."""
+
+    default: int | None
+    named: Mapping[QueueName, int]
+
+    def of(self, topic: str, broker: str, queue: int) -> int | None:
+        """The moment for one queue; the most precise name wins."""
+        for name in (
+            QueueName(topic, broker, queue),
+            QueueName(topic, None, queue),
+            QueueName(topic, None, EVERY_QUEUE),
+        ):
+            if name in self.named:
+                return self.named[name]
+        return self.default
+
+
+class StartingPoint(NamedTuple):
+    """A point in every queue: `default` (EARLIEST or LATEST) except for the queues named."""
+
+    default: int
+    named: Mapping[QueueName, int]
+
+
+def count(text: str) -> int:
+    """Parse a whole number >= 0."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise ValueError("a whole number is needed") from None
+    if number < 0:
+        raise ValueError("a number that is not negative is needed")
+    return number
+
+
+def positive(text: str) -> int:
+    """Parse a whole number >= 1."""
+    number = count(text)
+    if number == 0:
+        raise ValueError("a number above 0 is needed")
+    return number
+
+
+def speed(text: str) -> float:
+    """Parse a number above 1, which may have a fraction."""
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError("a number is needed") from None
+    if not 1 < number < math.inf:
+        raise ValueError("a number above 1 is needed, or the replay would never catch up")
+    return number
+
+
+def quality(text: str) -> int:
+    """Parse an MQTT quality of service."""
+    if text not in {"0", "1", "2"}:
+        raise ValueError("0, 1 or 2 is needed")
+    return int(text)
+
+
+def flag(text: str) -> bool:
+    """Parse true or false."""
+    folded = text.strip().lower()
+    if folded not in {"true", "false"}:
+        raise ValueError(f"true or false is needed{nearest(folded, ('true', 'false'))}")
+    return folded == "true"
+
+
+def duration_ms(text: str) -> int:
+    """Parse a time span: `500ms`, `30s`, `15m`, `1h`, or a plain number of ms."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|m|h|)", text.strip().lower())
+    if found is None:
+        raise ValueError("a time such as 500ms, 30s, 15m or 1h is needed")
+    return int(found[1]) * {"ms": 1, "": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[found[2]]
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Parse a regular expression."""
+    try:
+        return re.compile(text)
+    except re.error as failure:
+        raise ValueError(f"it is no regular expression: {failure}") from None
+
+
+def one_of(*choices: str) -> Callable[[str], str]:
+    """Return a parser that accepts the given words."""
+
+    def parse(text: str) -> str:
+        folded = text.strip().lower().replace("_", "-")
+        if folded not in choices:
+            raise ValueError(f"one of {', '.join(choices)} is needed{nearest(folded, choices)}")
+        return folded
+
+    return parse
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Parse a comma list, or a JSON list of strings for names that contain commas; order kept, repeats dropped."""
+    if text.lstrip().startswith("["):
+        try:
+            parts = json.loads(text)
+        except json.JSONDecodeError as failure:
+            raise ValueError(f"it begins like a JSON list but is none ({failure})") from None
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise ValueError("a JSON list of strings is needed")
+    else:
+        parts = [part.strip() for part in text.split(",")]
+    found = tuple(dict.fromkeys(part for part in parts if part))
+    if not found:
+        raise ValueError("at least one name is needed")
+    return found
+
+
+def addresses(text: str) -> tuple[tuple[str, int], ...]:
+    """Parse `host:port`, several separated by `;` or `,`; IPv6 hosts in brackets."""
+    found = []
+    for part in text.replace(",", ";").split(";"):
+        if not part.strip():
+            continue
+        host, colon, port = part.strip().rpartition(":")
+        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"{part.strip()!r} is not host:port")
+        found.append((host.removeprefix("[").removesuffix("]"), int(port)))
+    if not found:
+        raise ValueError("an address host:port is needed")
+    return tuple(found)
+
+
+def starting_point(text: str) -> StartingPoint:
+    """Parse `earliest`, `latest` or JSON offsets by topic, broker (optional) and queue."""
+    folded = text.strip().lower()
+    if folded in {"earliest", "latest"}:
+        return StartingPoint(EARLIEST if folded == "earliest" else LATEST, {})
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError:
+        near = nearest(folded, ("earliest", "latest"))
+        raise ValueError(f"earliest, latest or JSON {{topic: {{broker: {{queue: offset}}}}}} is needed{near}") from None
+    named: dict[QueueName, int] = {}
+    for topic, below in _mapping(nested, "the JSON").items():
+        for key, value in _mapping(below, f"topic {topic!r}").items():
+            if isinstance(value, dict):
+                for queue, offset in value.items():
+                    named[QueueName(topic, key, _queue(queue))] = _offset(offset)
+            else:
+                named[QueueName(topic, None, _queue(key))] = _offset(value)
+    return StartingPoint(EARLIEST, named)
+
+
+def time_point(text: str) -> TimePoint:
+    """Parse ms since 1970, or JSON `{topic: ms}`, `{topic: {queue: ms}}` or `{topic: {broker: {queue: ms}}}`."""
+    if text.strip().isdigit():
+        return TimePoint(int(text), {})
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError:
+        raise ValueError("ms since 1970 or JSON {topic: {queue: ms}} is needed") from None
+    named: dict[QueueName, int] = {}
+    for topic, below in _mapping(nested, "the JSON").items():
+        if not isinstance(below, dict):
+            named[QueueName(topic, None, EVERY_QUEUE)] = _moment(below)
+            continue
+        for key, value in below.items():
+            if isinstance(value, dict):
+                named |= {QueueName(topic, key, _queue(queue)): _moment(ms) for queue, ms in value.items()}
+            else:
+                named[QueueName(topic, None, _queue(key))] = _moment(value)
+    return TimePoint(None, named)
+
+
+def assignment(text: str) -> frozenset[QueueName]:
+    """Parse the JSON `{topic: [queue, ...]}` or `{topic: {broker: [queue, ...]}}`."""
+    try:
+        nested = json.loads(text)
+    except json.JSONDecodeError as failure:
+        raise ValueError(f"JSON {{topic: [queue, ...]}} is needed ({failure})") from None
+    found: set[QueueName] = set()
+    for topic, below in _mapping(nested, "the JSON").items():
+        by_broker = below if isinstance(below, dict) else {None: below}
+        for broker, queues in by_broker.items():
+            if not isinstance(queues, list) or not queues:
+                raise ValueError(f"topic {topic!r}: a list of queues is needed")
+            found |= {QueueName(topic, broker, _queue(str(queue))) for queue in queues}
+    if not found:
+        raise ValueError("at least one queue is needed")
+    return frozenset(found)
+
+
+def tag_expression(text: str) -> tuple[str, ...]:
+    """Parse RocketMQ's tag expression; empty for every message."""
+    try:
+        return tags.parse(text) or ()
+    except LocalMisuse as failure:
+        raise ValueError(str(failure)) from None
+
+
+def sql_expression(text: str) -> str:
+    """Check an SQL92 expression and return it as it is; empty for every message."""
+    if text.strip():
+        try:
+            sql92.parse(text)
+        except LocalMisuse as failure:
+            raise ValueError(str(failure)) from None
+    return text.strip()
+
+
+def _moment(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r} is not a time in ms since 1970")
+    return value
+
+
+def _mapping(value: object, what: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise ValueError(f"{what} is not a JSON object")
+    return value
+
+
+def _queue(text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"queue {text!r} is not a number")
+    return int(text)
+
+
+def _offset(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < EARLIEST:
+        raise ValueError(f"offset {value!r} is not a whole number >= 0, -2 (earliest) or -1 (latest)")
+    return value
+
+
+def check_mqtt_topic(topic: str | bytes) -> str:
+    """What keeps rows from being written to an MQTT topic; empty when nothing does."""
+    if topic[:1] in ("$", b"$"):
+        return "topics that begin with $ are the server's own, rows cannot be written to them"
+    return topics.validate_topic_name(topic) or ""
+
+
+def check_topic(topic: str, other_option: str, option: str = "topic") -> None:
+    """Raise OptionError unless RocketMQ can have a topic of this name."""
+    if topic.startswith("%LMQ%") or not valid_rocketmq_topic(topic):
+        hint = f"; MQTT topics and filters go into the option {other_option!r}" if "/" in topic else ""
+        raise OptionError(f"option {option!r}: {topic!r} is not a RocketMQ topic{hint}")
 
 
 def option(
@@ -30,19 +308,19 @@ class ConnectionOptions:
     """How to find and talk to the brokers; for reading and writing."""
 
     name_server: tuple[tuple[str, int], ...] = option(
-        parsers.addresses,
+        addresses,
         (("127.0.0.1", 9876),),
         "Name server (controller) as `host:port`, several separated by `;`. The port `lightmq up` prints as remoting; "
         "a broker's own address works too.",
         aliases=("namesrvAddr",),
     )
-    pull_timeout_ms: int = option(parsers.positive, 20_000, "Longest wait for one answer of a broker.")
+    pull_timeout_ms: int = option(positive, 20_000, "Longest wait for one answer of a broker.")
     fetch_retries: int = option(
-        parsers.count, 3, "How often a lost connection is made again before the task or the query fails."
+        count, 3, "How often a lost connection is made again before the task or the query fails."
     )
-    fetch_retry_interval_ms: int = option(parsers.count, 200, "Pause before each of these attempts.")
+    fetch_retry_interval_ms: int = option(count, 200, "Pause before each of these attempts.")
     broker_wait_ms: int = option(
-        parsers.duration_ms,
+        duration_ms,
         120_000,
         "How long a running query waits for a broker that is gone (a restart, the election of a new master) before it "
         "fails; as a number of ms or `30s`, `5m`. A query that is only starting fails after `fetchRetries`.",
@@ -55,7 +333,7 @@ class ConnectionOptions:
     )
     secret_key: str | None = option(str, None, "Secret of the access key; it signs and is never sent.", secret=True)
     tls: bool = option(
-        parsers.flag,
+        flag,
         False,
         "Connect with TLS, to the name server and to every broker; their certificates and names are checked.",
     )
@@ -75,7 +353,7 @@ class ConnectionOptions:
         str, "", "Name that the certificates must have; by default the host that is connected to."
     )
     tls_insecure_skip_verify: bool = option(
-        parsers.flag,
+        flag,
         False,
         "Take any certificate. Anyone on the network path can then read and change everything: for tests only.",
     )

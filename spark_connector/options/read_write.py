@@ -18,9 +18,8 @@ from typing import Any
 
 from remoting.protocol.records.record import BATCH_COUNT_MAX
 from spark_connector.errors import OptionError
-from spark_connector.options import parsers
-from spark_connector.options.option_table import ConnectionOptions, declared, option, option_name, spellings
-from spark_connector.options.parsers import QueueName
+from spark_connector.options import option_table
+from spark_connector.options.option_table import ConnectionOptions, QueueName, declared, option, option_name, spellings
 from spark_connector.options.schema import nearest, option_hint, translated
 
 PERMISSIVE, FAILFAST = "permissive", "failfast"
@@ -83,7 +82,7 @@ class ReadOptions(ConnectionOptions):
     """What to read, how much at once, and how bodies become columns."""
 
     decode: str | None = option(
-        parsers.one_of(*FORMATS),
+        option_table.one_of(*FORMATS),
         None,
         "What bodies are: `json`, `avro`, `protobuf` or `sparkplug` (Sparkplug B). Their fields become typed columns "
         "beside the message columns, and `_corrupt` says of a body that is something else why. See "
@@ -106,20 +105,22 @@ class ReadOptions(ConnectionOptions):
         "name of a message column.",
     )
     decode_mode: str = option(
-        parsers.one_of(PERMISSIVE, FAILFAST),
+        option_table.one_of(PERMISSIVE, FAILFAST),
         PERMISSIVE,
         "`permissive`: a body that does not fit keeps its row, with nulls and the reason in `_corrupt`. `failfast`: it "
         "fails the query, naming queue and offset.",
         aliases=("mode",),
     )
     infer_schema: bool = option(
-        parsers.flag,
+        option_table.flag,
         False,
         "With `json`: find out the fields from the newest messages when the query is planned. A stream also needs "
         "`schemaLocation`.",
         aliases=("includeSchema",),
     )
-    infer_schema_rows: int = option(parsers.positive, 1_000, "How many of the newest messages `inferSchema` looks at.")
+    infer_schema_rows: int = option(
+        option_table.positive, 1_000, "How many of the newest messages `inferSchema` looks at."
+    )
     schema_location: str | None = option(
         str,
         None,
@@ -127,137 +128,139 @@ class ReadOptions(ConnectionOptions):
         "a query has the same columns for ever. Delete it to look anew.",
     )
     topic: tuple[str, ...] = option(
-        parsers.names,
+        option_table.names,
         (),
         "RocketMQ topics to read, separated by commas. Give this, `topicPattern`, `assign` or `mqttFilter`.",
         aliases=("subscribe", "topics"),
     )
     assign: frozenset[QueueName] = option(
-        parsers.assignment,
+        option_table.assignment,
         frozenset(),
         "Just these queues of RocketMQ topics, as JSON `{topic: [queue, ...]}` or `{topic: {broker: [queue, ...]}}`.",
     )
     topic_pattern: re.Pattern[str] | None = option(  # noqa: RUF009 - declares a field
-        parsers.pattern,
+        option_table.pattern,
         None,
         "Regular expression; every topic whose whole name matches is read, also those that appear later. System, retry "
         "and `$` topics are not among them.",
         aliases=("subscribePattern",),
     )
     mqtt_filter: tuple[str, ...] = option(
-        parsers.names,
+        option_table.names,
         (),
         "MQTT topics or filters to read (`plant/+/temp`, `plant/#`), separated by commas; as a JSON list "
         '(`["a,b/#", "c"]`) where a filter itself contains a comma. A topic without wildcards reads just its own '
         "light queue; a filter reads the queues of the topics it covers and keeps the rows that match.",
         aliases=("mqttTopic",),
     )
-    starting_offsets: parsers.StartingPoint | None = option(  # noqa: RUF009 - declares a field
-        parsers.starting_point,
+    starting_offsets: option_table.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        option_table.starting_point,
         None,
         "Where a new query or a batch begins: `earliest`, `latest`, or JSON `{topic: {broker: {queue: offset}}}` (the "
         "broker level may be left out; -2 is earliest, -1 latest; queues not named begin at the earliest). Default: "
         "`latest` for a stream, `earliest` for a batch. A stream with a checkpoint goes on where it was.",
     )
-    ending_offsets: parsers.StartingPoint | None = option(  # noqa: RUF009 - declares a field
-        parsers.starting_point,
+    ending_offsets: option_table.StartingPoint | None = option(  # noqa: RUF009 - declares a field
+        option_table.starting_point,
         None,
         "Where a batch ends (exclusive), same forms; queues not named end at the latest. Default `latest`. Batch only.",
     )
-    starting_offsets_by_timestamp: parsers.TimePoint | None = option(  # noqa: RUF009 - declares a field
-        parsers.time_point,
+    starting_offsets_by_timestamp: option_table.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        option_table.time_point,
         None,
         "Begin at the first message stored at or after a time (ms since 1970): JSON `{topic: {queue: ms}}`, with a "
         "broker level or `{topic: ms}`, or one number for all. Queues not named begin where `startingOffsets` says. "
         "Wins over `startingOffsets`.",
     )
     starting_timestamp: int | None = option(
-        parsers.count, None, "The same for every queue, as one number. Wins over both."
+        option_table.count, None, "The same for every queue, as one number. Wins over both."
     )
-    ending_offsets_by_timestamp: parsers.TimePoint | None = option(  # noqa: RUF009 - declares a field
-        parsers.time_point,
+    ending_offsets_by_timestamp: option_table.TimePoint | None = option(  # noqa: RUF009 - declares a field
+        option_table.time_point,
         None,
         "End before the first message stored at or after a time, same forms; queues not named end where "
         "`endingOffsets` says. Batch only.",
     )
     ending_timestamp: int | None = option(
-        parsers.count, None, "The same for every queue, as one number. Wins over both. Batch only."
+        option_table.count, None, "The same for every queue, as one number. Wins over both. Batch only."
     )
     starting_offsets_by_timestamp_strategy: str = option(
-        parsers.one_of("latest", "error"),
+        option_table.one_of("latest", "error"),
         "error",
         "What happens where a queue has messages but none at or after its starting time: `error` refuses the query, "
         "`latest` begins at its end.",
     )
     tag: tuple[str, ...] = option(
-        parsers.tag_expression,
+        option_table.tag_expression,
         (),
         "Only messages with one of these tags (`a || b`); judged by the broker, the others never leave it.",
         aliases=("subExpression", "tags"),
     )
     sql: str = option(
-        parsers.sql_expression,
+        option_table.sql_expression,
         "",
         "Only messages whose properties make this SQL92 expression of RocketMQ true (`speed > 9 AND line IN ('a', "
         "'b')`); judged by the broker. `TAGS` and `KEYS` are among the properties.",
         aliases=("sqlExpression",),
     )
     max_offsets_per_trigger: int | None = option(
-        parsers.positive,
+        option_table.positive,
         None,
         "At most about this many messages per micro-batch, shared over the queues by what they have waiting, at least "
         "one each. `Trigger.Once` ignores it, `availableNow` makes several batches of it.",
     )
     min_offsets_per_trigger: int | None = option(
-        parsers.positive,
+        option_table.positive,
         None,
         "Wait until this many messages are there before a micro-batch is made, at most `maxTriggerDelayMs`. The first "
         "batch after a start, `Trigger.Once` and `availableNow` do not wait.",
     )
     max_trigger_delay_ms: int = option(
-        parsers.duration_ms,
+        option_table.duration_ms,
         900_000,
         "Longest wait for `minOffsetsPerTrigger` since the last batch; as a number of ms or `500ms`, `30s`, `15m`.",
         aliases=("maxTriggerDelay",),
     )
     max_bytes_per_trigger: int | None = option(
-        parsers.positive,
+        option_table.positive,
         None,
         "At most about this many stored bytes per micro-batch, judged by the mean size of a sample of what waits.",
     )
     min_partitions: int | None = option(
-        parsers.positive,
+        option_table.positive,
         None,
         "Cut a batch into at least this many tasks (if it has as many rows). By default one task per 20,000 rows, at "
         "most as many as the driver has cores; on a cluster set it to the cluster's cores.",
     )
-    max_records_per_partition: int | None = option(parsers.positive, None, "Split so that no task reads more rows.")
+    max_records_per_partition: int | None = option(
+        option_table.positive, None, "Split so that no task reads more rows."
+    )
     replay_speed: float | None = option(
-        parsers.speed,
+        option_table.speed,
         None,
         "Read history this many times as fast as it was stored, all queues in step, then live; a new or restarted "
         "stream begins at the oldest message it has not read. Default: as fast as it goes. `availableNow` ignores it.",
     )
     fail_on_data_loss: bool = option(
-        parsers.flag,
+        option_table.flag,
         True,
         "Fail when offsets to be read were deleted (retention) or lie beyond the log (another or truncated log). With "
         "`false` what is left is read and a warning is logged.",
     )
     include_properties: bool = option(
-        parsers.flag,
+        option_table.flag,
         True,
         "Whether `properties`, the map of all message properties, is among the columns; it costs more than any other.",
     )
     include_headers: bool = option(
-        parsers.flag,
+        option_table.flag,
         False,
         "Whether `headers`, all message properties as Kafka's source gives headers (an array of key and binary value, "
         "repeated keys included), is among the columns.",
     )
-    schema: str = option(parsers.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    schema: str = option(option_table.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
     columns: tuple[str, ...] = option(
-        parsers.names,
+        option_table.names,
         (),
         "Columns to decode, separated by commas; default all. The others cost nothing. `.schema(...)` does the same.",
     )
@@ -269,7 +272,7 @@ class ReadOptions(ConnectionOptions):
         aliases=("group", "groupId"),
     )
     long_poll_ms: int = option(
-        parsers.count,
+        option_table.count,
         200,
         "How long the driver lets the broker hold the question for new messages. More means less idle work, and never "
         "more latency where a query has one source and the source one broker, which therefore is let wait longer when "
@@ -288,7 +291,7 @@ class WriteOptions(ConnectionOptions):
         "MQTT topic of every row; wins over a column `mqttTopic`. A row with an MQTT topic is an MQTT publish.",
     )
     delivery: str = option(
-        parsers.one_of("exactly-once", "at-least-once"),
+        option_table.one_of("exactly-once", "at-least-once"),
         "exactly-once",
         "`exactly-once` stages rows invisibly and shows them with one commit per batch that is safe to repeat; "
         "`at-least-once` sends straight away (lowest latency, a retried task repeats rows).",
@@ -306,26 +309,26 @@ class WriteOptions(ConnectionOptions):
         "For batch writes and `foreachBatch`: with `txnVersion` makes the write idempotent; a version that is not "
         "above the last committed one of this id is skipped. One id belongs to one query and checkpoint.",
     )
-    txn_version: int | None = option(parsers.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
+    txn_version: int | None = option(option_table.count, None, "See `txnAppId`; in `foreachBatch` the batch id.")
     batch_codec: str | None = option(
-        parsers.one_of("none", "lz4", "zstd"),
+        option_table.one_of("none", "lz4", "zstd"),
         None,
         "Write whole batches of rows as one record each into the batch topic `topic`, compressed as a whole: `lz4` "
         "(fast), `zstd` (small) or `none`. Such rows are read several times faster. Default: one record per row.",
     )
     batch_rows: int = option(
-        parsers.positive,
+        option_table.positive,
         4_096,
         "Rows of one record with `batchCodec`, at most 65,536; a record also ends at 2 MiB of rows.",
     )
-    schema: str = option(parsers.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    schema: str = option(option_table.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
     include_headers: bool = option(
-        parsers.flag, True, "Whether a column `headers` is written; with `false` it is left out."
+        option_table.flag, True, "Whether a column `headers` is written; with `false` it is left out."
     )
-    qos: int = option(parsers.quality, 1, "MQTT quality of service of rows without a column `qos`.")
-    retain: bool = option(parsers.flag, False, "MQTT retain flag of rows without a column `retain`.")
+    qos: int = option(option_table.quality, 1, "MQTT quality of service of rows without a column `qos`.")
+    retain: bool = option(option_table.flag, False, "MQTT retain flag of rows without a column `retain`.")
     delay_ms: int = option(
-        parsers.duration_ms,
+        option_table.duration_ms,
         0,
         "Deliver rows without a column `delay` only so long after their commit; as a number of ms or `500ms`, `30s`, "
         "`15m`. The broker keeps the time, at most its `delay_s_max`.",

@@ -37,16 +37,15 @@ from pyspark.sql.datasource import (
 from remoting.protocol.bodies.pull_body import NAMES_MAX, RowFilter
 from remoting.protocol.records import topics
 from remoting.protocol.records.names import LMQ_PREFIX
-from spark_connector.options.parsers import EARLIEST, LATEST
+from spark_connector.options.option_table import EARLIEST, LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import ALIASES
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading import planner
 from spark_connector.reading.bounds import BoundsWatch
-from spark_connector.reading.fetch import report_losses
 from spark_connector.reading.planner import ending_positions, starting_positions
 from spark_connector.reading.selection import check_partitions, check_present, row_filter, select
-from spark_connector.reading.task import RangePartition, check_schema, read_task
+from spark_connector.reading.task import RangePartition, check_schema, read_task, report_losses
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import EARLIEST, LATEST, QueueName, StartingPoint, TimePoint
+from spark_connector.options.option_table import EARLIEST, LATEST, QueueName, StartingPoint, TimePoint
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading.offsets import Positions

@@ -19,7 +19,7 @@ import msgspec
 from remoting.protocol.bodies.pull_body import QueueBoundsReply, QueueBoundsRequest, RowFilter
 from remoting.protocol.records import names, topics
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import EVERY_QUEUE, QueueName, check_topic
+from spark_connector.options.option_table import EVERY_QUEUE, QueueName, check_topic
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.options.schema import nearest
 from spark_connector.queues import QueueKey

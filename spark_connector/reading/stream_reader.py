@@ -48,16 +48,15 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.brokers import Outage
 from spark_connector.errors import BrokerRefused, BrokerUnreachable, OptionError
-from spark_connector.options.parsers import LATEST
+from spark_connector.options.option_table import LATEST
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading import planner
 from spark_connector.reading.bounds import BoundsWatch, waiting_ms
-from spark_connector.reading.fetch import mean_record_bytes, report_losses
 from spark_connector.reading.offsets import OffsetMemory, Positions, StreamOffset, total_behind
 from spark_connector.reading.planner import starting_positions
 from spark_connector.reading.selection import Bounds, check_partitions, check_present, row_filter, select
-from spark_connector.reading.task import RangePartition, check_schema, read_task
+from spark_connector.reading.task import RangePartition, check_schema, mean_record_bytes, read_task, report_losses
 from spark_connector.worker import Clock, wall_ms
 
 if TYPE_CHECKING:

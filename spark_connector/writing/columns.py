@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import check_mqtt_topic, check_topic
+from spark_connector.options.option_table import check_mqtt_topic, check_topic
 from spark_connector.options.read_write import WriteOptions
 from spark_connector.options.schema import COLUMN_TYPES, HEADERS, KAFKA_TYPES, WRITE_COLUMNS, nearest
 

@@ -32,7 +32,7 @@ from remoting.batches import body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records import image, mqtt_properties, names, record
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import check_mqtt_topic
+from spark_connector.options.option_table import check_mqtt_topic
 
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lightmq.cli.admin.cluster import replicas
-from lightmq.cli.connections.controller_link import leading_controller
-from lightmq.cli.connections.link import ServerTarget
+from lightmq.cli.connections import ServerTarget, leading_controller
 from remoting.protocol.errors import LightMQError
 from tests.chaos.cluster import GROUP, Cluster
 

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lightmq.configuration import Configuration, load_configuration
-from lightmq.credentials.access_keys import variable
+from lightmq.credentials import variable
 from remoting.access.acl_file import load
 from runtime.config.tables import Loaded, flatten
 from tests.deploy.dockerfile import Stage, stages

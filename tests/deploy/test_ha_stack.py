@@ -18,7 +18,7 @@ from typing import Any
 import paho.mqtt.client as mqtt
 import pytest
 
-from lightmq.credentials.certificates import AUTHORITY, CERTIFICATE, KEY, make
+from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY, make
 from runtime.clock import SystemClock
 from tests.deploy.running import Moved, Running
 from tests.deploy.stacks import GIVEN, KEYS, containers

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY
 from lightmq.configuration import load_configuration
-from lightmq.credentials.certificates import AUTHORITY, CERTIFICATE, KEY
 from runtime.config.tables import ConfigError
 from tests.deploy.dockerfile import stages
 from tests.deploy.stacks import ACCESS_LIST, CONFIGURATION, DEPLOY, KEYS, SECRETS, documents, secrets_of

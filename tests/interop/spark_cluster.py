@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pyspark
 
-from lightmq.spark_session.programs import choose_java
+from lightmq.spark_session import choose_java
 from tests.support.ports import free_port
 
 HOME = Path(pyspark.__file__).parent

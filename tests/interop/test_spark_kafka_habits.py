@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from lightmq.spark_session.restarts import cause_of
+from lightmq.spark_session import cause_of
 from tests.interop.spark_scenario import Frames, numbers, run
 from tests.interop.test_spark_keys import make_topic
 

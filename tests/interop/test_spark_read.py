@@ -49,7 +49,7 @@ def test_a_plain_session_needs_no_registration(publish: Publish, server: str) ->
         "reader = spark.read.format('rocketmq').option('mqttFilter', 'plain/+')\n"
         f"print('rows', reader.option('nameServer', '{server}').load().count())\n"
     )
-    from lightmq.spark_session.programs import choose_java
+    from lightmq.spark_session import choose_java
 
     environment = {**os.environ, "JAVA_HOME": str(choose_java().home), "PYSPARK_PYTHON": sys.executable}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(Path(__file__).resolve().parents[2])}

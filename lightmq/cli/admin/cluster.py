@@ -17,8 +17,7 @@ from cyclopts import App, Parameter
 
 from broker.replication.leader import DurabilityRule, promise
 from lightmq.cli.admin.sessions import columns
-from lightmq.cli.connections.controller_link import LeadingController, leading_controller
-from lightmq.cli.connections.link import ServerTarget
+from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller
 from lightmq.cli.outcome import CommandFailed
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,

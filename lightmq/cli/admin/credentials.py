@@ -23,7 +23,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from lightmq.cli.outcome import CommandFailed
-from lightmq.credentials.passwords import PasswordFile
+from lightmq.credentials import PasswordFile
 from runtime.clock import SystemClock
 
 
@@ -42,7 +42,7 @@ def keys(
     FOLDER/NAME is for the part that signs, FOLDER/all for those who check (access_keys); FOLDER/env has both as
     variables.
     """
-    from lightmq.credentials.access_keys import make
+    from lightmq.credentials import make
     from remoting.access.acl_file import load
 
     listed = () if access_list is None else load(access_list).users
@@ -108,7 +108,7 @@ def certs(
 
     Keep ca.key away from the servers: whoever has it can pass for any of them.
     """
-    from lightmq.credentials.certificates import make
+    from lightmq.certificates import make
 
     if not 1 <= days <= DAYS_MAX:
         raise CommandFailed(f"--days must be 1 to {DAYS_MAX}, not {days}")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from lightmq.cli.connections.link import Security, ServerTarget
+from lightmq.cli.connections import Security, ServerTarget
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import FAILED as FAILED_STATUS
 from lightmq.extras import install_command, pip_install
@@ -154,7 +154,7 @@ def check_pyspark() -> CheckResult:
 
 def check_java() -> CheckResult:
     """There is a Java for Spark; names it and why it was chosen."""
-    from lightmq.spark_session.programs import JavaNotFound, choose_java
+    from lightmq.spark_session import JavaNotFound, choose_java
 
     try:
         choice = choose_java()
@@ -210,7 +210,7 @@ def fsync_latencies_ms(directory: Path, clock: Clock) -> list[float]:
 
 def check_server(target: ServerTarget) -> CheckResult:
     """A name server answers and knows a broker."""
-    from lightmq.cli.connections.link import brokers
+    from lightmq.cli.connections import brokers
 
     remedy = "start one with: lightmq up"
     how = f"{target.server} with TLS" if target.security.tls else target.server

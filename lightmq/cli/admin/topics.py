@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.connections.link import ServerTarget, brokers
+from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
 from remoting.client.admin import topic_fields
 from remoting.protocol.frames.codes import RequestCode

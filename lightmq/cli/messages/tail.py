@@ -19,7 +19,7 @@ from typing import Annotated, Any, Protocol
 
 from cyclopts import Parameter
 
-from lightmq.cli.connections.link import Broker, ServerTarget, brokers
+from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, payload_fields
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields

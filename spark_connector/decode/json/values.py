@@ -32,8 +32,7 @@ import pyarrow as pa
 from pyspark.sql import types
 
 from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN
-from spark_connector.decode.errors import Mismatch, shorten
-from spark_connector.errors import OptionError
+from spark_connector.errors import Mismatch, OptionError, shorten
 from spark_connector.options.read_write import ReadOptions
 
 NAMED_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

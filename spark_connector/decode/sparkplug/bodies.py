@@ -19,10 +19,9 @@ import msgspec
 import pyarrow as pa
 
 from spark_connector.decode.decoded import Decoded, column_of
-from spark_connector.decode.errors import Mismatch, shorten
-from spark_connector.decode.sparkplug.births import Births, Certificate, Need
 from spark_connector.decode.sparkplug.metrics import Known, MetricRows, microseconds
-from spark_connector.decode.sparkplug.payload import payload_class
+from spark_connector.decode.sparkplug.payload import Births, Certificate, Need, payload_class
+from spark_connector.errors import Mismatch, shorten
 from spark_connector.queues import QueueKey
 
 NAMESPACE = "spBv1.0"

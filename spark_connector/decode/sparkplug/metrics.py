@@ -23,8 +23,8 @@ import numpy as np
 import pyarrow as pa
 
 from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN
-from spark_connector.decode.errors import Mismatch
 from spark_connector.decode.sparkplug.payload import datatype_name
+from spark_connector.errors import Mismatch
 
 DEPTH_MAX = 16
 """Levels of templates inside templates and property sets inside property sets; what is deeper is a mismatch."""

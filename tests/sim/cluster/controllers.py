@@ -19,10 +19,10 @@ from controller.replicas.group import (
     ElectMaster,
     GroupView,
     Live,
+    LiveTable,
     Outcome,
     RegisterReplica,
 )
-from controller.replicas.live_table import LiveTable
 from controller.replicas.machine import ReplicaMachine
 from tests.sim.cluster.network import Network
 from tests.sim.cluster.pace import Pace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from controller.consensus.proposals import DeduplicatedMachine, Envelope
+from controller.consensus.engine import DeduplicatedMachine, Envelope
 from controller.replicas.group import ApplyBrokerId, Outcome, encode
 
 RAISING = "raise"

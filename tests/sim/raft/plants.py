@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 
 from controller.consensus import journal, log_face, raft_node
+from controller.consensus.engine import DeduplicatedMachine, Envelope, MachineSnapshot
 from controller.consensus.log_face import LogFace
-from controller.consensus.proposals import DeduplicatedMachine, Envelope, MachineSnapshot
 from controller.consensus.raft_node import RaftNode
 from controller.replicas.group import decode
 from remoting.native.checksum import crc32c

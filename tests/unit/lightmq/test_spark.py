@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from lightmq import spark
 from lightmq.spark import register_topics
-from lightmq.spark_session.programs import choose_java, worker_python
+from lightmq.spark_session import choose_java, worker_python
 from remoting.protocol.errors import LocalMisuse
 
 

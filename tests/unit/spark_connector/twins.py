@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_connector.columns import compiled_columns
+from spark_connector.columns import layout
 
 
 @pytest.fixture(params=["pure", "compiled"], autouse=True, scope="module")
@@ -14,7 +14,7 @@ def twin(request: pytest.FixtureRequest) -> Iterator[str]:
     """The compiled twin is skipped, with the reason, where it was not built."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "pure":
-            patch.setattr(compiled_columns, "core", None)
-        elif compiled_columns.core is None:
-            pytest.skip(f"no compiled twin: {compiled_columns.choice.reason}")
+            patch.setattr(layout, "core", None)
+        elif layout.core is None:
+            pytest.skip(f"no compiled twin: {layout.choice.reason}")
         yield request.param

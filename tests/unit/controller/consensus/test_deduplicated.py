@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from controller.consensus import proposals
-from controller.consensus.proposals import DeduplicatedMachine, Envelope
+from controller.consensus import engine
+from controller.consensus.engine import DeduplicatedMachine, Envelope
 from controller.replicas.group import ApplyBrokerId, Barrier, ElectMaster, Live, encode
 from controller.replicas.machine import ReplicaMachine
 from tests.support.replicas import register
@@ -58,12 +58,12 @@ def test_a_fault_of_ours_is_an_answer(machine, monkeypatch):
 
 def test_the_memory_is_bounded(machine, monkeypatch):
     """Old answers and silent clients are forgotten; barriers are not remembered at all."""
-    monkeypatch.setattr(proposals, "ANSWERS_MAX", 2)
-    monkeypatch.setattr(proposals, "CLIENTS_MAX", 2)
+    monkeypatch.setattr(engine, "ANSWERS_MAX", 2)
+    monkeypatch.setattr(engine, "CLIENTS_MAX", 2)
     for request in range(10, 20):
         machine.apply(envelope("a", request, register(1)))
     machine.apply(envelope("c", 20, register(1)))
     machine.apply(envelope("b", 1, register(1)))
     machine.apply(envelope("q", 1, Barrier()))
-    state = msgspec.msgpack.decode(machine.encode(), type=proposals.MachineSnapshot)
+    state = msgspec.msgpack.decode(machine.encode(), type=engine.MachineSnapshot)
     assert {client: list(answers) for client, answers in state.answers.items()} == {"c": [2, 20], "b": [1]}

@@ -8,8 +8,7 @@ import gc
 import msgspec
 import pytest
 
-from controller.consensus.engine import NotLeading, OutcomeUnknown
-from controller.consensus.proposals import TRIES_MAX, Envelope, Proposer
+from controller.consensus.engine import TRIES_MAX, Envelope, NotLeading, OutcomeUnknown, Proposer
 from controller.replicas.group import Outcome
 from remoting.protocol.errors import Refused
 from tests.support.replicas import register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.name_server.liveness import Liveness
+from controller.name_server.state import Liveness
 
 KEY, OTHER = ("C", "h:1"), ("C", "h:2")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from controller.replicas.group import Live
-from controller.replicas.live_table import LiveTable
+from controller.replicas.group import Live, LiveTable
 
 
 def test_heartbeats_and_silence():

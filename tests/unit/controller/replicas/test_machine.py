@@ -13,10 +13,10 @@ from controller.replicas.group import (
     CleanReplicas,
     ElectMaster,
     Live,
+    OwnPause,
     Replica,
     ReplicaGroup,
 )
-from controller.replicas.live_table import OwnPause
 from controller.replicas.machine import ReplicaMachine, choose
 from tests.support.replicas import alter, elect, live, machine_with, register
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.demo.options import SECONDS_DEFAULT, host_label, parse
+from lightmq.demo.run import SECONDS_DEFAULT, host_label, parse
 
 
 def test_defaults_run_on_any_machine() -> None:

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
+from lightmq import spark_session
 from lightmq.demo import query
 from lightmq.demo.query import AnomalyProcessor, KeptQuery
 from lightmq.demo.rule import WARM_UP_READINGS
-from lightmq.spark_session import restarts
 
 
 def fake_query() -> SimpleNamespace:
@@ -185,8 +185,8 @@ class Query:
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[KeptQuery, list[Query], list[dict[str, object]]]:
     """A kept query, the queries that were started for it, and what it said."""
-    monkeypatch.setattr(restarts, "_activate_session", lambda: None)
-    monkeypatch.setattr(restarts, "PAUSE_S", 0.01)
+    monkeypatch.setattr(spark_session, "_activate_session", lambda: None)
+    monkeypatch.setattr(spark_session, "PAUSE_S", 0.01)
     queries: list[Query] = []
     said: list[dict[str, object]] = []
 
@@ -251,8 +251,8 @@ def test_what_a_restart_does_not_mend_is_given_up(begun) -> None:
 @pytest.mark.parametrize("allowed", [0, 1])
 def test_it_is_started_again_as_often_as_it_was_told(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
     """A failure for the moment, each time."""
-    monkeypatch.setattr(restarts, "_activate_session", lambda: None)
-    monkeypatch.setattr(restarts, "PAUSE_S", 0.01)
+    monkeypatch.setattr(spark_session, "_activate_session", lambda: None)
+    monkeypatch.setattr(spark_session, "PAUSE_S", 0.01)
     starts: list[int] = []
 
     def start() -> Query:

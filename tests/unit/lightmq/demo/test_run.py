@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo import run as subject
-from lightmq.demo.options import parse
-from lightmq.demo.run import Demo, shorten
+from lightmq.demo.run import Demo, parse, shorten
 from lightmq.demo.stack import InstallationFailed
 from lightmq.demo.view import SparkFailed
 

@@ -23,7 +23,7 @@ from lightmq.demo.stack import (
     StackFailed,
     totals,
 )
-from lightmq.spark_session.programs import JavaNotFound
+from lightmq.spark_session import JavaNotFound
 
 pytestmark = pytest.mark.processes
 
@@ -69,7 +69,7 @@ def test_a_java_runtime_is_installed_where_none_is(monkeypatch: pytest.MonkeyPat
     def none_here() -> None:
         raise JavaNotFound("none")
 
-    monkeypatch.setattr(stack.programs, "choose_java", none_here)
+    monkeypatch.setattr(stack.spark_session, "choose_java", none_here)
     assert stack.requirements() == [stack.JAVA_REQUIREMENT]
 
 

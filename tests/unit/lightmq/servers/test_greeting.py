@@ -7,7 +7,7 @@ import pytest
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.store.settings import StoreSettings
 from lightmq.configuration import UpConfig
-from lightmq.servers.greeting import durability, is_loopback, part_greeting, up_greeting, who_gets_in
+from lightmq.servers.serving import durability, is_loopback, part_greeting, up_greeting, who_gets_in
 from mqtt_proxy.config import ProxyConfig
 
 LOCAL = ProxyConfig()

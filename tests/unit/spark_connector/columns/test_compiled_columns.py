@@ -5,14 +5,13 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_connector.columns import compiled_columns
+from spark_connector.columns import layout
 from spark_connector.columns.arrow import decode
-from spark_connector.columns.compiled_columns import BODY, KEYS, PROPERTY, binary, properties, text
-from spark_connector.columns.layout import parse_records
+from spark_connector.columns.layout import BODY, KEYS, PROPERTY, binary, parse_records, properties, text
 from tests.unit.spark_connector.columns.test_arrow import KEY, pulled
 from tests.unit.spark_connector.toy_broker import encode, make_entry
 
-pytestmark = pytest.mark.skipif(compiled_columns.core is None, reason=compiled_columns.choice.reason)
+pytestmark = pytest.mark.skipif(layout.core is None, reason=layout.choice.reason)
 
 
 def test_columns_of_no_and_of_some_records() -> None:
@@ -34,17 +33,17 @@ def test_a_damaged_record_is_not_sound() -> None:
     records.data = data
     for at in (4, 8, 12, 20, 40, 56, 60, 68, 79, len(good) - 1):
         data[at] ^= 1
-        assert not compiled_columns.are_sound(records), at
+        assert not layout.are_sound(records), at
         data[at] ^= 1
-    assert compiled_columns.are_sound(records)
+    assert layout.are_sound(records)
 
 
 def test_pieces_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offsets go on from piece to piece; a table that does not rise stays whole and is refused as a whole."""
-    monkeypatch.setattr(compiled_columns, "PIECE_ROWS", 4)
+    monkeypatch.setattr(layout, "PIECE_ROWS", 4)
     whole = pulled([encode(make_entry("a/b", b"x" * n), n) for n in range(10)])
     schema = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
     rows = [row for batch in decode(whole, KEY, schema) for row in batch.to_pylist()]
     assert rows == [{"queueOffset": 5 + n, "body": b"x" * n} for n in range(10)]
     whole.starts = memoryview(bytes(whole.starts[:4]) * 10)
-    assert [piece.count for piece in compiled_columns.pieces(whole)] == [10]
+    assert [piece.count for piece in layout.pieces(whole)] == [10]

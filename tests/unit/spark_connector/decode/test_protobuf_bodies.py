@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_connector.columns.arrow import arrow_schema
-from spark_connector.decode.errors import Mismatch
 from spark_connector.decode.protobuf import ProtobufDecoder, duration, find_message, struct_of, timestamp
+from spark_connector.errors import Mismatch
 from tests.unit.spark_connector.decode.messages import descriptor_set
 
 RAW = descriptor_set().SerializeToString()

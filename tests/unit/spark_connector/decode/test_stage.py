@@ -14,8 +14,8 @@ from pyspark.sql.types import StructType
 from remoting.protocol.bodies.pull_body import RowFilter
 from spark_connector.decode import plan as module
 from spark_connector.decode.ddl import parse_columns
-from spark_connector.decode.errors import CorruptBody
 from spark_connector.decode.plan import plan_stage
+from spark_connector.errors import CorruptBody
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading.task import RangePartition, check_schema, read_task, sample_bodies

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from remoting.client.tls import ClientTls
-from spark_connector.options import parsers as values
+from spark_connector.options import option_table as values
 from spark_connector.options.option_table import ConnectionOptions, declared, option, option_name
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_connector.errors import OptionError
-from spark_connector.options import parsers as values
-from spark_connector.options.parsers import QueueName, StartingPoint, check_mqtt_topic, check_topic
+from spark_connector.options import option_table as values
+from spark_connector.options.option_table import QueueName, StartingPoint, check_mqtt_topic, check_topic
 
 
 def test_names_split_at_commas_unless_they_are_json() -> None:

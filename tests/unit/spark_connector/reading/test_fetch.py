@@ -15,7 +15,7 @@ from spark_connector.brokers import masters_at
 from spark_connector.errors import BrokerUnreachable, DataLost
 from spark_connector.options.read_write import ReadOptions, parse_read
 from spark_connector.queues import QueueKey, QueueRange
-from spark_connector.reading.fetch import (
+from spark_connector.reading.task import (
     FAILURES_MAX,
     TIMEOUT_MS_MAX,
     NotAnswered,

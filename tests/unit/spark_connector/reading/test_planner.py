@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_connector.options.parsers import EARLIEST, LATEST, QueueName, StartingPoint
+from spark_connector.options.option_table import EARLIEST, LATEST, QueueName, StartingPoint
 from spark_connector.queues import QueueKey, QueueRange
 from spark_connector.reading import planner
 from spark_connector.reading.selection import Bounds

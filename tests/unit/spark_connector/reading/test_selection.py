@@ -8,7 +8,7 @@ import pytest
 
 from remoting.protocol.bodies.pull_body import LightBounds, QueueBounds, QueueBoundsReply, QueueBoundsRequest, RowFilter
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import QueueName, check_mqtt_topic
+from spark_connector.options.option_table import QueueName, check_mqtt_topic
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueKey
 from spark_connector.reading.selection import (

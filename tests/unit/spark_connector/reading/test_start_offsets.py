@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_connector.errors import OptionError
-from spark_connector.options.parsers import EARLIEST, LATEST
+from spark_connector.options.option_table import EARLIEST, LATEST
 from spark_connector.options.read_write import parse_read
 from spark_connector.queues import QueueKey
 from spark_connector.reading.planner import ending_positions, starting_positions

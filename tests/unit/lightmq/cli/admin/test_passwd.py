@@ -9,7 +9,7 @@ import pytest
 from lightmq.cli.admin import credentials as module
 from lightmq.cli.application import run
 from lightmq.cli.outcome import CommandFailed
-from lightmq.credentials.passwords import PasswordFile
+from lightmq.credentials import PasswordFile
 from mqtt_proxy.access.credentials import verify
 from mqtt_proxy.access.password_method import parse
 

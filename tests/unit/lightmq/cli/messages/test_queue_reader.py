@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lightmq.cli.connections.link import Broker, ServerTarget, brokers
+from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.messages.tail import LogMessage, MessageSelection, QueueReader
 from remoting.protocol.bodies.pull_body import (
     QueueBounds,

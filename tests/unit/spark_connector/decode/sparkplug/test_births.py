@@ -10,8 +10,8 @@ from remoting.protocol.bodies.pull_body import QueueRecords, encode_multi_pull_r
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.brokers import masters_at
-from spark_connector.decode.sparkplug import births as module
-from spark_connector.decode.sparkplug.births import Births, Need
+from spark_connector.decode.sparkplug import payload as module
+from spark_connector.decode.sparkplug.payload import Births, Need
 from spark_connector.errors import BrokenRecord
 from spark_connector.options.read_write import ReadOptions
 from tests.unit.spark_connector.decode.payloads import birth

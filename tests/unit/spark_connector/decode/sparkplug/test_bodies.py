@@ -14,10 +14,16 @@ from remoting.protocol.records import names
 from spark_connector.columns.arrow import arrow_schema
 from spark_connector.decode.ddl import parse_columns
 from spark_connector.decode.plan import plan_stage
-from spark_connector.decode.sparkplug import births as module
-from spark_connector.decode.sparkplug.births import Births, Certificate, Need, read_certificate
+from spark_connector.decode.sparkplug import payload as module
 from spark_connector.decode.sparkplug.bodies import SparkplugDecoder
-from spark_connector.decode.sparkplug.payload import DATATYPES, plan_sparkplug
+from spark_connector.decode.sparkplug.payload import (
+    DATATYPES,
+    Births,
+    Certificate,
+    Need,
+    plan_sparkplug,
+    read_certificate,
+)
 from spark_connector.options.read_write import ReadOptions
 from spark_connector.queues import QueueKey
 from spark_connector.reading.task import sample_bodies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_connector.decode.sparkplug.births import KEPT_PER_TOPIC_MAX, Certificate, TopicBirths, read_certificate
+from spark_connector.decode.sparkplug.payload import KEPT_PER_TOPIC_MAX, Certificate, TopicBirths, read_certificate
 from tests.unit.spark_connector.decode.payloads import birth
 
 

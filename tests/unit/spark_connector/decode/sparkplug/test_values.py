@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from spark_connector.decode.errors import Mismatch
 from spark_connector.decode.sparkplug.metrics import (
     Value,
     dataset,
@@ -19,6 +18,7 @@ from spark_connector.decode.sparkplug.metrics import (
     value_of,
 )
 from spark_connector.decode.sparkplug.payload import DATATYPES, payload_class
+from spark_connector.errors import Mismatch
 from tests.unit.spark_connector.decode.payloads import AT_MS
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightmq.spark_session.programs import script
+from lightmq.spark_session import script
 
 
 def test_a_script_is_written_once_and_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

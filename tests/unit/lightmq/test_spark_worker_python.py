@@ -11,8 +11,8 @@ import py4j
 import pyspark
 import pytest
 
-from lightmq.spark_session import programs
-from lightmq.spark_session.programs import worker_python as chosen
+from lightmq import spark_session
+from lightmq.spark_session import worker_python as chosen
 
 HOME = Path(pyspark.__file__).parent
 PROBE = "import os, sys, pyspark, py4j; print(pyspark.__file__, py4j.__file__, os.environ['PYTHONPATH'], *sys.argv[1:])"
@@ -43,8 +43,8 @@ def test_processes_import_pyspark_as_it_is_installed(home: Path) -> None:
 def test_another_spark_or_another_place_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert chosen({"SPARK_HOME": str(tmp_path)}) == sys.executable
     assert chosen({}) != sys.executable
-    monkeypatch.setattr(programs, "_installed", lambda name: HOME if name == "pyspark" else None)
+    monkeypatch.setattr(spark_session, "_installed", lambda name: HOME if name == "pyspark" else None)
     assert chosen({}) == sys.executable
     monkeypatch.undo()
-    monkeypatch.setattr(programs.sysconfig, "get_path", lambda kind: str(tmp_path))
+    monkeypatch.setattr(spark_session.sysconfig, "get_path", lambda kind: str(tmp_path))
     assert chosen({}) == sys.executable

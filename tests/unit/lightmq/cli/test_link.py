@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightmq.cli.connections import link
-from lightmq.cli.connections.link import Security, ServerTarget, brokers
+from lightmq.cli import connections
+from lightmq.cli.connections import Security, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed
 from remoting.protocol.bodies.pull_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
 from remoting.protocol.errors import LightMQError, Refused
@@ -63,8 +63,8 @@ def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: P
 
 def test_what_may_be_asked_twice_goes_on_at_the_next_master(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection and after NOT_MASTER, until nobody was found for too long."""
-    monkeypatch.setattr(link, "PAUSE_MS", 1)
-    monkeypatch.setattr(link, "PATIENCE_MS", 200)
+    monkeypatch.setattr(connections, "PAUSE_MS", 1)
+    monkeypatch.setattr(connections, "PATIENCE_MS", 200)
     refusals = [Refused(ResponseCode.NOT_MASTER, "not me")] * 2
     for_good: list[Refused] = []
 

@@ -11,8 +11,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from lightmq import spark_session
 from lightmq.spark import run_forever
-from lightmq.spark_session import restarts
 
 FRAME = "[STREAM_FAILED] Query [id = a, runId = b] terminated with exception: "
 SLOW = f"{FRAME}Python worker failed to connect back. SQLSTATE: XXKST"
@@ -46,7 +46,7 @@ class Query:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that were made, without making them."""
     made: list[float] = []
-    monkeypatch.setattr(restarts.time, "sleep", made.append)
+    monkeypatch.setattr(spark_session.time, "sleep", made.append)
     return made
 
 
@@ -112,7 +112,7 @@ def test_too_many_restarts_raise_the_last_error() -> None:
 
 def test_only_restarts_within_the_time_count(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = itertools.count(0, 100)
-    monkeypatch.setattr(restarts.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(spark_session.time, "monotonic", lambda: float(next(clock)))
     run_forever(starter(*[StreamingQueryException(SLOW)] * 5, None), restarts_max=1, within_s=99, say=lambda text: None)
 
 
@@ -140,8 +140,8 @@ def test_what_a_restart_does_not_mend_is_raised_at_once(error: Exception) -> Non
 
 def test_words_of_the_query_s_plan_decide_nothing() -> None:
     text = f"{SLOW}\n=== Streaming Query ===\nProject [AnalysisException AS a]"
-    assert restarts.is_transient(StreamingQueryException(text))
-    assert not restarts.is_transient(AnalysisException("x === Streaming Query === failed to connect back"))
+    assert spark_session.is_transient(StreamingQueryException(text))
+    assert not spark_session.is_transient(AnalysisException("x === Streaming Query === failed to connect back"))
 
 
 def test_a_query_without_a_checkpoint_is_given_up() -> None:
@@ -183,6 +183,6 @@ def test_an_interrupt_stops_the_query() -> None:
 
 
 def test_a_long_cause_is_cut() -> None:
-    cause = restarts.cause_of(ValueError("x" * 1000))
-    assert len(cause) == restarts.CAUSE_LENGTH_MAX + 1
-    assert restarts.cause_of(ValueError()) == "ValueError"
+    cause = spark_session.cause_of(ValueError("x" * 1000))
+    assert len(cause) == spark_session.CAUSE_LENGTH_MAX + 1
+    assert spark_session.cause_of(ValueError()) == "ValueError"

@@ -1,4 +1,4 @@
-"""Keys of an installation: made once, kept, private, and in the form of those who read them."""
+"""Password files and access keys: what is written, and what is refused."""
 
 from __future__ import annotations
 
@@ -6,11 +6,44 @@ import stat
 from pathlib import Path
 
 import pytest
+from argon2 import PasswordHasher
 
-from lightmq.credentials.access_keys import make, variable
+from lightmq.credentials import PasswordFile, make, variable
 from remoting.client.connection import read_signer
 from remoting.protocol.errors import LocalMisuse
 from remoting.server.access import parse_access_keys
+
+
+def test_users_are_added_changed_and_removed_and_comments_kept(tmp_path: Path) -> None:
+    path = tmp_path / "passwords"
+    path.write_text("# people\n\n")
+    passwords = PasswordFile(path)
+    assert passwords.put("ann", "one")
+    assert passwords.put("bob", "two")
+    assert not passwords.put("ann", "three")
+    passwords.save()
+    again = PasswordFile(path)
+    assert again.names() == ["ann", "bob"]
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# people"
+    name, _, hashed = lines[1].partition(":")
+    assert name == "ann"
+    assert hashed.startswith("$argon2id$")
+    assert PasswordHasher().verify(hashed, "three")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again.remove("ann")
+    again.save()
+    assert PasswordFile(path).names() == ["bob"]
+    with pytest.raises(LocalMisuse, match="no user 'ann'; it has: bob"):
+        again.remove("ann")
+
+
+@pytest.mark.parametrize(
+    ("name", "password"), [("", "x"), ("a:b", "x"), ("#a", "x"), ("a\n", "x"), ("a", ""), ("a", "x" * 2000)]
+)
+def test_names_and_passwords_that_cannot_be_kept_are_refused(tmp_path: Path, name: str, password: str) -> None:
+    with pytest.raises(LocalMisuse):
+        PasswordFile(tmp_path / "none").put(name, password)
 
 
 def test_each_name_gets_a_key_that_its_readers_understand(tmp_path: Path) -> None:

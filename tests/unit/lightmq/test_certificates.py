@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from lightmq.credentials.certificates import AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY, NAMES_MAX, expand, make
+from lightmq.certificates import AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY, NAMES_MAX, expand, make
 from remoting.protocol.errors import LocalMisuse
 from runtime.clock import SystemClock
 

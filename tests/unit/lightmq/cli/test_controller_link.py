@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from lightmq.cli.connections.controller_link import leading_controller
-from lightmq.cli.connections.link import ServerTarget
+from lightmq.cli.connections import ServerTarget, leading_controller
 from lightmq.cli.outcome import CommandFailed
 from tests.unit.lightmq.cli.fake_controller import FakeController
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_connector.decode.errors import REASON_CHARACTERS_MAX, Mismatch, need, shorten
-from spark_connector.errors import OptionError
+from spark_connector.errors import REASON_CHARACTERS_MAX, Mismatch, OptionError, need, shorten
 
 
 def test_a_path_grows_from_the_inside() -> None:

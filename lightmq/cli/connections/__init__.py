@@ -1,1 +1,0 @@
-"""Connections of commands: to a broker, and to the controller that leads."""

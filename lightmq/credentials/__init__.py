@@ -1,1 +1,0 @@
-"""Files of credentials: access keys, certificates of a private authority, users of MQTT."""
