@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.stores import StoreBench, store_bench
-from broker.store.keys.key_run import KeyRun, key_run_path, sort_keys, write_key_run
+from broker.store.keys.key_index import KeyRun, key_run_path, sort_keys, write_key_run
 from broker.store.keys.key_store import KeyQuestion
 from broker.store.placed import Placed
 from remoting.native import core as native

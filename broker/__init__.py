@@ -12,7 +12,6 @@ TYPED = typed(
         "router",
         "subscriptions.follow",
         "store.log.confirm",
-        "store.log.flusher",
         "store.confirm_positions",
         "store.log_store",
         "store.placed",

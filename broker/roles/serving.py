@@ -36,7 +36,7 @@ from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
 from broker.readers.pool import ReaderPool
 from broker.router import handlers
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
 from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD

@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from broker.store.errors import GivenUp
 from broker.store.index.queue_index import QueueIndex
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.confirm import Callback, Confirm, FreshListener, Listener
+from broker.store.log.confirm import Callback, Confirm, Flusher, FreshListener, Inline, Listener, Schedule
 from broker.store.log.epoch_file import UNLIMITED
 from broker.store.log.failure import Failure
-from broker.store.log.flusher import Flusher, Inline, Schedule
 from broker.store.settings import StoreSettings
 from runtime.clock import Clock
 

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from broker.store.errors import StoreError, StoreFailed
-from broker.store.log.confirm import Callback
+from broker.store.log.confirm import Callback, Schedule
 from broker.store.log.epoch_file import WRITER, role_of
-from broker.store.log.flusher import Schedule
-from broker.store.log.format_version import check_format
 from broker.store.log.index_thread import IndexThread
+from broker.store.log.metadata import check_format
 from broker.store.parts import Change, Parts, ReplicaLog, Site, Truncation, mount
 from broker.store.placed import Appended, Placed
 from broker.store.recovery.log_end import DamagedRange

@@ -23,24 +23,19 @@ from broker.store.append.replica_writer import RawPart, ReplicaWriter, WholeGrou
 from broker.store.append.writer import WritePath, Writer
 from broker.store.confirm_positions import ConfirmPositions, FlushTools, Listeners
 from broker.store.errors import CorruptIndex
-from broker.store.index import manifest as queue_manifest
 from broker.store.index.index_flusher import IndexFlusher, room_maker
 from broker.store.index.queue_index import TAIL_NAME
-from broker.store.index.reader import Reader
-from broker.store.index.run import Run, run_path
-from broker.store.index.time_search import TimeSearch
-from broker.store.keys import key_manifest
-from broker.store.keys.key_run import KeyRun, key_run_path
+from broker.store.index.reader import Reader, TimeSearch
+from broker.store.index.run import MANIFEST_NAME, Run, load_manifest, run_path, save_manifest
+from broker.store.keys.key_index import DIRECTORY as KEYS
+from broker.store.keys.key_index import KeyRun, key_run_path, load_key_manifest, save_key_manifest
 from broker.store.keys.key_store import KeyStore
-from broker.store.log.checkpoint import Checkpoint, save_checkpoint
 from broker.store.log.commit_log import CommitLog, LogRepair
-from broker.store.log.confirm import Confirm
-from broker.store.log.disk_guard import DiskGuard
-from broker.store.log.durable_mark import Mark, lower_mark
+from broker.store.log.confirm import Confirm, Schedule
 from broker.store.log.epoch_file import UNLIMITED, Epoch, Role, below, save_epochs
-from broker.store.log.failure import Failure
-from broker.store.log.flusher import Schedule
+from broker.store.log.failure import DiskGuard, Failure
 from broker.store.log.index_thread import IndexThread, Jobs
+from broker.store.log.metadata import Checkpoint, Mark, lower_mark, save_checkpoint
 from broker.store.placed import Placed
 from broker.store.queues import Queues, Reading
 from broker.store.recovery.log_end import DamagedRange, Quarantine, keep_torn_tail, load_quarantine, save_quarantine
@@ -278,7 +273,7 @@ class Truncation:
         self._faults.hit("truncate.tail")
         covered = lower_index(self._directory / "index", position)
         self._faults.hit("truncate.index")
-        lower_keys(self._directory / key_manifest.DIRECTORY, position)
+        lower_keys(self._directory / KEYS, position)
         self._lower_snapshot(position)
         self._faults.hit("truncate.state")
         self._lower_quarantine(position)
@@ -328,10 +323,10 @@ def lower_index(directory: Path, position: int) -> int:
     Of a log that is dropped as a whole (`position` 0) everything goes: where queues stood says nothing of the next one.
     """
     if not position:
-        _remove(directory / queue_manifest.NAME)
+        _remove(directory / MANIFEST_NAME)
         return 0
     try:
-        manifest = queue_manifest.load_manifest(directory)
+        manifest = load_manifest(directory)
         if manifest is None:
             return 0
         runs = [Run(run_path(directory, file_id)) for file_id in manifest.runs]
@@ -342,16 +337,14 @@ def lower_index(directory: Path, position: int) -> int:
         return manifest.end_position
     older = manifest is not None and (not manifest.offsets_id or (gone and manifest.offsets_id < gone[0].file_id))
     if manifest is None or not older or any(run.level for run in gone):
-        _remove(directory / queue_manifest.NAME)
+        _remove(directory / MANIFEST_NAME)
         return 0
     end = min(gone[0].first_position, position) if gone else position
     kept = manifest.runs[: len(runs) - len(gone)]
     confirmed = manifest.confirmed_position
     if confirmed is not None and confirmed >= end:
         confirmed = None
-    queue_manifest.save_manifest(
-        directory, replace(manifest, end_position=end, runs=kept, confirmed_position=confirmed)
-    )
+    save_manifest(directory, replace(manifest, end_position=end, runs=kept, confirmed_position=confirmed))
     return end
 
 
@@ -363,7 +356,7 @@ def _holds(run: Run, position: int) -> bool:
 def lower_keys(directory: Path, position: int) -> None:
     """Drop the runs of the key index that hold anything from `position` on; what is left of the log is read again."""
     try:
-        manifest = key_manifest.load_key_manifest(directory)
+        manifest = load_key_manifest(directory)
         if manifest is None or manifest.end_position <= position:
             return
         runs = [KeyRun(key_run_path(directory, file_id)) for file_id in manifest.runs]
@@ -373,7 +366,7 @@ def lower_keys(directory: Path, position: int) -> None:
     gone = [run for run in runs if run.end_position > position]
     end = min(gone[0].first_position, position) if gone else position
     kept = manifest.runs[: len(runs) - len(gone)]
-    key_manifest.save_key_manifest(directory, replace(manifest, end_position=end, runs=kept))
+    save_key_manifest(directory, replace(manifest, end_position=end, runs=kept))
 
 
 def _remove(path: Path) -> None:

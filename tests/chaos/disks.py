@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.index.tail import read_durable
-from broker.store.log.checkpoint import load_checkpoint
-from broker.store.log.durable_mark import load_mark
 from broker.store.log.epoch_file import NAME as EPOCHS
+from broker.store.log.metadata import load_checkpoint, load_mark
 from controller.consensus.journal import MAGIC
 
 TORN_BYTES_MAX = 3_000

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import CorruptIndex
-from broker.store.log.checkpoint import Checkpoint, save_checkpoint
-from broker.store.log.durable_mark import DurableMark, Mark
 from broker.store.log.epoch_file import load_epochs, save_epochs
+from broker.store.log.metadata import Checkpoint, DurableMark, Mark, save_checkpoint
 from controller.consensus.journal import Journal
 from tests.chaos.disks import flip_bit, flushed_end, lose_epochs, lose_tail, tear_journal
 

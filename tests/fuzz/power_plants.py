@@ -16,11 +16,10 @@ from broker.replication.ha_client import HaClient
 from broker.store import log_store, parts
 from broker.store.append import replica_writer
 from broker.store.append.replica_writer import RawPart, ReplicaWriter
-from broker.store.index import index_flusher, manifest, run
-from broker.store.keys import key_manifest
-from broker.store.log import checkpoint, commit_log, durable_mark, epoch_file, format_version
-from broker.store.log.commit_log import CommitLog, LogRepair
-from broker.store.log.segment import Segment
+from broker.store.index import index_flusher, run
+from broker.store.keys import key_index
+from broker.store.log import commit_log, epoch_file, metadata
+from broker.store.log.commit_log import CommitLog, LogRepair, Segment
 from broker.store.log_store import LogStore
 from broker.store.parts import Truncation
 from broker.store.recovery import log_end
@@ -66,11 +65,15 @@ def _write(path: Path, pieces: Iterable[bytes], *, mode: int = 0o644, content: b
         files.fsync_dir(path.parent)
 
 
-def _content_not_flushed(module: ModuleType) -> Plant:
-    """The files that `module` replaces get their names before their bytes are on the disk."""
+def _content_not_flushed(module: ModuleType, file: str | None = None) -> Plant:
+    """The file `file` (every one without it) that `module` replaces gets its name before its bytes are on the disk."""
+    real = module.atomic_replace
 
     def replace(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-        _write(path, (data,), mode=mode, content=False, name=True)
+        if file in {None, path.name}:
+            _write(path, (data,), mode=mode, content=False, name=True)
+        else:
+            real(path, data, mode=mode)
 
     return lambda: _set(module, "atomic_replace", replace)
 
@@ -115,13 +118,13 @@ def offsets_not_flushed() -> None:
         def replace(where: Path, data: bytes, *, mode: int) -> None:
             _write(where, (data,), mode=mode, content=False, name=True)
 
-        real, manifest.atomic_replace = manifest.atomic_replace, replace
+        real, run.atomic_replace = run.atomic_replace, replace
         try:
             saved(path, offsets)
         finally:
-            manifest.atomic_replace = real
+            run.atomic_replace = real
 
-    saved = manifest.save_offsets
+    saved = run.save_offsets
     _set(index_flusher, "save_offsets", save)
 
 
@@ -240,18 +243,18 @@ STORE: dict[str, Plant] = {
     "position-after-flush": position_after_flush,
     "segment-name": lambda: _set(commit_log, "fsync_dir", nothing),
     "replaced-name": replaced_name_not_flushed,
-    "durable-mark": lambda: _set(durable_mark, "os", Without(os, "fdatasync")),
+    "durable-mark": lambda: _set(metadata, "os", Without(os, "fdatasync")),
     "segment-flush": lambda: _set(Segment, "sync", nothing),
     "recovered-not-flushed": lambda: _set(LogRepair, "sync_from", nothing),
     "segment-dropped-early": segment_dropped_early,
     "parent-directories": parents_not_flushed,
-    "format": _content_not_flushed(format_version),
-    "checkpoint": _content_not_flushed(checkpoint),
-    "epochs": _content_not_flushed(epoch_file),
-    "manifest": _content_not_flushed(manifest),
+    "format": _content_not_flushed(metadata, metadata.FORMAT_NAME),
+    "checkpoint": _content_not_flushed(metadata, metadata.CHECKPOINT_NAME),
+    "epochs": _content_not_flushed(epoch_file, epoch_file.NAME),
+    "manifest": _content_not_flushed(run, run.MANIFEST_NAME),
     "offsets": offsets_not_flushed,
     "index-run": lambda: _set(run, "os", Without(os, "fsync")),
-    "key-manifest": _content_not_flushed(key_manifest),
+    "key-manifest": _content_not_flushed(key_index, key_index.MANIFEST_NAME),
     "snapshot": snapshot_not_flushed,
 }
 """What is done to a store."""
@@ -259,11 +262,11 @@ REPLICA: dict[str, Plant] = {
     "cut-log": lambda: _within(LogStore, "_rebuild", Segment, "sync"),
     "cut-names": lambda: _within(LogStore, "_rebuild", commit_log, "fsync_dir"),
     "cut-removals": lambda: _set(parts, "fsync_dir", nothing),
-    "cut-index": lambda: _replaced_unflushed(parts, "lower_index", manifest),
-    "cut-keys": lambda: _replaced_unflushed(parts, "lower_keys", key_manifest),
+    "cut-index": lambda: _replaced_unflushed(parts, "lower_index", run),
+    "cut-keys": lambda: _replaced_unflushed(parts, "lower_keys", key_index),
     "cut-epochs": lambda: _replaced_unflushed(parts, "save_epochs", epoch_file),
-    "cut-checkpoint": lambda: _replaced_unflushed(parts, "save_checkpoint", checkpoint),
-    "cut-mark": lambda: _replaced_unflushed(parts, "lower_mark", durable_mark),
+    "cut-checkpoint": lambda: _replaced_unflushed(parts, "save_checkpoint", metadata),
+    "cut-mark": lambda: _replaced_unflushed(parts, "lower_mark", metadata),
     "cut-before-lowered": cut_before_lowered,
     "cut-quarantine": lambda: _replaced_unflushed(parts, "save_quarantine", log_end),
     "new-epoch": lambda: _replaced_unflushed(replica_writer, "save_epochs", epoch_file),

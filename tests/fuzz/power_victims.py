@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from broker.store.log import durable_mark
+from broker.store.log import metadata
 from controller.consensus.journal import Journal, RaftSnapshot, load, save
 from runtime.files import make_directory
 from tests.fuzz.power_replica import ReplicaVictim
@@ -59,13 +59,13 @@ class Events:
 def live_store(directory: Path, power: Power, answers: int, go: int) -> None:
     """Live as a store; ends with the process."""
     victim = Victim(directory, power.orders, answers, go, Events(lambda *words: victim.say(*words)))
-    saved = durable_mark.DurableMark.save
+    saved = metadata.DurableMark.save
 
-    def save_and_tell(mark: durable_mark.DurableMark, noted: durable_mark.Mark) -> None:
+    def save_and_tell(mark: metadata.DurableMark, noted: metadata.Mark) -> None:
         saved(mark, noted)
         victim.say("marked", noted.position, noted.epoch)
 
-    durable_mark.DurableMark.save = save_and_tell  # type: ignore[method-assign]
+    metadata.DurableMark.save = save_and_tell  # type: ignore[method-assign]
     _run(power, answers, victim.run)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

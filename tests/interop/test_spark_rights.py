@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from tests.processes.rig import Client, Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(600)]

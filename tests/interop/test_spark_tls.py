@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from remoting.client.blocking import BlockingConnection
 from remoting.client.tls import ClientTls
 from remoting.protocol.frames.codes import RequestCode

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from broker.store.attached.store import AttachedStore
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import AttachedStore, in_order
 from broker.store.errors import Unsettled
 from tests.support.attached_follower import Follower
 

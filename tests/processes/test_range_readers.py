@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies.pull_body import (
     PulledRange,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.attached.tail_view import in_order
+from broker.store.attached.store import in_order
 from remoting.client.blocking import BlockingConnection, cluster
 from remoting.client.tls import ClientTls
 from remoting.protocol.frames.codes import ResponseCode

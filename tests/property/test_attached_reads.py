@@ -21,10 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.store.attached.index_view import RunSet
-from broker.store.attached.log_view import LogView
-from broker.store.attached.store import AttachedStore
-from broker.store.attached.tail_view import TailView
+from broker.store.attached.store import AttachedStore, LogView, RunSet, TailView
 from broker.store.errors import Unsettled
 from broker.store.read_result import OFFSET_TOO_SMALL, OK
 from remoting.native import core as native

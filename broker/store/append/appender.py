@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from broker.store.index.queue_index import QueueIndex
-from broker.store.log.commit_log import CommitLog, Piece
-from broker.store.log.segment import Segment
+from broker.store.log.commit_log import CommitLog, Piece, Segment
 from broker.store.placed import Queues
 from remoting.native import core as native
 from remoting.native.contracts import Encoded

@@ -16,10 +16,8 @@ from pathlib import Path
 
 from broker.store.append.writer import WritePath
 from broker.store.errors import CorruptIndex, StoreFailed
-from broker.store.log.commit_log import CommitLog, LogRepair
+from broker.store.log.commit_log import CommitLog, LogRepair, Segment, taken_groups
 from broker.store.log.epoch_file import Epoch, epoch_at, save_epochs, with_epoch
-from broker.store.log.segment import Segment
-from broker.store.log.taken_group import taken_groups
 from broker.store.placed import Placed
 from broker.store.recovery.replayer import Replayer, Stretch
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX, SEGMENT_SIZE_BYTES_MIN

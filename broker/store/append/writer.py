@@ -15,8 +15,7 @@ from broker.store.errors import StoreError, StoreFailed
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.keys.key_store import KeyStore
 from broker.store.log.confirm import Confirm
-from broker.store.log.disk_guard import DiskGuard
-from broker.store.log.failure import Failure
+from broker.store.log.failure import DiskGuard, Failure
 from broker.store.placed import Placed, Queues, parts_of
 from broker.store.recovery.opening import Opened
 from broker.store.settings import StoreSettings

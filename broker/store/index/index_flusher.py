@@ -14,10 +14,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from broker.store.index.manifest import Manifest, offsets_path, save_manifest, save_offsets
-from broker.store.index.next_offsets import Floors, next_offsets_of
 from broker.store.index.queue_index import QueueIndex, Sealed
-from broker.store.index.run import Run, merge_runs, run_path, write_run
+from broker.store.index.run import (
+    Floors,
+    Manifest,
+    Run,
+    merge_runs,
+    next_offsets_of,
+    offsets_path,
+    run_path,
+    save_manifest,
+    save_offsets,
+    write_run,
+)
 from broker.store.log.index_thread import IndexThread
 from broker.store.settings import StoreSettings
 from runtime.faults import FaultPoints

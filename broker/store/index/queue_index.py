@@ -9,24 +9,64 @@ log. Thread rule: loop thread; the index thread reads the sealed part of the tai
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
-from broker.store.index.entries import Entries
-from broker.store.index.manifest import Manifest, load_manifest, offsets_path
-from broker.store.index.next_offsets import Floors, next_offsets_of
-from broker.store.index.run import Run, run_path
-from broker.store.index.tail import Tail
+from broker.store.index.run import (
+    Entries,
+    Floors,
+    Manifest,
+    Run,
+    load_manifest,
+    next_offsets_of,
+    offsets_path,
+    run_path,
+)
+from broker.store.index.tail import Tail, rows_of
 from broker.store.index.tail import read_durable as read_durable_of_tail
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, NEXT, EntryBlock, RunData
+from remoting.native.contracts import CONFIRMED, NEXT, ROW_WORDS, EntryBlock, RunData
 from runtime.files import fsync_dir, make_directory
+
+BEHIND_MAX = 1 << 32
+"""A queue that is further behind than this was not confirmed so far: the number is rubbish."""
+
+
+class FormerTail:
+    """Holds the file at `path` mapped, also when another takes its name."""
+
+    def __init__(self, path: Path) -> None:
+        self._map: mmap.mmap | None = None
+        try:
+            with path.open("rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError):  # there is none, or it is empty
+            return
+
+    def confirmed_beyond(self, next_offsets: npt.NDArray[Any]) -> list[tuple[int, int]]:
+        """Return (queue id, its confirmed end) of the queues that were confirmed beyond `next_offsets`."""
+        rows = rows_of(memoryview(self._map)) if self._map is not None else None
+        if rows is None:
+            return []
+        count = min(len(rows), len(next_offsets))
+        confirmed = rows.reshape(-1, ROW_WORDS)[:count, CONFIRMED]
+        behind = confirmed - next_offsets[:count]
+        return [
+            (queue, int(confirmed[queue])) for queue in np.flatnonzero((behind > 0) & (behind < BEHIND_MAX)).tolist()
+        ]
+
+    def close(self) -> None:
+        """Unmap the file; nothing can be read afterwards."""
+        self._map = None
+
 
 TAIL_NAME = "tail"
 MINIMUMS_MAX = 65_536

@@ -1,4 +1,4 @@
-"""One immutable, sorted, columnar piece of the index.
+"""The durable files of the index: immutable, sorted, columnar runs, and the MANIFEST that names the live ones.
 
     index/run-<10-digit id>
        0 magic "LMQRUN02" | 8 id u64 | 16 level u32 | 20 queues n u32 | 24 entries m u64
@@ -6,13 +6,21 @@
       60 zeros to 64
       64 first_offset i64[n] | next_offset i64[n] | start u32[n + 1] | qid u32[n] | pad to 8
          position i64[m] | size u32[m] | tag_hash u32[m] | with flag 1: queue_offset i64[m]
+    index/MANIFEST             one sealed line of JSON: next_file_id, end_position, offsets_id, runs (ids, oldest first)
+                               and confirmed_position where the runs hold more than the group had confirmed
+    index/offsets-<10 digits>  magic "LMQOFFS1" | count u64 | next_offset i64[count] | crc32c u32
 
 Entries are sorted by (qid, queue offset); start[i] is where queue qid[i] begins. Without flag 1 every entry holds one
 message and offsets count up from first_offset; with it an entry holds the messages up to the next entry's offset, the
 queue's last one those up to next_offset. The directory checksum covers bytes [0, 52) and the directory; it is checked
-at every open, the columns' one by `verify` and before a merge. Invariant: a run covers every entry of the log in [first
-position, end position), and is never changed after its rename; it gets its name only when every byte of it is on the
-disk. Thread rule: immutable, any thread.
+at every open, that of the columns by `verify` and before a merge. The offsets file holds each queue's next offset as of
+`end_position`, because queues whose records have all expired are in no run.
+
+Invariant: a run covers every entry of the log in [first position, end position) and is never changed after its rename;
+a file gets its name only when every byte of it is on the disk, and the MANIFEST only after the files it names. File ids
+are never used twice. Everything in the log below the MANIFEST's `end_position` (and above its begin) is in the named
+runs. Runs take what is confirmed, and more only when the tail has no room for the rest; a start hides that again.
+Thread rule: runs and values on any thread; saving blocks and belongs to the index thread.
 """
 
 from __future__ import annotations
@@ -21,6 +29,7 @@ import mmap
 import os
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +37,54 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
+from broker.store.log.metadata import open_sealed_json, sealed_json
 from remoting.native import core as native
 from remoting.native.checksum import crc32c
-from remoting.native.contracts import RunData
-from runtime.files import fsync_dir
+from remoting.native.contracts import CONFIRMED, EntryBlock, RunData
+from runtime.files import atomic_replace, fsync_dir
+
+
+@dataclass(slots=True)
+class Entries:
+    """First queue offset, log position, record size in bytes (0: a hole) and tag hash of consecutive entries."""
+
+    offsets: npt.NDArray[Any]
+    positions: npt.NDArray[Any]
+    sizes: npt.NDArray[Any]
+    tags: npt.NDArray[Any]
+    end: int
+
+    @staticmethod
+    def empty(offset: int = 0) -> Entries:
+        """No entries, at `offset`."""
+        return Entries(*_NOTHING, offset)
+
+    @staticmethod
+    def joined(parts: list[Entries], offset: int = 0) -> Entries:
+        """One stretch from neighbouring ones; `offset` is where it begins if there are none."""
+        if len(parts) == 1:
+            return parts[0]
+        if not parts:
+            return Entries.empty(offset)
+        return Entries(
+            np.concatenate([part.offsets for part in parts]),
+            np.concatenate([part.positions for part in parts]),
+            np.concatenate([part.sizes for part in parts]),
+            np.concatenate([part.tags for part in parts]),
+            parts[-1].end,
+        )
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    @property
+    def dense(self) -> bool:
+        """Whether every entry holds one message."""
+        return not len(self.offsets) or self.end - int(self.offsets[0]) == len(self.offsets)
+
+
+_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+
 
 MAGIC = b"LMQRUN02"
 HEAD = struct.Struct("<8sQIIQqqI")
@@ -158,3 +211,150 @@ def merge_runs(runs: Sequence[Run]) -> RunData:
     for run in runs:
         run.check()
     return native.core.make_run_table(runs).merge()
+
+
+MANIFEST_NAME = "MANIFEST"
+_OFFSETS_MAGIC = b"LMQOFFS1"
+_OFFSETS_HEAD = struct.Struct("<8sQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The live files of the index; `runs` are ids, oldest first."""
+
+    next_file_id: int = 1
+    end_position: int = 0
+    offsets_id: int = 0
+    runs: tuple[int, ...] = ()
+    confirmed_position: int | None = None
+    """Up to where the group had confirmed what the runs hold; None: all of it."""
+
+    @property
+    def confirmed(self) -> int:
+        """Up to where everything in the runs is confirmed."""
+        return self.end_position if self.confirmed_position is None else self.confirmed_position
+
+
+def offsets_path(directory: Path, file_id: int) -> Path:
+    """Return the offsets file `file_id`."""
+    return directory / f"offsets-{file_id:010d}"
+
+
+def save_offsets(path: Path, next_offsets: npt.NDArray[Any]) -> None:
+    """Write the next offset of every queue durably. Raises OSError."""
+    data = _OFFSETS_HEAD.pack(_OFFSETS_MAGIC, len(next_offsets)) + next_offsets.astype("<i8").tobytes()
+    atomic_replace(path, data + struct.pack("<I", crc32c(data)), mode=0o600)
+
+
+def load_offsets(path: Path) -> npt.NDArray[np.int64]:
+    """Return the next offset of every queue. Raises CorruptIndex."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CorruptIndex(path, "the manifest names it but it is not there") from error
+    if len(data) < 20 or struct.unpack("<I", data[-4:])[0] != crc32c(data[:-4]):
+        raise CorruptIndex(path, "its checksum does not match")
+    magic, count = _OFFSETS_HEAD.unpack_from(data)
+    if magic != _OFFSETS_MAGIC or len(data) != _OFFSETS_HEAD.size + 8 * count + 4:
+        raise CorruptIndex(path, "it is no offsets file")
+    return np.frombuffer(data, "<i8", count, _OFFSETS_HEAD.size).copy()
+
+
+def save_manifest(directory: Path, manifest: Manifest) -> None:
+    """Replace the MANIFEST durably. Raises OSError."""
+    value: dict[str, Any] = {
+        "end_position": manifest.end_position,
+        "next_file_id": manifest.next_file_id,
+        "offsets_id": manifest.offsets_id,
+        "runs": manifest.runs,
+    }
+    if manifest.confirmed_position is not None:
+        value["confirmed_position"] = manifest.confirmed_position
+    atomic_replace(directory / MANIFEST_NAME, sealed_json(value), mode=0o600)
+
+
+def load_manifest(directory: Path) -> Manifest | None:
+    """Return the MANIFEST, None when there is none yet. Raises CorruptIndex."""
+    value: Any = open_sealed_json(directory / MANIFEST_NAME)
+    if value is None:
+        return None
+    try:
+        confirmed = value.get("confirmed_position")
+        return Manifest(
+            next_file_id=int(value["next_file_id"]),
+            end_position=int(value["end_position"]),
+            offsets_id=int(value["offsets_id"]),
+            runs=tuple(int(run) for run in value["runs"]),
+            confirmed_position=None if confirmed is None else int(confirmed),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndex(directory / MANIFEST_NAME, f"it lacks {error}") from error
+
+
+Floors = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Queue ids and the offsets they go on at."""
+
+
+def next_offsets_of(
+    directory: Path, manifest: Manifest, runs: Sequence[Run], floors: Sequence[Floors] = ()
+) -> npt.NDArray[np.int64]:
+    """Return the next offset of every queue id up to the highest one known. Raises CorruptIndex."""
+    found = load_offsets(offsets_path(directory, manifest.offsets_id)) if manifest.offsets_id else _NONE
+    # A merged run is younger than the file and still may say what is older: the larger number is the right one.
+    young = [(run.queues, run.next_offsets) for run in runs if run.file_id > manifest.offsets_id and run.entry_count]
+    said = [*young, *floors]
+    count = max([len(found), *(int(queues.max()) + 1 for queues, _ in said)])
+    found = np.concatenate((found, np.zeros(count - len(found), np.int64)))
+    for queues, next_offsets in said:
+        found[queues] = np.maximum(found[queues], next_offsets)
+    return found
+
+
+_NONE = np.empty(0, np.int64)
+
+
+BLOCK_ENTRIES = 2048
+"""Entries of a block: what is confirmed together at most."""
+Covered = tuple[EntryBlock, int]
+"""Entries in log order, and the log position up to which they are all."""
+
+
+def unconfirmed_entries(runs: Sequence[Run], confirmed: int, end: int) -> list[Covered]:
+    """Return what the runs, which cover the log to `end`, hold from position `confirmed` on. Raises CorruptIndex."""
+    pieces = [_columns_from(run, confirmed) for run in runs if run.end_position > confirmed and run.entry_count]
+    if not pieces:
+        return []
+    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+    order = np.argsort(columns[2], kind="stable")
+    columns = [column[order] for column in columns]
+    positions, total = columns[2], len(order)
+    found: list[Covered] = []
+    first = 0
+    while first < total:
+        cut = min(first + BLOCK_ENTRIES, total)
+        while cut < total and positions[cut] == positions[cut - 1]:  # one record in many queues
+            cut += 1
+        block = native.core.make_block(*(column[first:cut].tolist() for column in columns))
+        found.append((block, int(positions[cut]) if cut < total else end))
+        first = cut
+    return found
+
+
+def hide(rows: npt.NDArray[np.int64], found: Sequence[Covered]) -> None:
+    """Let the confirmed end of every queue stand before its first entry in `found`."""
+    for block, _ in reversed(found):
+        queues, offsets, *_ = block.columns()
+        for queue, offset in zip(reversed(queues), reversed(offsets), strict=True):
+            rows[queue, CONFIRMED] = min(offset, int(rows[queue, CONFIRMED]))
+
+
+def _columns_from(run: Run, position: int) -> list[npt.NDArray[np.int64]]:
+    """Return (queue, offset, position, size, tag, count) of the entries at or behind a log position."""
+    queues, offsets, positions, sizes, tags = run.columns()
+    following = np.empty(run.entry_count, np.int64)
+    following[:-1] = offsets[1:]
+    following[run.starts[1:].astype(np.int64) - 1] = run.next_offsets
+    chosen = positions >= position
+    return [
+        column[chosen].astype(np.int64) for column in (queues, offsets, positions, sizes, tags, following - offsets)
+    ]

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from broker.store.index.entries import Entries
+from broker.store.index.run import Entries
 from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, FLUSHED, NEWEST, NEXT, ROW_WORDS, SLOT, EntryBlock, RunData
 

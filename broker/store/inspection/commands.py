@@ -21,9 +21,9 @@ from typing import Any
 
 from broker.store.inspection.directory import DataDirectory, LogFile, Walk, locate, open_directory
 from broker.store.inspection.verifier import StateReplay
-from broker.store.keys.key_manifest import DIRECTORY as KEYS
-from broker.store.log.checkpoint import Checkpoint, save_checkpoint
-from broker.store.log.segment import list_segments
+from broker.store.keys.key_index import DIRECTORY as KEYS
+from broker.store.log.commit_log import list_segments
+from broker.store.log.metadata import Checkpoint, save_checkpoint
 from broker.store.log_store import LogStore
 from broker.store.recovery.log_end import Scan, decide_end
 from broker.store.settings import SEGMENT_SIZE_BYTES_MIN, StoreSettings

@@ -24,16 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex, StoreError
-from broker.store.index.manifest import Manifest, load_manifest
 from broker.store.index.queue_index import TAIL_NAME
-from broker.store.index.run import Run, run_path
+from broker.store.index.run import Manifest, Run, load_manifest, run_path
 from broker.store.index.tail import read_durable
-from broker.store.keys.key_manifest import DIRECTORY as KEYS
-from broker.store.keys.key_manifest import KeyManifest, load_key_manifest
-from broker.store.keys.key_run import Columns, KeyRun, key_run_path, sort_keys
-from broker.store.log.checkpoint import Checkpoint, load_checkpoint
-from broker.store.log.durable_mark import Mark, load_mark
-from broker.store.log.segment import list_segments
+from broker.store.keys.key_index import DIRECTORY as KEYS
+from broker.store.keys.key_index import Columns, KeyManifest, KeyRun, key_run_path, load_key_manifest, sort_keys
+from broker.store.log.commit_log import list_segments
+from broker.store.log.metadata import Checkpoint, Mark, load_checkpoint, load_mark
 from broker.store.recovery.log_end import DamagedRange, Quarantine, Scan, load_quarantine
 from broker.store.state.state_tables import Snapshot, load_snapshot
 from remoting.native import core as native

@@ -1,14 +1,29 @@
 """The key index: number of a topic and key -> positions of the records that may have it, newest first.
 
-Newest entries are in chunks of memory in log order, older ones in runs sorted by number. Invariant: chunks and runs
-together hold each key of the log from its begin to `end_position` once. Thread rule: loop thread; the index thread gets
-chunks that grow no more (`seal`) and hands back finished runs (`install`).
+    keys/MANIFEST   one sealed line of JSON: next_file_id, end_position, runs (ids, oldest first)
+    keys/run-<10-digit id>
+       0 magic "LMQKEYS1" | 8 id u64 | 16 level u32 | 20 zero u32 | 24 entries m u64 | 32 first position i64
+      40 end position i64 | 48 crc32c u32 of [0, 48) | 52 crc32c u32 of the columns | 56 zeros to 64
+      64 position i64[m] | hash u32[m] | size u32[m] | store time in seconds u32[m]
+
+Newest entries are in chunks of memory in log order, older ones in runs sorted by number. Runs have neither a directory
+nor offsets as those of the queue index: nearly every number has one entry, and 20 bytes are half as much. The header's
+checksum is checked at every open, that of the columns by `verify` and before a merge.
+
+Invariant: chunks and runs together hold each key of the log from its begin to `end_position` once; a run is never
+changed after its rename. File ids are never used twice. One job runs at a time, so the MANIFEST has one author; it
+names a run and a position only after the run and the log below that position are durable; a failed job leaves chunks
+and runs as they were. Thread rule: loop thread; the index thread writes, merges and deletes what it is given (`seal`)
+and hands back finished runs (`install`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import mmap
+import os
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +31,134 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
-from broker.store.keys.key_manifest import KeyManifest, load_key_manifest
-from broker.store.keys.key_run import KeyRun, key_run_path
+from broker.store.index.index_flusher import choose_merge
+from broker.store.log.index_thread import IndexThread
+from broker.store.log.metadata import open_sealed_json, sealed_json
+from broker.store.settings import StoreSettings
 from remoting.native import core as native
+from remoting.native.checksum import crc32c
 from remoting.native.contracts import KeyChunk
-from runtime.files import fsync_dir, make_directory
+from runtime.faults import FaultPoints
+from runtime.files import atomic_replace, atomic_write, fsync_dir, make_directory
+
+MANIFEST_NAME = "MANIFEST"
+DIRECTORY = "keys"
+"""The room of the key index in a data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyManifest:
+    """The live runs of the key index, ids, oldest first."""
+
+    next_file_id: int = 1
+    end_position: int = 0
+    runs: tuple[int, ...] = ()
+
+
+def save_key_manifest(directory: Path, manifest: KeyManifest) -> None:
+    """Replace the MANIFEST durably. Raises OSError."""
+    value = {"end_position": manifest.end_position, "next_file_id": manifest.next_file_id, "runs": manifest.runs}
+    atomic_replace(directory / MANIFEST_NAME, sealed_json(value), mode=0o600)
+
+
+def load_key_manifest(directory: Path) -> KeyManifest | None:
+    """Return the MANIFEST, None when there is none. Raises CorruptIndex."""
+    value: Any = open_sealed_json(directory / MANIFEST_NAME)
+    if value is None:
+        return None
+    try:
+        runs = tuple(int(run) for run in value["runs"])
+        return KeyManifest(int(value["next_file_id"]), int(value["end_position"]), runs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptIndex(directory / MANIFEST_NAME, f"it lacks {error}") from error
+
+
+MAGIC = b"LMQKEYS1"
+ENTRY_BYTES = 20
+_HEAD = struct.Struct("<8sQI4xQqq")
+_SUMS = struct.Struct("<II")
+_HEAD_BYTES = 64
+Columns = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+"""Hashes, positions, sizes in bytes, store times in seconds."""
+
+
+class KeyRun:
+    """A mapped run file. Raises CorruptIndex when its header fails its checks, OSError."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _HEAD_BYTES:
+                raise CorruptIndex(path, f"{size} bytes are too few for a run")
+            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        magic, self.file_id, self.level, m, self.first_position, self.end_position = _HEAD.unpack_from(data)
+        head_sum, self._columns_sum = _SUMS.unpack_from(data, _HEAD.size)
+        view = memoryview(data)
+        if magic != MAGIC or size != _HEAD_BYTES + ENTRY_BYTES * m:
+            raise CorruptIndex(path, f"no run of {m} keys in {size} bytes")
+        if crc32c(view[: _HEAD.size]) != head_sum:
+            raise CorruptIndex(path, "the checksum of its header does not match")
+        self.entry_count = m
+        self._columns = view[_HEAD_BYTES:]
+        at = _HEAD_BYTES
+        self.positions = np.frombuffer(data, "<i8", m, at)
+        self.hashes = np.frombuffer(data, "<u4", m, at + 8 * m)
+        self.sizes = np.frombuffer(data, "<u4", m, at + 12 * m)
+        self.seconds = np.frombuffer(data, "<u4", m, at + 16 * m)
+
+    def find(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+        """Return positions and store times in seconds of the entries of one key number, in log order."""
+        hashes = self.hashes
+        wanted = np.uint32(number)  # a plain int would make numpy convert the whole column first
+        first = end = int(hashes.searchsorted(wanted))
+        if first < self.entry_count and hashes[first] == wanted:
+            end += 1
+            if end < self.entry_count and hashes[end] == wanted:  # more than one, which is rare
+                end += int(hashes[end:].searchsorted(wanted, side="right"))
+        return self.positions[first:end], self.seconds[first:end]
+
+    def columns(self) -> Columns:
+        """Return all entries, sorted by number and position. Raises CorruptIndex."""
+        self.verify()
+        return self.hashes, self.positions, self.sizes, self.seconds
+
+    def verify(self) -> None:
+        """Check the columns. Raises CorruptIndex."""
+        if crc32c(self._columns) != self._columns_sum:
+            raise CorruptIndex(self.path, "the checksum of its columns does not match")
+
+
+def key_run_path(directory: Path, file_id: int) -> Path:
+    """Return the file of run `file_id`."""
+    return directory / f"run-{file_id:010d}"
+
+
+def sort_keys(parts: Sequence[Columns]) -> Columns:
+    """Return the entries of `parts`, which follow each other in the log, as `write_key_run` takes them."""
+    hashes, positions, sizes, seconds = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = native.core.order_by_queue(hashes)
+    return hashes[order], positions[order], sizes[order], seconds[order]
+
+
+def write_key_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], columns: Columns) -> None:
+    """Write one run durably.
+
+    `bounds` are the log positions covered; `columns` are sorted by number and position. Raises OSError.
+    """
+    hashes, positions, sizes, seconds = columns
+    body = (_bytes(positions, "<i8"), *(_bytes(column, "<u4") for column in (hashes, sizes, seconds)))
+    head = _HEAD.pack(MAGIC, file_id, level, len(hashes), *bounds)
+    columns_sum = 0
+    for part in body:
+        columns_sum = crc32c(part, columns_sum)
+    sums = _SUMS.pack(crc32c(head), columns_sum)
+    atomic_write(path, (head + sums + bytes(_HEAD_BYTES - len(head) - len(sums)), *body), mode=0o600)
+
+
+def _bytes(column: npt.NDArray[Any], kind: str) -> bytes:
+    return np.asarray(column, kind).tobytes()
+
 
 Found = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 """Positions and store times in seconds, in log order."""
@@ -116,3 +254,141 @@ class KeyIndex:
 def _clipped(positions: npt.NDArray[Any], seconds: npt.NDArray[Any], low: int, high: int) -> Found:
     first, end = positions.searchsorted(low), positions.searchsorted(high)
     return positions[first:end], seconds[first:end]
+
+
+FULL_CHUNKS_MAX = 4
+"""Chunks that may wait for the index thread; with more of them the loop waits for it."""
+ATTEMPTS_MAX = 3
+"""Jobs the loop waits for in vain before it gives up."""
+
+
+class KeyFlusher:
+    """Keeps the chunks and the runs of a key index few."""
+
+    def __init__(
+        self,
+        keys: KeyIndex,
+        thread: IndexThread,
+        sync_log: Callable[[], int],
+        settings: StoreSettings,
+        faults: FaultPoints,
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        self._keys = keys
+        self._thread = thread
+        self._sync_log = sync_log
+        self._settings = settings
+        self._faults = faults
+        self._on_failed = on_failed
+        self.busy = False
+        self.merging = True
+        self.runs_written_total = 0
+        self.merges_total = 0
+
+    def flush_if_full(self) -> None:
+        """Start a run when a chunk is full; wait for the index thread when it is too far behind."""
+        tried = 0
+        while self._keys.full_chunks > FULL_CHUNKS_MAX:
+            before = self._keys.full_chunks
+            if not self.busy:  # with a merge perhaps, which makes no room, or with a run that will fail
+                self.flush()
+            self._thread.drain()
+            tried += self._keys.full_chunks >= before
+            if tried == ATTEMPTS_MAX:
+                raise OSError(f"{self._keys.directory}: the key index is full and no run could be written")
+        if self._keys.full_chunks and not self.busy:
+            self.flush()
+
+    def step(self, indexed: int, begin: int) -> None:
+        """Do what is due: drop runs of the expired log below `begin`, and cover what the queue index has, `indexed`."""
+        keys = self._keys
+        expired = [run for run in keys.runs if run.end_position <= begin]
+        if expired and not self.busy:
+            manifest = replace(keys.manifest, runs=keys.manifest.runs[len(expired) :])
+            self._start(lambda: self._drop(manifest, expired), lambda made: keys.replace_runs(made, expired, []))
+        if keys.manifest.end_position < indexed and not self.busy:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write everything in memory as a run, in the background."""
+        assert not self.busy
+        keys = self._keys
+        if keys.end_position == keys.manifest.end_position:
+            return
+        sealed, manifest = keys.seal(), keys.manifest
+        self._start(lambda: self._write(sealed, manifest), lambda made: self._installed(sealed, *made))
+
+    def _start(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        self.busy = True
+
+        def finished(result: Any, error: Exception | None) -> None:
+            self.busy = False
+            if error is not None:
+                self._on_failed(error)
+            else:
+                done(result)
+
+        self._thread.submit(job, finished)
+
+    def _write(self, sealed: SealedKeys, manifest: KeyManifest) -> tuple[KeyManifest, KeyRun | None]:
+        run, file_id, directory = None, manifest.next_file_id, self._keys.directory
+        if sealed.chunks:
+            columns = sort_keys([chunk.columns() for chunk in sealed.chunks])
+            self._faults.hit("keys.write")
+            path = key_run_path(directory, file_id)
+            write_key_run(path, file_id, 0, (sealed.first, sealed.end), columns)
+            run = KeyRun(path)
+        self._sync_log()
+        runs = manifest.runs if run is None else (*manifest.runs, file_id)
+        made = KeyManifest(file_id + (run is not None), sealed.end, runs)
+        self._faults.hit("keys.manifest")
+        save_key_manifest(directory, made)
+        return made, run
+
+    def _installed(self, sealed: SealedKeys, manifest: KeyManifest, run: KeyRun | None) -> None:
+        self.runs_written_total += run is not None
+        self._keys.install(manifest, run, sealed)
+        self.merge_if_many()
+        if self._keys.full_chunks and not self.busy:
+            self.flush()
+
+    def merge_if_many(self) -> None:
+        """Start a merge when enough neighbouring runs of one level are there and their sum stays within the bound."""
+        if self.busy or not self.merging:
+            return
+        keys, settings = self._keys, self._settings
+        sizes = [(run.level, run.entry_count) for run in keys.runs]
+        group = choose_merge(sizes, settings.index_merge_runs, settings.index_merge_entries_max)
+        if group is None:
+            return
+        old, manifest = keys.runs[group[0] : group[1]], keys.manifest
+        self._start(lambda: self._merge(old, group, manifest), lambda made: self._merged(old, *made))
+
+    def _merge(
+        self, old: Sequence[KeyRun], group: tuple[int, int], manifest: KeyManifest
+    ) -> tuple[KeyManifest, KeyRun]:
+        file_id = manifest.next_file_id
+        path = key_run_path(self._keys.directory, file_id)
+        columns = sort_keys([run.columns() for run in old])
+        self._faults.hit("keys.write")
+        write_key_run(path, file_id, old[0].level + 1, (old[0].first_position, old[-1].end_position), columns)
+        run = KeyRun(path)
+        runs = (*manifest.runs[: group[0]], file_id, *manifest.runs[group[1] :])
+        made = KeyManifest(file_id + 1, manifest.end_position, runs)
+        save_key_manifest(self._keys.directory, made)
+        for gone in old:
+            gone.path.unlink(missing_ok=True)
+        return made, run
+
+    def _merged(self, old: Sequence[KeyRun], manifest: KeyManifest, run: KeyRun) -> None:
+        self.merges_total += 1
+        self._keys.replace_runs(manifest, old, [run])
+        self.merge_if_many()
+        if self._keys.full_chunks and not self.busy:
+            self.flush()
+
+    def _drop(self, manifest: KeyManifest, gone: Sequence[KeyRun]) -> KeyManifest:
+        save_key_manifest(self._keys.directory, manifest)
+        for run in gone:
+            run.path.unlink(missing_ok=True)
+        return manifest

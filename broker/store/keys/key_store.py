@@ -19,11 +19,8 @@ from typing import Any
 import numpy as np
 
 from broker.store.errors import CorruptIndex, CorruptLog
-from broker.store.index.reader import Reader
-from broker.store.index.time_search import stored_ms
-from broker.store.keys.key_flusher import KeyFlusher
-from broker.store.keys.key_index import Found, KeyIndex
-from broker.store.keys.key_manifest import DIRECTORY
+from broker.store.index.reader import Reader, stored_ms
+from broker.store.keys.key_index import DIRECTORY, Found, KeyFlusher, KeyIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
 from broker.store.settings import StoreSettings

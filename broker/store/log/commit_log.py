@@ -1,25 +1,158 @@
-"""The one physical log: segments one behind the other, written at `end`, readable anywhere below it.
+"""The one physical log: files back to back, written at `end`, readable anywhere below it.
 
-    log/<20-digit base>   segments; base of one = base + size of the one before
-    log/.next             the next segment, prepared in the background
+    log/<20-digit base>   one file, named by the position of its first byte: records back to back, a filler record to
+                          the end | zeros that were never written; base of the next = base + size
+    log/.next             the next file, prepared in the background
 
-Invariant: bytes below `end` are whole records; `end` moves only after every byte below it was handed to the kernel,
-and `sync` returns a position only after every byte below it is on the disk. Thread rule: `write`, `drop_before` from
-the loop thread; `sync` from the flusher and the index thread; `prepare_next` from the index thread; views from
-anywhere.
+Invariant: a file has its full size from birth and is never shortened while it may be mapped; bytes are written with
+pwrite only, so that a full disk is an error code and does not kill the process. Bytes below `end` are whole records;
+`end` moves only after every byte below it was handed to the kernel, and `sync` returns a position only after every byte
+below it is on the disk. Thread rule: `write`, `drop_before` on the loop thread; `sync` on the flusher and the index
+thread; `prepare_next` on the index thread; views on any thread.
 """
 
 from __future__ import annotations
 
+import errno
+import mmap
+import os
+import re
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.store.errors import CorruptLog, StoreFailed
-from broker.store.log.segment import Segment, allocate, list_segments, next_file_bytes, segment_path
+from remoting.native import core as native
+from remoting.native.contracts import EntryBlock, Progress
 from runtime.faults import FaultPoints
 from runtime.files import fsync_dir, make_directory
+
+_NAME = re.compile(r"\d{20}")
+_ZERO_CHUNK = bytes(64 * 1024)
+"""The pieces a file is zeroed in: the page cache keeps them as they were written, and a small write into a piece of a
+megabyte costs twice as much (decision 0011)."""
+FILE_MODE = 0o600
+
+
+class Segment:
+    """An open log file of `size` bytes that starts at position `base`."""
+
+    __slots__ = ("_map", "base", "descriptor", "end", "path", "size", "view")
+
+    def __init__(self, path: Path, base: int | None = None) -> None:
+        self.path = path
+        self.base = int(path.name) if base is None else base
+        self.descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        self._open_map(os.fstat(self.descriptor).st_size)
+
+    def _open_map(self, size: int) -> None:
+        self.size = size
+        self.end = self.base + size
+        self._map = mmap.mmap(self.descriptor, size, access=mmap.ACCESS_READ) if size else None
+        self.view = memoryview(b"") if self._map is None else memoryview(self._map)
+
+    def lengthen(self, size: int) -> None:
+        """Give a file that was cut its size back, in zeros; views of it stay what they were. Raises OSError.
+
+        The space is reserved: on a full disk of memory (tmpfs) reading a hole through the map would end the process.
+        """
+        assert size > self.size, (size, self.size)
+        os.posix_fallocate(self.descriptor, self.size, size - self.size)
+        self._open_map(size)
+
+    def write(self, position: int, data: bytes | memoryview) -> None:
+        """Write all of `data` at `position`. Raises OSError; part of it may then have been written."""
+        at = position - self.base
+        assert 0 <= at <= self.size - len(data), (self.base, position, len(data))
+        written = os.pwrite(self.descriptor, data, at)
+        while written < len(data):  # a short write is how a disk says that it is filling up
+            written += os.pwrite(self.descriptor, memoryview(data)[written:], at + written)
+
+    def zero(self, start: int, end: int) -> bool:
+        """Write zeros over every block of [start, end) that holds anything; return whether there was any."""
+        found = False
+        for first, last in self._data_ranges(start - self.base, end - self.base):
+            for at in range(first, last, len(_ZERO_CHUNK)):
+                stop = min(at + len(_ZERO_CHUNK), last)
+                if os.pread(self.descriptor, stop - at, at) != _ZERO_CHUNK[: stop - at]:
+                    os.pwrite(self.descriptor, memoryview(_ZERO_CHUNK)[: stop - at], at)
+                    found = True
+        return found
+
+    def _data_ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield the parts of the file that are not holes; a file system without holes answers with one part."""
+        at = start
+        while at < end:
+            try:
+                at = os.lseek(self.descriptor, at, os.SEEK_DATA)
+                hole = os.lseek(self.descriptor, at, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno != errno.ENXIO:  # a file system that does not know holes
+                    yield at, end
+                return  # ENXIO: nothing but holes to the end
+            if at < end:
+                yield at, min(hole, end)
+            at = hole
+
+    def sync(self) -> None:
+        """Make everything written durable. Raises OSError."""
+        os.fdatasync(self.descriptor)
+
+    def release_pages(self) -> None:
+        """Take the pages read so far out of this process's memory; the page cache keeps them, views stay valid."""
+        if self._map is not None:
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Give the descriptor back; views that are still held keep the mapping alive."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+            self.view = memoryview(b"")
+
+    def drop(self) -> None:
+        """Delete the file; readers that hold views of it keep them."""
+        self.path.unlink(missing_ok=True)
+        self.close()
+
+
+def segment_path(directory: Path, base: int) -> Path:
+    """Return the file of the segment that starts at `base`."""
+    return directory / f"{base:020d}"
+
+
+def list_segments(directory: Path) -> list[Path]:
+    """Return the log files in order of their positions; anything else in the directory is left alone."""
+    return sorted(path for path in directory.iterdir() if _NAME.fullmatch(path.name))
+
+
+def next_file_bytes(log_bytes: int, first: int, most: int) -> int:
+    """Return the size of the file behind `log_bytes` of other files: they double the log until they have their size."""
+    return min(max(first, log_bytes), most)
+
+
+def allocate(path: Path, size: int, *, zeroed: bool, wanted: Callable[[], bool] = lambda: True) -> None:
+    """Make `path` a file of `size` zero bytes whose space is reserved, durably. Raises OSError and leaves nothing then.
+
+    `zeroed` really writes the zeros: later flushes then change no metadata (half the time of one flush). That takes
+    its time; once the file is no longer `wanted` it ends early, with a file that is not durable.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+        for at in range(0, size if zeroed else 0, len(_ZERO_CHUNK)):
+            if not wanted():
+                return
+            os.pwrite(descriptor, memoryview(_ZERO_CHUNK)[: min(len(_ZERO_CHUNK), size - at)], at)
+        os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
 
 Piece = tuple[Segment, int, bytes | memoryview]
 """A segment, a position in it, and the bytes to write there."""
@@ -293,3 +426,48 @@ class LogRepair:
         self._log.segments[-1] = fresh
         last.close()
         return fresh
+
+
+@dataclass(slots=True)
+class TakenGroup:
+    """The records in [first_position, end_position); see `contracts.Encoded`."""
+
+    first_position: int
+    end_position: int
+    entries: EntryBlock
+    keyed: bool = True
+    pieces: list[tuple[int, bytes]] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    retained: list[tuple[int, int, int]] = field(default_factory=list)
+    controls: list[int] = field(default_factory=list)
+
+    def forget_bytes(self) -> None:
+        """Nothing to drop: the bytes were written before they came here."""
+
+
+def taken_groups(first: int, end: int, blocks: Sequence[EntryBlock]) -> list[TakenGroup]:
+    """Return what is confirmed together once `end` is; one group at least, because state may have no entries."""
+    return [TakenGroup(first, end, block) for block in blocks or [native.core.make_block([], [], [], [], [], [])]]
+
+
+def whole_groups(log: CommitLog, start: int, blocks: Sequence[tuple[EntryBlock, int]]) -> list[TakenGroup]:
+    """Return the blocks with the log positions they are confirmed at, the last one at the end of the log.
+
+    Each block comes with the position up to which it covers the log from `start` on, which may be within a group.
+    """
+    ends, seen = [], Progress(start, start, 0, 0, 0, group_open=False)
+    for _, end in blocks:
+        while seen.position < end and (segment := log.segment_at(seen.position)) is not None:
+            before = seen.position
+            seen = native.core.scan(segment.view, segment.base, min(end, segment.end) - segment.base, seen)
+            if seen.position == before:  # damage: nothing here tells where groups end
+                seen = Progress(end, end, seen.epoch, 0, 0, group_open=False)
+        ends.append(log.end if seen.group_open else end)
+    groups, following = [], log.end
+    for (block, _), end in zip(reversed(blocks), reversed(ends), strict=True):
+        following = min(end, following)
+        groups.append(TakenGroup(start, following, block))
+    groups.reverse()
+    if not groups or groups[-1].end_position < log.end:
+        groups += taken_groups(start, log.end, [])
+    return groups if log.end > start else []

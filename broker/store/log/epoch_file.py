@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.errors import CorruptIndex
-from broker.store.log.commit_log import CommitLog
-from broker.store.log.sealed_json import open_sealed_json, sealed_json
-from broker.store.log.segment import Segment
+from broker.store.log.commit_log import CommitLog, Segment
+from broker.store.log.metadata import open_sealed_json, sealed_json
 from remoting.native import core as native
 from remoting.native.contracts import Progress
 from remoting.protocol.errors import LocalMisuse

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from broker.store.log.disk_guard import FULL
-from broker.store.log.flusher import Schedule
+from broker.store.log.confirm import Schedule
+from broker.store.log.failure import FULL
 
 Job = Callable[[], Any]
 Done = Callable[[Any, Exception | None], None]

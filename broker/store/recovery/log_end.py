@@ -34,9 +34,8 @@ from typing import Any
 import numpy as np
 
 from broker.store.errors import CorruptIndex, CorruptLog
-from broker.store.log.commit_log import CommitLog
-from broker.store.log.sealed_json import open_sealed_json, sealed_json
-from broker.store.log.segment import Segment, list_segments, next_file_bytes
+from broker.store.log.commit_log import CommitLog, Segment, list_segments, next_file_bytes
+from broker.store.log.metadata import open_sealed_json, sealed_json
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX
 from remoting.native import core as native
 from remoting.native.contracts import Progress

@@ -18,17 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from broker.store.errors import CorruptIndex, CorruptLog
-from broker.store.index.former_tail import FormerTail
 from broker.store.index.index_flusher import RoomMaker
-from broker.store.index.manifest import Manifest, load_manifest
-from broker.store.index.queue_index import TAIL_NAME, QueueIndex
+from broker.store.index.queue_index import TAIL_NAME, FormerTail, QueueIndex
+from broker.store.index.run import Covered, Manifest, hide, load_manifest, unconfirmed_entries
 from broker.store.index.tail import read_durable
-from broker.store.index.unconfirmed import Covered, hide, unconfirmed_entries
-from broker.store.log.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from broker.store.log.commit_log import CommitLog, LogRepair
-from broker.store.log.durable_mark import DurableMark, Mark, load_mark
+from broker.store.log.commit_log import CommitLog, LogRepair, TakenGroup, whole_groups
 from broker.store.log.epoch_file import Epoch, EpochsFound, Role
-from broker.store.log.taken_group import TakenGroup, whole_groups
+from broker.store.log.metadata import Checkpoint, DurableMark, Mark, load_checkpoint, load_mark, save_checkpoint
 from broker.store.recovery.log_end import (
     Damage,
     DamagedRange,

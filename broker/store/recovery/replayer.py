@@ -24,8 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from broker.store.errors import CorruptIndex
-from broker.store.index.former_tail import FormerTail
-from broker.store.index.queue_index import QueueIndex
+from broker.store.index.queue_index import FormerTail, QueueIndex
 from broker.store.log.commit_log import CommitLog
 from broker.store.state import state_kinds
 from broker.store.state.name_table import VALUE

@@ -12,12 +12,11 @@ from pathlib import Path
 
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.keys.key_store import KeyStore
-from broker.store.log.checkpoint import Checkpoint, save_checkpoint
 from broker.store.log.commit_log import CommitLog
-from broker.store.log.disk_guard import DiskGuard
-from broker.store.log.durable_mark import DurableMark, Mark
 from broker.store.log.epoch_file import Epoch
+from broker.store.log.failure import DiskGuard
 from broker.store.log.index_thread import IndexThread, Jobs
+from broker.store.log.metadata import Checkpoint, DurableMark, Mark, save_checkpoint
 from broker.store.recovery.opening import Opened
 from broker.store.state.state_tables import FrozenTables, save_snapshot, snapshot_size
 from broker.store.upkeep.damage import Scrub

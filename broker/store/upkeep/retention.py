@@ -23,9 +23,9 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from broker.store.errors import StoreFull
-from broker.store.index.entries import Entries
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import QueueIndex
+from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.epoch_file import Role
 from broker.store.placed import Placed

@@ -9,11 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from broker.store.errors import StoreFailed
-from broker.store.index.manifest import Manifest, load_manifest, save_manifest
-from broker.store.index.run import run_path, write_run
-from broker.store.log.checkpoint import load_checkpoint
-from broker.store.log.durable_mark import load_mark
+from broker.store.index.run import Manifest, load_manifest, run_path, save_manifest, write_run
 from broker.store.log.epoch_file import load_epochs
+from broker.store.log.metadata import load_checkpoint, load_mark
 from broker.store.parts import lower_index
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse

@@ -1,16 +1,20 @@
-"""The whole of it: what another process reads, whatever the writer does meanwhile."""
+"""What another process reads of tail, runs and segments, whatever the writer does meanwhile."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from broker.store.attached import store
 from broker.store.attached import store as attached_store
-from broker.store.attached.store import AttachedStore
-from broker.store.attached.tail_view import Moved
-from broker.store.errors import CorruptLog, Unsettled
+from broker.store.attached.store import AttachedStore, IndexView, LogView, Moved, RunSet, TailView
+from broker.store.errors import CorruptIndex, CorruptLog, Unsettled
+from broker.store.index.tail import Tail
+from broker.store.log.commit_log import segment_path
 from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
+from remoting.native import core as native
 
 
 def test_reads_like_the_store_itself(pair) -> None:
@@ -170,3 +174,350 @@ def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(Unsettled):
         AttachedStore(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
+
+
+CAPACITY = 64
+
+
+class Filled:
+    """A tail with entries of known positions."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tail = Tail(directory / "tail", CAPACITY)
+        self.offsets: dict[int, int] = {}
+        self.position = 0
+
+    def add(self, queues: list[int], count: int = 1, *, publish: bool = True) -> None:
+        offsets = []
+        for queue in queues:
+            offsets.append(self.offsets.get(queue, 0))
+            self.offsets[queue] = offsets[-1] + count
+        positions = [self.position + 8 * n for n in range(1, len(queues) + 1)]
+        self.position += 8 * len(queues)
+        n = len(queues)
+        entries = native.core.make_block(queues, offsets, positions, [8] * n, [7] * n, [count] * n)
+        assert self.tail.ring.claim(entries, 0, 1 << 20) == n
+        self.tail.append(entries)
+        self.tail.ring.confirm([entries])
+        if publish:
+            self.tail.publish(self.position, self.position)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Filled:
+    made = Filled(tmp_path)
+    made.tail.publish(0, 0)
+    made.tail.publish_epoch(3)
+    return made
+
+
+def offsets(view: TailView, queue: int, offset: int, limit: int, start: int = 1) -> list[int]:
+    return view.find(queue, offset, limit, start)[0].offsets.tolist()
+
+
+def test_a_file_is_believed_when_its_writer_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "tail"
+    with pytest.raises(FileNotFoundError):
+        TailView(path)
+    for junk in (b"", b"LMQTAIL2" + bytes(16), b"x" * 5000):
+        path.write_bytes(junk)
+        with pytest.raises(Moved):
+            TailView(path)
+    tail = Tail(path, CAPACITY)
+    with pytest.raises(Moved, match="not ready"):
+        TailView(path)
+    tail.publish_epoch(7)
+    view = TailView(path)
+    assert (view.epoch, view.count, view.first, view.confirm_position) == (7, tail.count, 1, 0)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(Moved, match="being made"):
+        TailView(path)
+    view.close()
+    view.close()
+
+
+def test_entries_of_a_queue(filled: Filled, tmp_path: Path) -> None:
+    filled.add([1, 2, 1, 1, 2])
+    view = TailView(tmp_path / "tail")
+    assert offsets(view, 1, 0, 99) == [0, 1, 2]
+    assert offsets(view, 1, 1, 2) == [1]
+    assert offsets(view, 1, 3, 99) == []
+    assert offsets(view, 9, 0, 99) == []
+    found, behind = view.find(2, 0, 99, 1)
+    assert (found.positions.tolist(), found.end, behind) == ([16, 40], 2, filled.tail.count)
+    assert (view.first_offset(2, 1), view.first_offset(9, 1)) == (0, None)
+    assert (view.confirmed_end(1), view.confirmed_end(2), view.confirmed_end(1 << 20)) == (3, 2, None)
+    filled.add([1])
+    assert offsets(view, 1, 0, 99) == [0, 1, 2, 3], "the same view sees what was added"
+    view.close()
+
+
+def test_what_is_not_published_is_not_there(filled: Filled, tmp_path: Path) -> None:
+    filled.add([1, 1])
+    filled.add([1, 1], publish=False)
+    view = TailView(tmp_path / "tail")
+    assert offsets(view, 1, 0, 99) == [0, 1]
+    filled.tail.publish(0, 0)
+    assert offsets(view, 1, 0, 99) == [0, 1, 2, 3]
+    view.close()
+
+
+def test_batches_hold_many_offsets(filled: Filled, tmp_path: Path) -> None:
+    filled.add([1, 1, 1], count=10)
+    view = TailView(tmp_path / "tail")
+    assert offsets(view, 1, 15, 20) == [10]
+    assert offsets(view, 1, 15, 21) == [10, 20]
+    found, _ = view.find(1, 29, 99, 1)
+    assert (found.offsets.tolist(), found.end) == ([20], 30)
+    assert offsets(view, 1, 30, 99) == []
+    view.close()
+
+
+def test_around_the_end_of_the_ring(filled: Filled, tmp_path: Path) -> None:
+    filled.add([1] * 60)
+    view = TailView(tmp_path / "tail")
+    filled.tail.release(filled.tail.count)
+    filled.add([2, 1] * 20)
+    assert offsets(view, 1, 60, 99, filled.tail.first) == list(range(60, 80))
+    assert offsets(view, 1, 0, 99, filled.tail.first) == []
+    view.close()
+
+
+def test_written_over_while_it_was_read(filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is thrown away when the writer took the slots meanwhile, whatever was in it."""
+    filled.add([1] * 60)
+    view = TailView(tmp_path / "tail")
+    before = view._numbers_of
+
+    def slow(queue: int, start: int) -> np.ndarray:
+        found = before(queue, start)
+        filled.tail.release(filled.tail.count)
+        filled.add([2] * 60)
+        return found
+
+    monkeypatch.setattr(view, "_numbers_of", slow)
+    with pytest.raises(Moved, match="in a run"):
+        view.find(1, 0, 99, 1)
+    with pytest.raises(Moved):
+        view.first_offset(1, 1)
+    view.close()
+
+
+def test_a_batch_larger_than_the_tail_is_released_before_it_is_published(filled: Filled, tmp_path: Path) -> None:
+    filled.add([1] * 40, publish=False)
+    filled.tail.release(filled.tail.count)
+    view = TailView(tmp_path / "tail")
+    assert view.first > view.count
+    assert offsets(view, 1, 0, 99, view.first) == []
+    view.close()
+
+
+def test_more_queues(filled: Filled, tmp_path: Path) -> None:
+    view = TailView(tmp_path / "tail")
+    filled.add([1])
+    assert view.confirmed_end(50_000) is None
+    filled.tail.grow(50_001)
+    assert view.confirmed_end(50_000) == 0
+    filled.add([50_000, 1])
+    assert (view.confirmed_end(50_000), view.confirmed_end(1)) == (1, 2)
+    assert offsets(view, 50_000, 0, 99) == [0]
+    view.close()
+
+
+def view_of(pair) -> IndexView:
+    return IndexView(pair.directory / "index", TailView(pair.directory / "index" / "tail"))
+
+
+def test_a_read_across_runs_and_tail(pair) -> None:
+    for _ in range(2):
+        pair.append(10)
+        pair.make_run()
+    pair.append(10)
+    view = view_of(pair)
+    assert view.read(pair.queue, 0, 100).offsets.tolist() == list(range(30))
+    assert view.read(pair.queue, 15, 10).offsets.tolist() == list(range(15, 25))
+    assert view.read(pair.queue, 25, 2).offsets.tolist() == [25, 26]
+    assert view.position == pair.bench.store.confirm_position
+    with pytest.raises(Moved, match="neither"):
+        view.read(pair.queue, 30, 1)
+    view.close()
+
+
+def test_following_looks_at_new_entries_only(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(pair)
+    starts = []
+    find = view.tail.find
+    monkeypatch.setattr(view.tail, "find", lambda *wanted: starts.append(wanted[3]) or find(*wanted))
+    for turn in range(4):
+        pair.append(5)
+        assert view.read(pair.queue, 5 * turn, 5).end == 5 * turn + 5
+    assert starts == [starts[0] + 5 * turn for turn in range(4)]
+    assert view.read(pair.queue, 3, 1).offsets.tolist() == [3], "going back looks from the beginning"
+    assert starts[-1] == starts[0]
+    pair.make_run()
+    pair.append(5)
+    assert view.read(pair.queue, 20, 5).end == 25, "a place that is gone is not used"
+    view.close()
+
+
+def test_entries_that_move_into_a_run_during_the_look(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between looking at the runs and at the tail everything moved: nothing is missing, the look says so."""
+    pair.append(20)
+    view = view_of(pair)
+    load = view._runs.load
+
+    def then_all_moves(generation: int) -> None:
+        load(generation)
+        if not pair.bench.store._parts.opened.index.runs:
+            pair.make_run()
+
+    monkeypatch.setattr(view._runs, "load", then_all_moves)
+    with pytest.raises(Moved):
+        view.read(pair.queue, 0, 100)
+    assert view.read(pair.queue, 0, 100).offsets.tolist() == list(range(20))
+    view.close()
+
+
+def test_the_oldest_offset(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = view_of(pair)
+    assert view.min_offset(pair.queue) == 0
+    pair.append(400)
+    pair.append(2, pair.other)
+    base = pair.bench.store._log.segments[1].base
+    pair.expire(base)
+    wanted = pair.bench.store.reading.bounds(pair.queue)[0]
+    assert wanted > 0
+    assert view.min_offset(pair.queue) == wanted
+    monkeypatch.setattr(view, "_look_up_minimum", lambda queue: pytest.fail("looked up twice"))
+    assert view.min_offset(pair.queue) == wanted
+    monkeypatch.undo()
+    monkeypatch.setattr(store, "REMEMBERED_MAX", 1)
+    assert view.min_offset(pair.other) == 0
+    assert view.min_offset(pair.queue) == wanted
+    pair.append(1)
+    view.read(pair.queue, 400, 1)
+    view.read(pair.other, 0, 1)
+    assert len(view._places) <= 1
+    view.close()
+
+
+def test_a_queue_whose_records_are_all_gone(pair) -> None:
+    pair.append(3, pair.other)
+    pair.append(400)
+    pair.expire(pair.bench.store._log.segments[1].base)
+    view = view_of(pair)
+    assert view.min_offset(pair.other) == view.confirmed_end(pair.other) == 3
+    pair.append(1, pair.other)
+    assert view.min_offset(pair.other) == 3
+    assert view.read(pair.other, 3, 1).end == 4
+    view.close()
+
+
+def test_runs_come_merge_and_go(pair) -> None:
+    runs = RunSet(pair.directory / "index")
+    runs.load(0)
+    assert runs.runs == []
+    pair.append(5)
+    pair.make_run()
+    runs.load(0)
+    assert runs.runs == [], "the writer has not said anything"
+    runs.load(1)
+    (first,) = runs.runs
+    pair.append(5)
+    pair.make_run()
+    runs.load(2)
+    assert runs.runs[0] is first, "what is known is not opened again"
+    assert len(runs.runs) == 2
+    pair.append(5)
+    pair.make_run()
+    runs.load(pair.attached._attached().tail.generation)
+    assert [run.entry_count for run in runs.runs] == [15], "three of them were merged"
+
+
+def test_a_run_that_went_before_it_was_opened(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.append(5)
+    pair.make_run()
+    runs = RunSet(pair.directory / "index")
+    (path,) = (pair.directory / "index").glob("run-*")
+    path.rename(path.with_name("elsewhere"))
+    with pytest.raises(Moved):
+        runs.load(1)
+    path.with_name("elsewhere").rename(path)
+    runs.load(1)
+    assert len(runs.runs) == 1
+
+
+def test_a_manifest_that_cannot_be_read(pair) -> None:
+    pair.append(5)
+    pair.make_run()
+    manifest = pair.directory / "index" / "MANIFEST"
+    content = manifest.read_bytes()
+    manifest.write_bytes(b"{}")
+    with pytest.raises(CorruptIndex):
+        RunSet(pair.directory / "index").load(1)
+    manifest.unlink()
+    nothing = RunSet(pair.directory / "index")
+    nothing.load(1)
+    assert nothing.runs == []
+    manifest.write_bytes(content)
+
+
+SIZE = 4096
+
+
+def make(directory: Path, base: int, fill: bytes, size: int = SIZE) -> None:
+    segment_path(directory, base).write_bytes(fill * size)
+
+
+def mapped(directory: Path) -> list[int]:
+    """Bases of the segments that are mapped; what other tests have open, and let go meanwhile, does not count."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sorted({int(Path(line.split()[-1]).name) for line in maps if str(directory) in line})
+
+
+def test_positions_find_their_segment_as_it_appears_and_goes(tmp_path: Path) -> None:
+    view = LogView(tmp_path)
+    assert (view.begin(), view.segment_at(0)) == (0, None)
+    make(tmp_path, 0, b"a")
+    first = view.segment_at(SIZE - 1)
+    assert first is not None
+    assert first.view[0:1] == b"a"
+    assert view.segment_at(SIZE) is None
+    make(tmp_path, SIZE, b"b")
+    second = view.segment_at(SIZE)
+    assert second is not None
+    assert (second.base, second.end, second.view[0:1]) == (SIZE, 2 * SIZE, b"b")
+    segment_path(tmp_path, 0).unlink()
+    assert view.segment_at(0) is first, "a mapping stays valid"
+    view.let_go()
+    assert view.segment_at(0) is None
+    assert first.view[0:1] == b"a"
+    assert view.begin() == SIZE
+
+
+def test_the_newest_segment_may_grow(tmp_path: Path) -> None:
+    view = LogView(tmp_path)
+    make(tmp_path, 0, b"a")
+    assert view.segment_at(SIZE) is None
+    with segment_path(tmp_path, 0).open("ab") as file:
+        file.write(b"b" * SIZE)
+    grown = view.segment_at(SIZE)
+    assert grown is not None
+    assert (grown.size, grown.view[SIZE : SIZE + 1]) == (2 * SIZE, b"b")
+
+
+def test_a_file_without_a_byte_is_not_there_yet(tmp_path: Path) -> None:
+    segment_path(tmp_path, 0).touch()
+    assert LogView(tmp_path).segment_at(0) is None
+    assert LogView(tmp_path / "none").segment_at(0) is None
+
+
+def test_the_number_of_mappings_has_a_bound(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(store, "SEGMENTS_MAX", 2)
+    view = LogView(tmp_path)
+    for base in range(0, 4 * SIZE, SIZE):
+        make(tmp_path, base, b"x")
+    for base in range(0, 4 * SIZE, SIZE):
+        assert view.segment_at(base) is not None
+    assert mapped(tmp_path) == [2 * SIZE, 3 * SIZE]
+    assert view.segment_at(0) is not None, "what was given up is mapped again"

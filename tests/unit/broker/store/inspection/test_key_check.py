@@ -9,8 +9,7 @@ import pytest
 from broker.store.inspection.commands import summarise
 from broker.store.inspection.directory import KeyFiles, LogKeys, Walk, check_keys, open_directory, open_key_files
 from broker.store.inspection.verifier import verify
-from broker.store.keys.key_manifest import KeyManifest, load_key_manifest, save_key_manifest
-from broker.store.keys.key_run import KeyRun, write_key_run
+from broker.store.keys.key_index import KeyManifest, KeyRun, load_key_manifest, save_key_manifest, write_key_run
 from tests.sim.keyed import keyed_message
 from tests.sim.stores import StoreBench, message
 

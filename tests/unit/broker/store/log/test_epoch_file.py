@@ -1,4 +1,4 @@
-"""Which epoch wrote which part of the log, on the disk and from the records."""
+"""Roles, and the epoch that wrote each part of the log, on the disk and from the records."""
 
 from __future__ import annotations
 
@@ -7,8 +7,19 @@ from pathlib import Path
 import pytest
 
 from broker.store.errors import CorruptIndex
-from broker.store.log.epoch_file import below, epoch_at, epochs_of, load_epochs, recovered, save_epochs, with_epoch
-from broker.store.log.sealed_json import sealed_json
+from broker.store.log.epoch_file import (
+    Role,
+    below,
+    epoch_at,
+    epochs_of,
+    load_epochs,
+    recovered,
+    role_of,
+    save_epochs,
+    with_epoch,
+)
+from broker.store.log.metadata import sealed_json
+from remoting.protocol.errors import LocalMisuse
 from tests.sim.replicas import ReplicaBench
 from tests.sim.stores import message
 
@@ -92,3 +103,97 @@ def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
     cut = bench.store.replica.epochs[4][1]
     assert epochs_of(log, cut) == below(bench.store.replica.epochs, cut)
     bench.close()
+
+
+def grouped(tmp_path: Path) -> ReplicaBench:
+    """A closed store with records of epochs 2 and 5, and an epoch 7 without any."""
+    bench = ReplicaBench(tmp_path / "data", epoch=2)
+    queue = bench.store.queues.open(b"q")
+    bench.flush()
+    bench.reopen_as(epoch=5)
+    bench.store.append(message([queue], b"x"))
+    bench.flush()
+    bench.reopen_as(epoch=7)
+    bench.close()
+    return bench
+
+
+@pytest.mark.parametrize("damage", ["gone", "flipped", "short", "old"])
+def test_a_file_that_does_not_tell_all_is_made_anew(tmp_path: Path, damage: str) -> None:
+    """Gone, unreadable or older than the log: the records tell, and the checkpoint tells of a start that wrote none."""
+    bench = grouped(tmp_path)
+    path = bench.directory / "EPOCHS"
+    before = load_epochs(bench.directory)
+    assert before is not None
+    if damage == "gone":
+        path.unlink()
+    elif damage == "flipped":
+        path.write_bytes(path.read_bytes().replace(b"5", b"6", 1))
+    elif damage == "short":
+        path.write_bytes(b"")
+    else:
+        save_epochs(bench.directory, before[:1])
+    store = bench.open(role="replica")
+    assert store.replica.epochs == before == load_epochs(bench.directory)
+    bench.close()
+
+
+def test_entries_behind_the_end_are_dropped(tmp_path: Path) -> None:
+    """Durable before its first byte: a crash may leave an entry of an epoch whose log never got so far."""
+    bench = grouped(tmp_path)
+    epochs = load_epochs(bench.directory)
+    assert epochs is not None
+    save_epochs(bench.directory, [*epochs, (9, epochs[-1][1] + 8), (11, 1 << 40)])
+    store = bench.open(role="replica")
+    assert store.replica.epochs == epochs
+    store = bench.reopen_as(epoch=8)
+    assert store.replica.epochs == [*epochs[:-1], (8, store.end_position)]
+    bench.close()
+
+
+def test_an_epoch_is_used_once(tmp_path: Path) -> None:
+    """Not below and not the same as any the log has seen, one without records too."""
+    bench = grouped(tmp_path)
+    for epoch in (1, 5, 6, 7):
+        with pytest.raises(LocalMisuse, match="has seen epoch 7"):
+            bench.open(epoch=epoch)
+    assert bench.open(epoch=8).epoch == 8
+    bench.close()
+
+
+def test_a_node_by_itself_does_not_look_through_its_log(tmp_path: Path) -> None:
+    """Without the file it goes on without; an empty directory gets one, and each start that wrote an entry."""
+    bench = ReplicaBench(tmp_path / "data")
+    assert load_epochs(bench.directory) == [(1, 0)]
+    bench.reopen_as()
+    assert load_epochs(bench.directory) == [(2, 0)]
+    bench.store.queues.open(b"q")
+    bench.settle()
+    end = bench.store.end_position
+    bench.reopen_as()
+    assert load_epochs(bench.directory) == [(2, 0), (3, end)]
+    bench.close()
+    (bench.directory / "EPOCHS").write_bytes(b"rubbish")
+    bench.open()
+    assert load_epochs(bench.directory) is None
+    assert bench.store.epoch == 4
+    bench.close()
+
+
+def test_roles_by_name() -> None:
+    """A writer without an epoch is a node by itself; with one, like every replica, it belongs to a group."""
+    assert role_of("writer", None) == Role()
+    assert role_of("writer", 4) == Role(epoch=4)
+    assert role_of("replica", None) == Role(replica=True)
+    assert [role_of(*each).grouped for each in (("writer", None), ("writer", 4), ("replica", None))] == [
+        False,
+        True,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(("name", "epoch"), [("replica", 3), ("leader", None), ("", 1)])
+def test_what_is_no_role(name: str, epoch: int | None) -> None:
+    """A replica has no epoch of its own, and there are two roles only."""
+    with pytest.raises(LocalMisuse):
+        role_of(name, epoch)

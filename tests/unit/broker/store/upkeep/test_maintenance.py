@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.store.log.checkpoint import load_checkpoint
+from broker.store.log.metadata import load_checkpoint
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import load_snapshot
 from broker.store.upkeep import maintenance

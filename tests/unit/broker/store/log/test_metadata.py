@@ -1,0 +1,125 @@
+"""FORMAT, CHECKPOINT and DURABLE: what they hold, and what makes them unreadable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.errors import CorruptIndex, WrongFormat
+from broker.store.log.metadata import (
+    CHECKPOINT_NAME,
+    MARK_NAME,
+    SLOT_BYTES,
+    Checkpoint,
+    DurableMark,
+    Mark,
+    check_format,
+    load_checkpoint,
+    load_mark,
+    lower_mark,
+    save_checkpoint,
+    sealed_json,
+)
+
+
+def test_round_trip_and_privacy(tmp_path: Path) -> None:
+    """None at first, then what was saved, in a private file."""
+    assert load_checkpoint(tmp_path) is None
+    save_checkpoint(tmp_path, Checkpoint(3, 4096, clean=True))
+    assert load_checkpoint(tmp_path) == Checkpoint(3, 4096, clean=True)
+    assert (tmp_path / CHECKPOINT_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def test_every_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """The seal covers the whole line."""
+    save_checkpoint(tmp_path, Checkpoint(3, 4096, clean=False))
+    data = (tmp_path / CHECKPOINT_NAME).read_bytes()
+    for at in range(len(data) - 1):
+        (tmp_path / CHECKPOINT_NAME).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        with pytest.raises(CorruptIndex):
+            load_checkpoint(tmp_path)
+
+
+def test_missing_field_is_named(tmp_path: Path) -> None:
+    """A sealed file of something else."""
+    (tmp_path / CHECKPOINT_NAME).write_bytes(sealed_json({"epoch": 1}))
+    with pytest.raises(CorruptIndex, match="position"):
+        load_checkpoint(tmp_path)
+
+
+def test_the_last_word_counts(tmp_path: Path) -> None:
+    """Also after another process went on."""
+    assert load_mark(tmp_path) is None
+    mark = DurableMark(tmp_path)
+    for position in (10, 20, 30):
+        mark.save(Mark(1, position, position + 5))
+        assert load_mark(tmp_path) == Mark(1, position, position + 5)
+    DurableMark(tmp_path).save(Mark(2, 40, 50))
+    assert load_mark(tmp_path) == Mark(2, 40, 50)
+    assert (tmp_path / MARK_NAME).stat().st_size == 2 * SLOT_BYTES
+    assert (tmp_path / MARK_NAME).stat().st_mode & 0o077 == 0
+
+
+def test_nothing_falls(tmp_path: Path) -> None:
+    """Marks of two jobs may come in the wrong order."""
+    mark = DurableMark(tmp_path)
+    mark.save(Mark(3, 100, 7))
+    mark.save(Mark(3, 90, 9))
+    assert load_mark(tmp_path) == Mark(3, 100, 9)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_torn_slot_leaves_the_other(tmp_path: Path, slot: int) -> None:
+    """One of the two last marks is there, whichever slot is hurt."""
+    mark = DurableMark(tmp_path)
+    for position in (10, 20, 30):
+        mark.save(Mark(1, position, 0))
+    data = bytearray((tmp_path / MARK_NAME).read_bytes())
+    data[slot * SLOT_BYTES + 20] ^= 1
+    (tmp_path / MARK_NAME).write_bytes(data)
+    found = load_mark(tmp_path)
+    assert found is not None
+    assert found.position in (20, 30)
+    DurableMark(tmp_path).save(Mark(1, 40, 0))
+    assert load_mark(tmp_path) == Mark(1, 40, 0)
+
+
+def test_no_readable_slot_is_told(tmp_path: Path) -> None:
+    """A file that says nothing is not the same as none."""
+    (tmp_path / MARK_NAME).write_bytes(bytes(100))
+    with pytest.raises(CorruptIndex, match="neither"):
+        load_mark(tmp_path)
+    DurableMark(tmp_path).save(Mark(1, 1, 1))
+
+
+def test_a_cut_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
+    """Both slots say it, whatever they said, and later marks count on from there."""
+    DurableMark(tmp_path).save(Mark(5, 900, 7))
+    lower_mark(tmp_path, Mark(3, 100, 0))
+    assert load_mark(tmp_path) == Mark(3, 100, 0)
+    DurableMark(tmp_path).save(Mark(3, 200, 1))
+    assert load_mark(tmp_path) == Mark(3, 200, 1)
+    lower_mark(tmp_path, Mark())
+    assert load_mark(tmp_path) == Mark()
+
+
+def test_fresh_directory_is_marked(tmp_path: Path) -> None:
+    """First start writes, later ones compare."""
+    check_format(tmp_path)
+    check_format(tmp_path)
+    assert (tmp_path / "FORMAT").read_text() == "lightmq-store 2\n"
+
+
+def test_log_without_format_is_not_ours(tmp_path: Path) -> None:
+    """A directory of somebody else's log is left alone."""
+    (tmp_path / "log").mkdir()
+    with pytest.raises(WrongFormat, match="not a data directory"):
+        check_format(tmp_path)
+
+
+def test_other_version_says_what_to_do(tmp_path: Path) -> None:
+    """Both versions are in the message."""
+    (tmp_path / "FORMAT").write_text("lightmq-store 7")
+    with pytest.raises(WrongFormat, match=r"'lightmq-store 7'.*'lightmq-store 2'"):
+        check_format(tmp_path)
