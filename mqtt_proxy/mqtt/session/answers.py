@@ -9,9 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mqtt_proxy.mqtt.codec import encode5
 from mqtt_proxy.mqtt.codec import properties as props
-from mqtt_proxy.mqtt.codec.encode import PUBREL_WORD, acknowledgements, connack, suback, unsuback
+from mqtt_proxy.mqtt.codec.encode import (
+    PUBREL_WORD,
+    acknowledgements,
+    auth5,
+    connack,
+    connack5,
+    reason_properties,
+    suback,
+    suback5,
+    unsuback,
+    unsuback5,
+)
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5
 from mqtt_proxy.mqtt.codec.properties import Properties
 from mqtt_proxy.mqtt.codec.reason_codes import (
@@ -74,9 +84,9 @@ class Answers:
             if response_information is not None:
                 found[props.RESPONSE_INFORMATION] = response_information.encode()
             found |= self._auth_properties(auth_data)
-            packet = encode5.connack(session_present, 0, found | encode5.reason_properties(reason_string, user))
+            packet = connack5(session_present, 0, found | reason_properties(reason_string, user))
             if len(packet) > session.terms.packet_size_out_max:
-                packet = encode5.connack(session_present, 0, found)
+                packet = connack5(session_present, 0, found)
             if len(packet) > session.terms.packet_size_out_max:
                 # It cannot be told what it must know, and may be sent nothing larger [MQTT-3.1.2-24].
                 session.say_why(ReasonCode.PACKET_TOO_LARGE, "")
@@ -180,9 +190,9 @@ class Answers:
         if session.terms.level == LEVEL_3:
             session.out.append(suback(packet_id, list(map(suback_code_of_3, codes))))
             return
-        packet = encode5.suback(packet_id, codes, session.explained(reason_string))
+        packet = suback5(packet_id, codes, session.explained(reason_string))
         fits = len(packet) <= session.terms.packet_size_out_max
-        session.out.append(packet if fits else encode5.suback(packet_id, codes))
+        session.out.append(packet if fits else suback5(packet_id, codes))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int] = (), reason_string: str = "") -> None:
         """UNSUBACK: per filter SUCCESS, NO_SUBSCRIPTION_EXISTED or a code that says no; 3.1.1 has no codes."""
@@ -192,9 +202,9 @@ class Answers:
         if session.terms.level == LEVEL_3:
             session.out.append(unsuback(packet_id))
             return
-        packet = encode5.unsuback(packet_id, codes, session.explained(reason_string))
+        packet = unsuback5(packet_id, codes, session.explained(reason_string))
         fits = len(packet) <= session.terms.packet_size_out_max
-        session.out.append(packet if fits else encode5.unsuback(packet_id, codes))
+        session.out.append(packet if fits else unsuback5(packet_id, codes))
 
     # -- authentication in steps, and the end --------------------------------------------------------------------------
 
@@ -205,7 +215,7 @@ class Answers:
             return
         if session.terms.auth_method is None:
             raise LocalMisuse("a client without an Authentication Method cannot be challenged [MQTT-4.12.0-6]")
-        session.out.append(encode5.auth(ReasonCode.CONTINUE_AUTHENTICATION, self._auth_properties(data)))
+        session.out.append(auth5(ReasonCode.CONTINUE_AUTHENTICATION, self._auth_properties(data)))
         session.challenged = True
         if session.status is Status.DECIDING:
             session.status = Status.AUTHENTICATING
@@ -215,7 +225,7 @@ class Answers:
         session = self._session
         if session.expects(_CONNECTED):
             session.challenged = False
-            session.out.append(encode5.auth(ReasonCode.SUCCESS, self._auth_properties(data)))
+            session.out.append(auth5(ReasonCode.SUCCESS, self._auth_properties(data)))
 
     def _auth_properties(self, data: bytes | None) -> Properties:
         session = self._session

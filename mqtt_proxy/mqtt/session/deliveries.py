@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mqtt_proxy.mqtt.codec.encode import PUBREL_WORD, acknowledgements, publish_head
-from mqtt_proxy.mqtt.codec.encode5 import publish_properties
+from mqtt_proxy.mqtt.codec.encode import PUBREL_WORD, acknowledgements, publish_head, publish_properties
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3
 from mqtt_proxy.mqtt.codec.wire import encode_binary, encode_length
 from mqtt_proxy.mqtt.session import in_flight

@@ -18,11 +18,17 @@ from __future__ import annotations
 
 from typing import cast
 
-from mqtt_proxy.mqtt.codec import encode5
 from mqtt_proxy.mqtt.codec import properties as props
-from mqtt_proxy.mqtt.codec.decode import UnsupportedLevel
-from mqtt_proxy.mqtt.codec.decode5 import RETAIN_HANDLING_SHIFT
-from mqtt_proxy.mqtt.codec.encode import PINGRESP_BYTES, PUBCOMP_WORD, PUBREL_WORD, acknowledgements, connack
+from mqtt_proxy.mqtt.codec.decode import RETAIN_HANDLING_SHIFT, UnsupportedLevel
+from mqtt_proxy.mqtt.codec.encode import (
+    PINGRESP_BYTES,
+    PUBCOMP_WORD,
+    PUBREL_WORD,
+    acknowledgement5,
+    acknowledgements,
+    connack,
+    connack5,
+)
 from mqtt_proxy.mqtt.codec.limits import PACKET_ID_MAX, PACKET_SIZE_BYTES_MAX
 from mqtt_proxy.mqtt.codec.packets import (
     LEVEL_3,
@@ -74,7 +80,7 @@ from remoting.protocol.records.topics import SHARE_PREFIX
 def level_refusal(violation: UnsupportedLevel) -> bytes:
     """The CONNACK for a level this server does not speak, in the layout that client is most likely to read."""
     if violation.is_later:
-        return encode5.connack(False, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
+        return connack5(False, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     return connack(False, ConnectCode.UNACCEPTABLE_PROTOCOL_LEVEL)
 
 
@@ -302,7 +308,7 @@ def release(session: SessionState, packet: Packet) -> None:
         return  # its PUBCOMP is under way
     elif phase is None and session.terms.level == LEVEL_5:
         code = ReasonCode.PACKET_IDENTIFIER_NOT_FOUND
-        session.out.append(encode5.acknowledgement(_PUBCOMP_FIRST, packet_id, code))
+        session.out.append(acknowledgement5(_PUBCOMP_FIRST, packet_id, code))
     else:
         session.out.append(acknowledgements([PUBCOMP_WORD | packet_id]))
 
@@ -338,7 +344,7 @@ def received(session: SessionState, packet: Packet) -> None:
 def _pubrel_of_unknown(level: int, packet_id: int) -> bytes:
     """The client waits for a PUBREL of something we know nothing of: let it free the id [MQTT-4.3.3-1]."""
     if level == LEVEL_5:
-        return encode5.acknowledgement(_PUBREL_FIRST, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
+        return acknowledgement5(_PUBREL_FIRST, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
     return acknowledgements([PUBREL_WORD | packet_id])
 
 

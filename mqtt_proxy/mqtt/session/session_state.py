@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from enum import Enum
 
-from mqtt_proxy.mqtt.codec import encode5
+from mqtt_proxy.mqtt.codec.encode import connack5, disconnect5, reason_properties
 from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX, SessionLimits
 from mqtt_proxy.mqtt.codec.packets import LEVEL_3, LEVEL_5, Publish, Will
 from mqtt_proxy.mqtt.codec.properties import Properties
@@ -199,13 +199,13 @@ class SessionState:
 
     def say_why(self, code: int, reason_string: str, server_reference: Properties | None = None) -> None:
         """The last packet of a session of MQTT 5; nothing when it has ended already."""
-        properties = encode5.reason_properties(reason_string) | (server_reference or {})
+        properties = reason_properties(reason_string) | (server_reference or {})
         if self.status is Status.CONNECTED:
-            packet = encode5.disconnect(code, properties)
-            bare = encode5.disconnect(code, server_reference)
+            packet = disconnect5(code, properties)
+            bare = disconnect5(code, server_reference)
         elif self.status is not Status.CLOSED:
-            packet = encode5.connack(False, code, properties)
-            bare = encode5.connack(False, code, server_reference)
+            packet = connack5(False, code, properties)
+            bare = connack5(False, code, server_reference)
         else:
             return
         # A reason string must be left out when it would make the packet too large for its receiver [MQTT-3.14.2-3].
@@ -229,7 +229,7 @@ class SessionState:
 
     def explained(self, reason_string: str) -> Properties:
         """The reason string of an acknowledgement, unless the client wants none [MQTT-3.1.2-29]."""
-        return encode5.reason_properties(reason_string) if self.terms.problem_information else {}
+        return reason_properties(reason_string) if self.terms.problem_information else {}
 
     # -- silence -------------------------------------------------------------------------------------------------------
 
