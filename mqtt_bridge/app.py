@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mqtt_bridge.config import IN, OUT, BridgeConfig, ConnectionConfig
-from mqtt_bridge.message import client_id
-from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.message import BridgeMetrics, client_id
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from mqtt_bridge.receiver import PeerReceiver
 from mqtt_bridge.sender import Sender

@@ -4,21 +4,32 @@ Appends go through a window of one frame (`remoting.client.in_flight`). The sess
 bridge is away the peer keeps QoS 1 messages for it. A message is acknowledged when it is durable here; if our broker
 does not answer, the connection to the peer is closed, and the peer sends again what was not acknowledged. A message
 that our broker will never accept is dropped, counted, logged and acknowledged, because it would block all others.
-Invariant: acknowledged to the peer means stored here, or dropped with a log event. Loop rule: all on the loop's thread.
+`Inbox` has the peer's messages from their arrival to our acknowledgement. Invariant: a message is acknowledged to the
+peer only when it and everything that arrived before it was stored, or was dropped with a log event, as MQTT demands;
+nothing is acknowledged on another connection than the one it arrived by: a new connection has a new inbox. Loop rule:
+all on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import IN, ConnectionConfig
-from mqtt_bridge.in_flight import Arrived, Inbox
-from mqtt_bridge.message import InMapping, client_id, place_of, to_image, why_not_in, wrong_topic
-from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
+from mqtt_bridge.message import (
+    BridgeMetrics,
+    InMapping,
+    MessageCounts,
+    client_id,
+    place_of,
+    to_image,
+    why_not_in,
+    wrong_topic,
+)
 from mqtt_bridge.paho_client import FAILURE, code_in_words, from_paho
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.client.in_flight import InFlight, WindowLimits
@@ -41,6 +52,46 @@ FAULTS_OF_A_MESSAGE = frozenset(
     {ResponseCode.MESSAGE_ILLEGAL, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.INVALID_PARAMETER}
 )
 """Refusals that concern the message and would come again."""
+
+
+class Arrived:
+    """One message of the peer; `packet_id` is 0 with QoS 0."""
+
+    __slots__ = ("done", "packet_id", "size_bytes")
+
+    def __init__(self, packet_id: int, size_bytes: int) -> None:
+        self.packet_id = packet_id
+        self.size_bytes = size_bytes
+        self.done = False
+
+
+class Inbox:
+    """Messages that arrived by one connection and are not acknowledged."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Arrived] = deque()
+        self.unconfirmed_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def arrive(self, packet_id: int, size_bytes: int) -> Arrived:
+        """Note a message that came; acknowledge it when the returned entry is settled."""
+        arrived = Arrived(packet_id, size_bytes)
+        self._waiting.append(arrived)
+        self.unconfirmed_bytes += size_bytes
+        return arrived
+
+    def done(self, arrived: Arrived) -> list[int]:
+        """It is stored, or was dropped: the packet ids to acknowledge now, in order."""
+        arrived.done = True
+        due = []
+        while self._waiting and self._waiting[0].done:
+            first = self._waiting.popleft()
+            self.unconfirmed_bytes -= first.size_bytes
+            if first.packet_id:
+                due.append(first.packet_id)
+        return due
 
 
 class PeerReceiver:

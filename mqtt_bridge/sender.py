@@ -6,6 +6,13 @@ the connection, so that the message is offered again after the pause, at most `r
 pass drops the message, counted and logged. The connection begins clean: the peer remembers no packet ids of an earlier
 one, which could make it take a new QoS 2 message for an old one.
 
+`Outbox` knows what has been sent and up to where the peer has everything. A cursor for each parent queue: `position`
+is the next offset to read, `low` the lowest that is not settled. A record may go out in several copies (to several
+topics of the peer); it is settled with the last of them. Copies are known by the packet id the MQTT library gave them.
+When the connection ends, everything unsettled is read again from `low`. Invariant: `low` never passes a record of which
+a copy is not settled; at most `window` copies are in flight. The window of `remoting.client.in_flight` does not fit
+here: nothing is gathered or kept in memory, and the peer acknowledges copies in any order.
+
 `LogReader` knows where to begin, what is new, and the offsets of what was settled. They are those of a consumer group
 (`bridge-` and the connection's name) in the parent queues. A rule that was ever begun has a mark beside them, the
 offset 1 in a light queue named after the rule: by it a queue without an offset is known to be new (and is read from its
@@ -23,9 +30,17 @@ import contextlib
 from paho.mqtt.packettypes import PacketTypes
 
 from mqtt_bridge.config import OUT, ConnectionConfig, RuleConfig
-from mqtt_bridge.in_flight import Cursor, Key, Outbox
-from mqtt_bridge.message import EXPIRED, REASONS, OutgoingCopy, OutMapping, outgoing, place_of, wrong_topic
-from mqtt_bridge.metrics import BridgeMetrics, MessageCounts
+from mqtt_bridge.message import (
+    EXPIRED,
+    REASONS,
+    BridgeMetrics,
+    MessageCounts,
+    OutgoingCopy,
+    OutMapping,
+    outgoing,
+    place_of,
+    wrong_topic,
+)
 from mqtt_bridge.paho_client import FAILURE, code_in_words
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.protocol.bodies.pull_body import (
@@ -49,6 +64,98 @@ from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 from runtime.clock import Clock
 from runtime.logs import get_logger
+
+Key = tuple[str, int]
+"""(parent topic, number of the queue in it)."""
+
+
+class Cursor:
+    """One parent queue."""
+
+    __slots__ = ("committed", "position", "queue_id", "unsettled")
+
+    def __init__(self, queue_id: int, start: int, committed: int | None) -> None:
+        self.queue_id = queue_id
+        self.position = start
+        self.committed = committed
+        self.unsettled: dict[int, int] = {}
+        """Offset -> copies that are not settled, in order of the offsets."""
+
+    @property
+    def low(self) -> int:
+        """The lowest offset that is not settled."""
+        return next(iter(self.unsettled), self.position)
+
+
+class Outbox:
+    """The cursors of one connection and the copies in flight."""
+
+    def __init__(self, window: int) -> None:
+        self.cursors: dict[Key, Cursor] = {}
+        self._window = window
+        self._limit = window
+        self._flying: dict[int, tuple[Cursor, int]] = {}
+
+    @property
+    def in_flight(self) -> int:
+        """Copies sent and not settled."""
+        return len(self._flying)
+
+    @property
+    def free(self) -> int:
+        """Copies that may be sent now."""
+        return max(0, self._limit - len(self._flying))
+
+    def limit(self, receive_maximum: int) -> None:
+        """The peer takes no more than this at a time on the present connection."""
+        self._limit = min(self._window, receive_maximum)
+
+    def track(self, cursor: Cursor, offset: int, copies: int) -> None:
+        """A record of which `copies` copies are about to be sent; it is the highest read so far."""
+        assert offset >= cursor.position, (offset, cursor.position)
+        cursor.unsettled[offset] = copies
+        cursor.position = offset + 1
+
+    def passed(self, cursor: Cursor, position: int) -> None:
+        """Everything below `position` was read."""
+        cursor.position = max(cursor.position, position)
+
+    def sent(self, packet_id: int, cursor: Cursor, offset: int) -> None:
+        """A copy of a tracked record was sent."""
+        assert packet_id not in self._flying, packet_id
+        self._flying[packet_id] = (cursor, offset)
+
+    def place(self, packet_id: int) -> tuple[Cursor, int] | None:
+        """The record of a copy in flight."""
+        return self._flying.get(packet_id)
+
+    def settled(self, packet_id: int) -> bool:
+        """The peer has the copy (or will never take it); False for a packet id that is not in flight."""
+        flying = self._flying.pop(packet_id, None)
+        if flying is None:
+            return False
+        self.settle_copy(*flying)
+        return True
+
+    def settle_copy(self, cursor: Cursor, offset: int) -> None:
+        """One copy of a tracked record is no longer waited for."""
+        left = cursor.unsettled[offset] - 1
+        if left:
+            cursor.unsettled[offset] = left
+        else:
+            del cursor.unsettled[offset]
+
+    def rewind(self) -> None:
+        """The connection ended: everything that is not settled is read again."""
+        self._flying.clear()
+        self._limit = self._window
+        for cursor in self.cursors.values():
+            cursor.position = cursor.low
+            cursor.unsettled.clear()
+
+    def due(self) -> list[tuple[Key, int]]:
+        """(queue, offset) of every queue whose committed offset is behind."""
+        return [(key, cursor.low) for key, cursor in self.cursors.items() if cursor.low != cursor.committed]
 
 
 class GroupOffset:

@@ -10,7 +10,7 @@ import pytest
 
 from mqtt_bridge.app import BridgeApp, Direction, first_line
 from mqtt_bridge.config import BridgeConfig, RuleConfig
-from mqtt_bridge.metrics import BridgeMetrics
+from mqtt_bridge.message import BridgeMetrics
 from mqtt_bridge.peer import BridgeClient, ConnectionAccepted, PeerLostError
 from remoting.client.uplink import MasterConnection
 from remoting.protocol.errors import LightMQError

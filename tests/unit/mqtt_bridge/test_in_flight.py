@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mqtt_bridge.in_flight import Cursor, Inbox, Outbox
+from mqtt_bridge.receiver import Inbox
+from mqtt_bridge.sender import Cursor, Outbox
 
 
 def outbox(window: int = 4) -> tuple[Outbox, Cursor]:

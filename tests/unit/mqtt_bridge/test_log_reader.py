@@ -12,9 +12,8 @@ import pytest
 
 from lightmq.servers.all_in_one import AllInOne
 from mqtt_bridge.config import RuleConfig
-from mqtt_bridge.in_flight import Outbox
 from mqtt_bridge.message import OutMapping
-from mqtt_bridge.sender import GroupOffset, LogReader
+from mqtt_bridge.sender import GroupOffset, LogReader, Outbox
 from remoting.client.connection import dial
 from remoting.protocol.bodies.pull_body import STATUS_NO_SUCH_QUEUE, STATUS_OFFSET_TOO_SMALL, PulledRange
 from remoting.protocol.errors import RemoteViolation

@@ -11,6 +11,7 @@ from mqtt_bridge.message import (
     CAME_BY_IT,
     CAME_BY_KEY,
     EXPIRED,
+    BridgeMetrics,
     InMapping,
     OutgoingCopy,
     OutMapping,
@@ -25,6 +26,7 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.image import image_views
 from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
+from runtime.metrics import Registry
 
 MAPPING = OutMapping([RuleConfig(filter="a/#", remote_prefix="x/", qos=2)])
 
@@ -130,3 +132,11 @@ def test_topics_that_cannot_be_published_to() -> None:
     assert wrong_topic(b"a/b") == ""
     assert "broker's own" in wrong_topic(b"$SYS/x")
     assert "wildcard" in wrong_topic(b"a/+")
+
+
+def test_each_has_the_connection_as_its_first_label() -> None:
+    registry = Registry()
+    BridgeMetrics(registry)
+    declared = list(registry.metrics())
+    assert len(declared) == 11
+    assert all(metric.labels[0] == "connection" and metric.name.startswith("rocketmq_bridge_") for metric in declared)
