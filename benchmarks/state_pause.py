@@ -97,7 +97,7 @@ def retention_pause(bench: StoreBench, loop: Loop) -> None:
     assert target is not None
     report("retention", loop.run(lambda: bench.store.begin_position >= target, maintain=True))
     removed = bench.store.begin_position - begin
-    print(f"  {removed / MIB:.0f} MiB of log removed, {retention.carried_total} entries appended again")
+    print(f"  {removed / MIB:.0f} MiB of log removed, {retention.carried.total} entries appended again")
 
 
 def main() -> None:

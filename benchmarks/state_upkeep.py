@@ -77,7 +77,7 @@ def main() -> None:
         idle = [StateChange(state_kinds.SESSION, b"client-%d" % n, bytes(200)) for n in range(options.idle)]
         bench.store.append_state(idle)
         micros = change(bench, options.keys, options.changes)
-        carried = bench.store.retention.carried_total
+        carried = bench.store.retention.carried.total
         found = bench.store.metrics()
         print(f"{options.changes} changes of {options.keys} keys: {micros:.2f} us CPU each")
         print(f"appended again by retention: {carried} ({carried / options.changes:.3f} per change)")

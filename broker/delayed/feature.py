@@ -170,7 +170,7 @@ class DelayedFeature(Feature):
         self.diversion = Diversion(self.messages, tools.clock)
         """Where images that name a later time go."""
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
-        store.retention.keep(self.messages.keep_from)
+        store.retention.carried.keep(self.messages.keep_from)
         store.positions.on_advance(self._timer.advanced, self.messages.buckets.queues)
         declare_metrics(registry, self.messages)
 

@@ -49,7 +49,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._heard_s = self._loop.time()
         self._decoder = Decoder(FROM_MASTER, DATA_BYTES_MAX, BUFFER_BYTES)
         self._transport: asyncio.Transport | None = None
-        self._watch = self._loop.call_later(silence_s, self._look)
+        self._watch = self._loop.call_later(silence_s, self._check_silence)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Whoever opened it may write now."""
@@ -95,10 +95,10 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._transport = None
         self._end(error or "the master closed the connection")
 
-    def _look(self) -> None:
+    def _check_silence(self) -> None:
         left_s = self._heard_s + self._silence_s - self._loop.time()
         if left_s > 0:
-            self._watch = self._loop.call_later(left_s, self._look)
+            self._watch = self._loop.call_later(left_s, self._check_silence)
         else:
             self._end(TimeoutError("the master said nothing for too long"))
 

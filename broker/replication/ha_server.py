@@ -42,7 +42,7 @@ from broker.replication.frames import (
     prove,
     proved,
 )
-from broker.replication.leader import Leader
+from broker.replication.leader import Leader, expired
 from broker.replication.tls_detection import TlsAcceptor
 from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
@@ -156,7 +156,7 @@ class ReplicaConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Take the replica out of the leader's table and log why it went."""
         self._transport = None
-        self._server.gone(self, self._reason or str(error or "closed by the replica"))
+        self._server.connection_ended(self, self._reason or str(error or "closed by the replica"))
 
 
 class Piece:
@@ -284,7 +284,7 @@ class HaServer:
     ) -> None:
         """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
         have this log. `superseded` hears of an epoch newer than ours that a replica knows of."""
-        self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._refused_at_the_door)
+        self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._tls_refused)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
@@ -415,7 +415,7 @@ class HaServer:
         self.confirm()
         self.refill(connection)
 
-    def gone(self, connection: ReplicaConnection, reason: str) -> None:
+    def connection_ended(self, connection: ReplicaConnection, reason: str) -> None:
         """The connection has ended; whose replica it was is logged with the reason."""
         self.connections.discard(connection)
         if self._lead is not None:
@@ -445,7 +445,7 @@ class HaServer:
             try:
                 piece = self._pieces.at(store, lead.epochs, *demand)
             except LocalMisuse:
-                connection.refuse(leader.expired(lead.extent()))
+                connection.refuse(expired(leader.epoch, lead.extent()))
                 return
             if piece is None:
                 return
@@ -490,6 +490,6 @@ class HaServer:
             if number in by_number:
                 by_number[number].abort("it said nothing for too long")
 
-    def _refused_at_the_door(self, address: str, reason: str) -> None:
+    def _tls_refused(self, address: str, reason: str) -> None:
         self.refused += 1
         self._log.warning("replica_sent_away", address=address, reason=reason)

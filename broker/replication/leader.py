@@ -314,6 +314,15 @@ class FollowerProgress:
     mark_ms: int = 0
     """The log's end at a send; when the replica acknowledges it, it was caught up then."""
 
+    def lag_ms(self, end: int, now_ms: int) -> int:
+        """For how long it has not had the whole log, which ends at `end`."""
+        return 0 if self.acknowledged >= end else max(0, now_ms - self.caught_up_ms)
+
+
+def expired(epoch: int, log: Extent) -> Refusal:
+    """The refusal of a replica whose next byte is no longer in the log: it must start again from the log's begin."""
+    return Refusal(EXPIRED, epoch, f"the log begins at {log.begin}")
+
 
 class Leader:
     """All replicas of a master in one epoch."""
@@ -379,14 +388,10 @@ class Leader:
         if ready.epoch != self.epoch or replica.sent >= 0 or ready.position > log.end:
             raise RemoteViolation(f"ready for epoch {ready.epoch} at {ready.position}, end {log.end}, {replica}")
         if ready.position < log.begin:
-            return self.expired(log)
+            return expired(self.epoch, log)
         replica.first = replica.sent = ready.position
         replica.heard_ms = now_ms
         return None
-
-    def expired(self, log: Extent) -> Refusal:
-        """What a replica hears whose next byte is no longer kept: it must begin anew."""
-        return Refusal(EXPIRED, self.epoch, f"the log begins at {log.begin}")
 
     def acknowledged(self, connection: int, ack: Ack, now_ms: int) -> None:
         """A replica has flushed its log up to an end. Raises RemoteViolation when it never got those bytes."""
@@ -553,7 +558,3 @@ class Leader:
     def replicas(self) -> list[FollowerProgress]:
         """The connected replicas."""
         return list(self._replicas.values())
-
-    def lag_ms(self, replica: FollowerProgress, end: int, now_ms: int) -> int:
-        """For how long the replica has not had all there was."""
-        return 0 if replica.acknowledged >= end else max(0, now_ms - replica.caught_up_ms)

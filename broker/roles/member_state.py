@@ -160,7 +160,7 @@ def lag_ms(member: MemberView) -> int:
     if store is None or master is None:
         return 0
     leader, now_ms = master.leader, member.replicas.now_ms()
-    return max((leader.lag_ms(each, store.end_position, now_ms) for each in leader.replicas()), default=0)
+    return max((each.lag_ms(store.end_position, now_ms) for each in leader.replicas()), default=0)
 
 
 def in_sync(member: MemberView) -> int:
@@ -226,7 +226,7 @@ def picture(member: MemberView) -> dict[str, Any]:
                     "id": each.broker,
                     "acknowledged": each.acknowledged,
                     "behind_bytes": end - max(each.acknowledged, 0),
-                    "behind_ms": leader.lag_ms(each, end, now_ms),
+                    "behind_ms": each.lag_ms(end, now_ms),
                     "learner": each.is_learner,
                 }
                 for each in leader.replicas()

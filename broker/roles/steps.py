@@ -109,7 +109,8 @@ class ReplicaSteps:
         self._is_learner = is_learner
         self._poll_interval_ms = poll_interval_ms
         self._has_leader = self._is_registered = self._is_seen = False
-        self._due_ms = 0
+        self.due_ms = 0
+        """When `next_ask` has something, if nothing happens before."""
         self._pause_ms = RETRY_MS
         self._under_way: Ask | None = None
 
@@ -117,15 +118,10 @@ class ReplicaSteps:
 
     def next_ask(self, now_ms: int) -> Ask | None:
         """The next question, None while one is under way or nothing is due."""
-        if self._under_way is not None or now_ms < self._due_ms:
+        if self._under_way is not None or now_ms < self.due_ms:
             return None
         self._under_way = self._next()
         return self._under_way
-
-    @property
-    def due_ms(self) -> int:
-        """When `next_ask` has something, if nothing happens before."""
-        return self._due_ms
 
     @property
     def may_beat(self) -> bool:
@@ -219,7 +215,7 @@ class ReplicaSteps:
 
     def ask_now(self, now_ms: int) -> None:
         """Something has changed: ask now."""
-        self._due_ms = min(self._due_ms, now_ms)
+        self.due_ms = min(self.due_ms, now_ms)
 
     def _go_on(self, now_ms: int) -> None:
         self._pause_ms = RETRY_MS
@@ -227,7 +223,7 @@ class ReplicaSteps:
 
     def _rest(self, now_ms: int, pause_ms: int) -> None:
         self._under_way = None
-        self._due_ms = now_ms + pause_ms
+        self.due_ms = now_ms + pause_ms
 
     def _backed_off(self) -> int:
         pause_ms, self._pause_ms = self._pause_ms, min(2 * self._pause_ms, RETRY_MS_MAX)

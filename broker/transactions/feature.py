@@ -62,7 +62,7 @@ class TransactionFeature(Feature):
             check_after_ms=config.transaction_check_after_ms,
             log=tools.log,
         )
-        tools.store.retention.keep(self.messages.keep_from)
+        tools.store.retention.carried.keep(self.messages.keep_from)
         self._checks = registry.counter(
             "rocketmq_transaction_checks_total", "Questions to producers about open transactions", ("result",)
         )

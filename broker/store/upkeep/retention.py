@@ -1,16 +1,20 @@
 """Lets the oldest segments go, by age and by size of the log, and when the disk is full if that is allowed.
 
-Groups of queues with a retention of their own (`queue_groups`): one that keeps less begins later than the log does, one
-that keeps more holds the segments it needs against the log's age, never against its size.
+Groups of queues may have a retention of their own (`GroupExpiry`): one that keeps less begins later than the log does,
+one that keeps more holds the segments it needs against the log's age, never against its size. By age: store times
+never fall along the log, so the first message of each counted queue that is young enough is found by a galloping
+search, and the lowest of their positions is where the group begins. By size: the sizes of entries are added as they
+are confirmed and subtracted as they expire; after a start the sum is built again, and until then it is too low, so
+that nothing expires too early. The new position is appended first and takes effect once that record is confirmed.
 
-Before a segment is deleted every state entry said in it is said again at the end of the log: changes as control
-records, queues with their present next offset, retained messages as records without a queue, with what is left of their
-Message Expiry Interval, so that saying one again never lets it live longer. Invariant: a segment goes only when what
-was carried forward, and what made carrying needless, is on the disk and the index runs cover it, so the log alone still
-tells all state, also after a crash. What must be said again is looked for bit by bit, because the tables may be large;
-what is said while that goes on is younger than the segment. In a group the master then says how far it lets the log go
-(LOG_BEGIN): a replica, which says nothing, lets nothing go beyond that, and only what its own settings let go. Thread
-rule: loop thread; each step says `carry_entries_max` entries at most and looks at a bounded part of the tables.
+Before a segment is deleted, `CarryForward` appends again every state entry that only it has: changes as control
+records, queues with their present next offset, retained messages as records without a queue, with the rest of their
+Message Expiry Interval. The tables may be large, so they are searched in bounded pieces; what is written meanwhile is
+younger than the segment. In a group the master then publishes how far it deletes the log (LOG_BEGIN): a replica, which
+appends nothing, deletes nothing beyond that, and only what its own settings expire.
+Invariants: a segment goes only when what was carried forward, and what made carrying needless, is on the disk and the
+index runs cover it, so the log alone still has all state, also after a crash. Nothing that a group's rule keeps is
+hidden. Thread rule: loop thread; each step appends `carry_entries_max` entries at most.
 """
 
 from __future__ import annotations
@@ -305,6 +309,115 @@ class Doomed(Generic[T]):
         del self._found[:count]
 
 
+class CarryForward:
+    """Appends again the state that only segments about to be deleted contain; `append` works even on a full disk."""
+
+    def __init__(
+        self, log: CommitLog, index: QueueIndex, tables: StateTables, append: Append, events: Any, *, entries_max: int
+    ) -> None:
+        self._log = log
+        self._index = index
+        self._tables = tables
+        self._append = append
+        self._events = events
+        self._entries_max = entries_max
+        self._doomed: Doomed[Said] = Doomed(iter(()))
+        self._doomed_queues: Doomed[int] = Doomed(iter(()))
+        self._keepers: list[Callable[[int, Append], bool]] = []
+        self.end = 0
+        """The log must be durable up to here before the segments are deleted."""
+        self.total = 0
+        self.retained_expired_total = 0
+
+    def keep(self, keeper: Callable[[int, Append], bool]) -> None:
+        """Have `keeper(position, append)` append again some of what must outlive its segment, before segments below the
+        position are removed; it is called until it returns True."""
+        self._keepers.append(keeper)
+
+    def begin(self, target: int) -> None:
+        """Start over with what lies below `target`."""
+        self._doomed = Doomed(self._tables.older_than(target))
+        self._doomed_queues = Doomed(self._tables.queues.older_than(target))
+
+    def step(self, target: int, now_ms: int, *, announce: bool) -> bool:
+        """Do a bounded piece; True if nothing was left to do. `announce`: end with LOG_BEGIN for the replicas."""
+        if not self._doomed.done:
+            self._carry_entries(now_ms)
+        elif not self._kept(target):
+            pass
+        elif not self._doomed_queues.done:
+            self._carry_queues(target)
+            if self._doomed_queues.done:
+                if announce:
+                    self._repeat([], [StateChange(state_kinds.LOG_BEGIN, b"", _POSITION.pack(target))])
+                # What made carrying needless may lie in records that are not on the disk yet.
+                self.end = self._log.end
+        else:
+            return True
+        return False
+
+    def _carry_entries(self, now_ms: int) -> None:
+        images: list[bytes] = []
+        changes: list[StateChange] = []
+        found = self._doomed.some(self._entries_max)
+        for kind, key, value, position in found:
+            entry = self._tables.get(kind, key)
+            if entry is None or entry[1] != position:
+                continue  # replaced or deleted since
+            if kind == state_kinds.RETAINED:
+                self._carry_retained(images, changes, key, position, now_ms)
+            else:
+                changes.append(StateChange(kind, key, value))
+        if self._repeat(images, changes):
+            self._doomed.taken(len(found))
+
+    def _carry_retained(
+        self, images: list[bytes], changes: list[StateChange], topic: bytes, position: int, now_ms: int
+    ) -> None:
+        """Append a retained message again, or delete it where it is damaged, which is logged, or has expired."""
+        segment = self._log.segment_at(position)
+        assert segment is not None, position
+        try:
+            check_record(segment.view, position - segment.base, position)
+        except CorruptRecord as error:
+            self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
+            changes.append(StateChange(state_kinds.RETAINED, topic, None))
+            return
+        image = republished(RecordView(segment.view, position - segment.base), now_ms)
+        if image is None:
+            self.retained_expired_total += 1
+            changes.append(StateChange(state_kinds.RETAINED, topic, None))
+        else:
+            images.append(image)
+
+    def _carry_queues(self, target: int) -> None:
+        queues, changes = self._tables.queues, []
+        found = self._doomed_queues.some(self._entries_max)
+        for queue in found:
+            name = queues.name(queue)
+            if name is not None and queues.position(queue) < target:
+                value = carried_value(name, queues.value(queue), self._index.next_offset)
+                changes.append(StateChange(state_kinds.QUEUE, name, value))
+        if self._repeat([], changes):
+            self._doomed_queues.taken(len(found))
+
+    def _kept(self, target: int) -> bool:
+        try:
+            return all(keep(target, self._append) for keep in self._keepers)
+        except StoreFull:
+            return False  # the disk guard has logged it
+
+    def _repeat(self, images: list[bytes], changes: list[StateChange]) -> bool:
+        """Append them once more; False when there is no room, which the disk guard has logged."""
+        if images or changes:
+            try:
+                self.end = self._append(Placed(b"".join(images), [()] * len(images)), changes)
+            except StoreFull:
+                return False
+            self.total += len(images) + len(changes)
+        return True
+
+
 class Retention:
     """Expires segments step by step; `append` takes what must be carried forward even on a full disk."""
 
@@ -326,17 +439,13 @@ class Retention:
         self._index = index
         self._tables = tables
         self._index_flusher = index_flusher
-        self._append = append
         self._events = events
         self._target: int | None = None
-        self._doomed: Doomed[Said] = Doomed(iter(()))
-        self._doomed_queues: Doomed[int] = Doomed(iter(()))
-        self._carried_end = 0
         self._full = full
         self._confirmed = confirmed
         self.role = Role()
         self._reasons: dict[int, str] = {}
-        self._keepers: list[Callable[[int, Append], bool]] = []
+        self.carried = CarryForward(log, index, tables, append, events, entries_max=settings.carry_entries_max)
         self.groups = QueueGroups(tables, index.forget_minimums)
         self.expiry = GroupExpiry(
             self.groups, index, log, lambda changes: append(Placed(), changes), confirmed, age_ms=settings.retention_ms
@@ -345,13 +454,6 @@ class Retention:
         self.expired_bytes = {AGE: 0, SIZE: 0, FULL_DISK: 0}
         """Bytes of segments that went, by reason."""
         self.cut_short_bytes_total = 0
-        self.carried_total = 0
-        self.retained_expired_total = 0
-
-    def keep(self, keeper: Callable[[int, Append], bool]) -> None:
-        """Have `keeper(position, append)` append again some of what must outlive its segment, before segments below the
-        position are removed; it is called until it returns True."""
-        self._keepers.append(keeper)
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""
@@ -361,8 +463,8 @@ class Retention:
             **{f"segments_expired_{reason}_bytes_total": count for reason, count in self.expired_bytes.items()},
             **{f"topics_expired_{reason}_messages_total": count for reason, count in hidden.items()},
             "retention_cut_short_bytes_total": self.cut_short_bytes_total,
-            "state_carried_total": self.carried_total,
-            "retained_expired_total": self.retained_expired_total,
+            "state_carried_total": self.carried.total,
+            "retained_expired_total": self.carried.retained_expired_total,
         }
 
     @property
@@ -381,25 +483,13 @@ class Retention:
         if self._target is None and not self._choose(now_ms, certain):
             return
         assert self._target is not None
-        if not self._doomed.done:
-            self._carry(now_ms)
-        elif not self._kept(self._target):
+        if not self.carried.step(self._target, now_ms, announce=self.role.grouped):
             return
-        elif not self._doomed_queues.done:
-            self._carry_queues(self._target)
-            if self._doomed_queues.done:
-                self._announce(self._target)
-        elif self._index.manifest.end_position < self._target:
+        if self._index.manifest.end_position < self._target:
             if not self._index_flusher.busy:
                 self._index_flusher.flush()
-        elif certain >= self._carried_end:
+        elif certain >= self.carried.end:
             self._drop(self._target)
-
-    def _announce(self, target: int) -> None:
-        """Let the group know; what was not said again was made needless by records that may not be on the disk yet."""
-        if self.role.grouped:
-            self._say_again([], [StateChange(state_kinds.LOG_BEGIN, b"", _POSITION.pack(target))])
-        self._carried_end = self._log.end
 
     def _follow(self, now_ms: int, certain: int) -> None:
         """Let go what the master has announced, as far as the settings here want that."""
@@ -437,8 +527,7 @@ class Retention:
         target = chosen[-1][0]
         self._reasons = dict(chosen)
         self._target = target
-        self._doomed = Doomed(self._tables.older_than(target))
-        self._doomed_queues = Doomed(self._tables.queues.older_than(target))
+        self.carried.begin(target)
         return True
 
     def _first_store_ms(self, position: int) -> int | None:
@@ -452,67 +541,6 @@ class Retention:
                 return int(fields[6])
             position = segment.end
         return None
-
-    def _carry(self, now_ms: int) -> None:
-        images: list[bytes] = []
-        changes: list[StateChange] = []
-        found = self._doomed.some(self._settings.carry_entries_max)
-        for kind, key, value, position in found:
-            entry = self._tables.get(kind, key)
-            if entry is None or entry[1] != position:
-                continue  # said anew or deleted since
-            if kind == state_kinds.RETAINED:
-                self._carry_retained(images, changes, key, position, now_ms)
-            else:
-                changes.append(StateChange(kind, key, value))
-        if self._say_again(images, changes):
-            self._doomed.taken(len(found))
-
-    def _carry_queues(self, target: int) -> None:
-        queues, changes = self._tables.queues, []
-        found = self._doomed_queues.some(self._settings.carry_entries_max)
-        for queue in found:
-            name = queues.name(queue)
-            if name is not None and queues.position(queue) < target:
-                value = carried_value(name, queues.value(queue), self._index.next_offset)
-                changes.append(StateChange(state_kinds.QUEUE, name, value))
-        if self._say_again([], changes):
-            self._doomed_queues.taken(len(found))
-
-    def _kept(self, target: int) -> bool:
-        try:
-            return all(keep(target, self._append) for keep in self._keepers)
-        except StoreFull:
-            return False  # the disk guard has told
-
-    def _say_again(self, images: list[bytes], changes: list[StateChange]) -> bool:
-        """Append what was said in a doomed segment; False when there is no room, which the disk guard has told."""
-        if images or changes:
-            try:
-                self._carried_end = self._append(Placed(b"".join(images), [()] * len(images)), changes)
-            except StoreFull:
-                return False
-            self.carried_total += len(images) + len(changes)
-        return True
-
-    def _carry_retained(
-        self, images: list[bytes], changes: list[StateChange], topic: bytes, position: int, now_ms: int
-    ) -> None:
-        """Say a retained message again; one that is damaged is told of and goes, one that has expired goes."""
-        segment = self._log.segment_at(position)
-        assert segment is not None, position
-        try:
-            check_record(segment.view, position - segment.base, position)
-        except CorruptRecord as error:
-            self._events.error("retained_message_damaged", topic=topic, position=position, reason=error.reason)
-            changes.append(StateChange(state_kinds.RETAINED, topic, None))
-            return
-        image = republished(RecordView(segment.view, position - segment.base), now_ms)
-        if image is None:
-            self.retained_expired_total += 1
-            changes.append(StateChange(state_kinds.RETAINED, topic, None))
-        else:
-            images.append(image)
 
     def _drop(self, target: int) -> None:
         held = self.expiry.held()

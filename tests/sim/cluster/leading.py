@@ -22,7 +22,7 @@ from broker.replication.frames import (
     encode_transfer_head,
     encode_welcome,
 )
-from broker.replication.leader import Leader
+from broker.replication.leader import Leader, expired
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.network import Side, Stream
 
@@ -198,7 +198,7 @@ class ReplicaSide(Side):
         while (wanted := core.demand(self._connection, log.end)) is not None:
             position, room = wanted
             if position < log.begin:
-                self._refuse(core.expired(log.extent()))
+                self._refuse(expired(core.epoch, log.extent()))
                 return
             epoch, start, data = log.raw(position, room, core.epoch)
             self._send(Transfer(epoch, start, position, log.confirm, 0, 2**31, data))

@@ -49,7 +49,7 @@ class World:
         self.hidden: set[int] = set()
         log = get_logger("test")
         self.delayed = Delayed(store, self.placement, self.hidden, now_ms=self.now, log=log, **self.limits)
-        store.retention.keep(self.delayed.keep_from)
+        store.retention.carried.keep(self.delayed.keep_from)
 
     def restart(self) -> None:
         self.bench.reopen()

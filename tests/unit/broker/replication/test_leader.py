@@ -17,6 +17,7 @@ from broker.replication.leader import (
     Leader,
     LeaderSettings,
     SyncStateSet,
+    expired,
     promise,
 )
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
@@ -260,11 +261,11 @@ def test_who_does_not_catch_up_leaves():
     leader.sent(20, 40, 300, 2_000)
     leader.acknowledged(20, Ack(5, 240), 4_900)
     assert leader.check(300, 5_000) is None
-    assert leader.lag_ms(leader.replicas()[0], 300, 4_000) == 4_000
+    assert leader.replicas()[0].lag_ms(300, 4_000) == 4_000
     assert leader.check(300, 5_001).members == {1}
     leader.members.learn({1}, 8)
     give(leader, 20, 300, 5_100)
-    assert leader.lag_ms(leader.replicas()[0], 300, 5_200) == 0
+    assert leader.replicas()[0].lag_ms(300, 5_200) == 0
 
 
 def test_coming_and_going_is_not_catching_up():
@@ -347,7 +348,7 @@ def test_counting_copies():
 
 def test_an_expired_position_is_refused_with_the_begin():
     """Retention went past the replica."""
-    assert a_leader().expired(LOG) == Refusal(frames.EXPIRED, 5, "the log begins at 50")
+    assert expired(a_leader().epoch, LOG) == Refusal(frames.EXPIRED, 5, "the log begins at 50")
 
 
 def test_a_broker_that_others_have_given_up_leaves_at_once():

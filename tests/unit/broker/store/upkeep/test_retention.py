@@ -234,7 +234,7 @@ def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
             return False
         return True
 
-    store.retention.keep(keep)
+    store.retention.carried.keep(keep)
     for n in range(400):
         store.append(message([busy], b"%06d" % n + bytes(100)))
         bench.clock.advance_ms(10)
