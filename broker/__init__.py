@@ -9,6 +9,7 @@ TYPED = typed(
     Path(__file__).parent,
     (
         "publishing.append",
+        "publishing.placement",
         "router",
         "subscriptions.follow",
         "store.log.confirm",

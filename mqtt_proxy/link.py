@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from remoting.client.uplink import Uplink
 from remoting.protocol.errors import LightMQError
@@ -26,6 +25,28 @@ Done = Callable[[bytes, Exception | None], None]
 
 class LinkDownError(LightMQError):
     """The broker cannot be reached, or was lost before it answered."""
+
+
+class _Asked:
+    """A request on its way: who is answered, and on which connection it left."""
+
+    __slots__ = ("_connection", "_done", "_link")
+
+    def __init__(self, link: Link, connection: Connection, done: Done) -> None:
+        self._link = link
+        self._connection = connection
+        self._done = done
+
+    def answered(self, reply: Command | None, error: Exception | None) -> None:
+        """The connection's answer, or its failure."""
+        if reply is None:
+            self._done(b"", LinkDownError(str(error)))
+        elif reply.code == 0:
+            self._done(reply.body, None)
+        elif (denial := not_master(reply)) is not None:
+            self._done(b"", self._link.not_master(self._connection, denial))
+        else:
+            self._done(b"", refusal(reply))
 
 
 class Link:
@@ -110,17 +131,7 @@ class Link:
             raise LinkDownError("no connection to the broker")
 
         command = Command(code, 0, 0, None, fields or {}, body)
-        connection.call(command, partial(self._answered, connection, done), timeout_ms)
-
-    def _answered(self, connection: Connection, done: Done, reply: Command | None, error: Exception | None) -> None:
-        if reply is None:
-            done(b"", LinkDownError(str(error)))
-        elif reply.code == 0:
-            done(reply.body, None)
-        elif (denial := not_master(reply)) is not None:
-            done(b"", self._not_master(connection, denial))
-        else:
-            done(b"", refusal(reply))
+        connection.call(command, _Asked(self, connection, done).answered, timeout_ms)
 
     def oneway(self, code: int, body: bytes) -> None:
         """Send a request that gets no answer. Raises LinkDownError when down."""
@@ -137,8 +148,8 @@ class Link:
         """Give the connection up and make another: what was not answered ends in LinkDownError first."""
         self._line.drop(reason)
 
-    def _not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
-        """Another broker leads the group: nothing follows on this connection."""
+    def not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
+        """Leave a connection whose broker does not lead the group; what its request ends in."""
         self._uplink.leave(connection.address, denial)
         return LinkDownError(str(denial))
 

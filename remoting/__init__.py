@@ -11,6 +11,7 @@ TYPED = typed(
         "protocol.bodies.follow_body",
         "protocol.frames.commands",
         "server.access",
+        "server.authorizer",
         "server.router",
         "transport.answering",
         "transport.calls",

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
 
 from remoting.protocol.frames.commands import Command
 from remoting.transport.answering import answer
@@ -35,11 +33,11 @@ ADDRESS = "in-process"
 
 
 class _Lane:
-    """Commands on their way in one direction: all of one round are delivered together in the next."""
+    """Commands on their way to one end: all of one round are delivered together in the next."""
 
-    def __init__(self, deliver: Callable[[Command], None]) -> None:
-        self._deliver = deliver
-        self._queue: deque[Command] = deque()
+    def __init__(self, end: _End) -> None:
+        self._end = end
+        self._queue: list[Command] = []
 
     def put(self, command: Command) -> None:
         if not self._queue:
@@ -48,18 +46,22 @@ class _Lane:
 
     def _run(self) -> None:
         # Commands put while delivering wait for the next round, as they would on a socket.
-        queue, self._queue = self._queue, deque()
-        deliver = self._deliver
+        queue, self._queue = self._queue, []
+        end = self._end
         for command in queue:
-            deliver(command)
+            end.command_received(command)
 
 
 class _End:
-    """What both ends share: the callbacks of the close."""
+    """What both ends share: they receive commands, and have callbacks for the close."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._callbacks: list[CloseCallback] = []
+
+    def command_received(self, command: Command) -> None:
+        """Take a command that the other end has sent."""
+        raise NotImplementedError
 
     def on_close(self, callback: CloseCallback) -> None:
         if self.reason is None:
@@ -86,7 +88,7 @@ class InProcessPeer(_End):
         self.attributes: dict[str, object] = {}
         self._connection = connection
         self._handler = handler
-        self._lane = _Lane(connection.command_received)
+        self._lane = _Lane(connection)
 
     @property
     def writable(self) -> bool:
@@ -95,7 +97,7 @@ class InProcessPeer(_End):
 
     def send(self, command: Command) -> None:
         """Deliver a reply or a push at the end of the turn; dropped, as on a socket, when the client is gone."""
-        if not self._connection.closed:
+        if not self._connection.is_ending:
             self._lane.put(command)
 
     def close(self, reason: str) -> None:
@@ -115,16 +117,18 @@ class InProcessConnection(_End):
         super().__init__()
         self.address = ADDRESS
         self.peer = InProcessPeer(self, handler)
-        self._closing = False
+        self.is_ending = False
+        """No request can be made any more; what is on its way still arrives."""
         self._calls = Calls(ADDRESS, in_flight_bytes_max)
-        self._lane = _Lane(self.peer.command_received)
+        self._lane = _Lane(self.peer)
+        self._transmit = self._lane.put
         self._push_callbacks: list[PushCallback] = []
         self._ended = asyncio.Event()
 
     @property
     def closed(self) -> bool:
         """True when no request can be made any more."""
-        return self._closing
+        return self.is_ending
 
     @property
     def writable(self) -> bool:
@@ -134,12 +138,12 @@ class InProcessConnection(_End):
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
         """Hand a request over and wait for its answer, whatever its code."""
         self._check_open()
-        return await self._calls.call(command, timeout_ms, self._lane.put)
+        return await self._calls.call(command, timeout_ms, self._transmit)
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """Hand a request over; `answered(response, None)` or `answered(None, error)` follows, never in this call."""
         self._check_open()
-        self._calls.begin(command, timeout_ms, self._lane.put, answered)
+        self._calls.begin(command, timeout_ms, self._transmit, answered)
 
     def oneway(self, command: Command) -> None:
         """Hand over a request that gets no answer."""
@@ -163,9 +167,9 @@ class InProcessConnection(_End):
 
     def end(self, reason: str) -> None:
         """Begin the end: what is on its way in either direction arrives first."""
-        if self._closing:
+        if self.is_ending:
             return
-        self._closing = True
+        self.is_ending = True
         soon(self._finish, reason)
 
     def command_received(self, command: Command) -> None:
@@ -180,7 +184,7 @@ class InProcessConnection(_End):
                 LOG.exception("a callback failed on push %d", command.code)
 
     def _check_open(self) -> None:
-        if self._closing:
+        if self.is_ending:
             raise ConnectionLost(f"connection to {self.address} is closed: {self.reason or 'closing'}")
 
     def _finish(self, reason: str) -> None:

@@ -28,9 +28,12 @@ from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
-    from broker.publishing.feature import PublishingFeature as Broker
+    from broker.publishing.placement import Placement
+    from broker.requests import RequestTools
     from broker.retained.feature import RetainedQuota
     from broker.store.log_store import LogStore
+    from broker.subscriptions.filters import Subscribers
+    from broker.topics.topics import Publication
     from remoting.server.authorizer import Authorizer
 
 Done = Callable[[Appended | None, int, Refused | None], None]
@@ -124,10 +127,18 @@ class Appender:
 
     def _append(self, waiting: list[Waiting]) -> None:
         metrics = self._metrics
-        exact = [one for _first, _placed, _done, ids in waiting for one in ids]
-        changes = _noted(exact) if exact else ()
+        parts: list[Placed] = []
+        exact: list[tuple[PublisherSession, int]] = []
+        count = 0
+        for _first, placed, _done, ids in waiting:
+            parts.append(placed)
+            count += placed.count
+            exact += ids
         try:
-            appended = self._store.append(*[placed for _, placed, _, _ in waiting], changes=changes)
+            if exact:
+                appended = self._store.append(*parts, changes=_noted(exact))
+            else:
+                appended = self._store.append(*parts)
         except LocalMisuse as error:
             _forgotten(exact)
             if len(waiting) == 1:
@@ -142,12 +153,24 @@ class Appender:
             for _first, _placed, done, _ids in waiting:
                 done(None, 0, refusal_of(metrics, error))
             return
-        metrics.messages_in.value += sum([placed.count for _, placed, _, _ in waiting])
-        self._store.when_confirmed(appended.end_position, partial(self._confirmed, appended, waiting))
+        self._messages_in.value += count
+        self._store.when_confirmed(appended.end_position, _Written(metrics, appended, waiting).confirmed)
 
-    def _confirmed(self, appended: Appended, waiting: list[Waiting], error: Exception | None) -> None:
-        for first, _placed, done, _ids in waiting:
-            done(appended, first, None if error is None else refusal_of(self._metrics, error))
+
+class _Written:
+    """One append of the log, until it is confirmed."""
+
+    __slots__ = ("_appended", "_metrics", "_waiting")
+
+    def __init__(self, metrics: BrokerMetrics, appended: Appended, waiting: list[Waiting]) -> None:
+        self._metrics = metrics
+        self._appended = appended
+        self._waiting = waiting
+
+    def confirmed(self, error: Exception | None) -> None:
+        """Tell all whose messages it holds."""
+        for first, _placed, done, _ids in self._waiting:
+            done(self._appended, first, None if error is None else refusal_of(self._metrics, error))
 
 
 def _noted(exact: ExactIds) -> list[StateChange]:
@@ -180,43 +203,84 @@ def admit_retained(quota: RetainedQuota, metrics: BrokerMetrics, images: list[Re
         raise
 
 
-def append_many(broker: Broker, peer: Peer, command: Command) -> None:
-    """Handler of APPEND_MANY; the reply follows when the records are confirmed."""
-    authorize_body(broker.authorizer, peer, command)
-    if broker.retained_quota.active:
-        admit_retained(broker.retained_quota, broker.metrics, image_views(command.body))
-    noted = PacketIds(broker, peer)
-    placed = broker.placement.placed(command.body, admit=noted.admit)
-    if noted.left_out and not placed.queues:
-        broker.appender.flush_exact()  # what is stored already may be a repetition of what gathers
-        end = broker.store.end_position
-        body = encode_append_reply(end, [NOT_STORED] * len(noted.left_out))
-        broker.answers.reply_at(end, peer, command.reply(body=body))
-        return
-    _append(broker, peer, command, placed, noted)
+class AppendRequests:
+    """The handler of APPEND_MANY, and what it needs of the other features."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        placement: Placement,
+        appender: Appender,
+        sessions: PublisherSessions,
+        quota: RetainedQuota,
+        subscribers: Subscribers,
+        publication: Publication,
+    ) -> None:
+        self.metrics = tools.metrics
+        self.sessions = sessions
+        self.publication = publication
+        self._store = tools.store
+        self._authorizer = tools.authorizer
+        self._answers = tools.answers
+        self._placement = placement
+        self._appender = appender
+        self._quota = quota
+        self._subscribers = subscribers
+
+    def handle(self, peer: Peer, command: Command) -> None:
+        """Append the request's messages with the others of this turn; the reply follows when they are confirmed."""
+        authorize_body(self._authorizer, peer, command)
+        if self._quota.active:
+            admit_retained(self._quota, self.metrics, image_views(command.body))
+        noted = PacketIds(self, peer)
+        placed = self._placement.placed(command.body, False, noted.admit)
+        if noted.left_out and not placed.queues:
+            self._appender.flush_exact()  # what is stored already may be a repetition of what gathers
+            end = self._store.end_position
+            body = encode_append_reply(end, [NOT_STORED] * len(noted.left_out))
+            self._answers.reply_at(end, peer, command.reply(body=body))
+            return
+        request = _AppendRequest(self, peer, command, placed, noted.left_out)
+        if command.fields.get(SUBSCRIBERS_FIELD) == "1":
+            request.unwanted = _unwanted(self._subscribers, placed, noted.left_out)
+        self._appender.add(placed, request.done, noted.ids)
 
 
-def _append(broker: Broker, peer: Peer, command: Command, placed: Placed, noted: PacketIds) -> None:
-    """Append a request's messages with the others of this turn; answer where each went once it is confirmed."""
-    fields = command.fields
-    unwanted = _unwanted(broker, placed, noted.left_out) if fields.get(SUBSCRIBERS_FIELD) == "1" else None
-    names_places = unwanted is not None or fields.get(PLACES_FIELD) != "0"
+class _AppendRequest:
+    """One APPEND_MANY between its append and its answer, which says where each message went if that is asked."""
 
-    def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
+    __slots__ = ("_command", "_left_out", "_peer", "_placed", "_requests", "unwanted")
+
+    def __init__(
+        self, requests: AppendRequests, peer: Peer, command: Command, placed: Placed, left_out: Sequence[int]
+    ) -> None:
+        self._requests = requests
+        self._peer = peer
+        self._command = command
+        self._placed = placed
+        self._left_out = left_out
+        self.unwanted: list[bool] | None = None
+        """Whether nobody has subscribed to each message, where that is asked."""
+
+    def done(self, appended: Appended | None, first: int, refused: Refused | None) -> None:
+        """Answer the request: stored, or refused as a whole (see `Done`)."""
+        command = self._command
         if command.is_oneway:
             return
         if refused is not None:
-            peer.send(command.reply(refused.code, refused.remark, refused.fields))
+            self._peer.send(command.reply(refused.code, refused.remark, refused.fields))
             return
         assert appended is not None, "who is not refused was stored"
-        places = _places(appended, first, placed, noted.left_out) if names_places else ()
-        reply = command.reply(body=encode_append_reply(appended.end_position, places, unwanted))
-        if broker.publication.pending:
-            broker.publication.when_published(_queue_topics(placed), partial(peer.send, reply))
+        places: Sequence[tuple[int, int]] = ()
+        if self.unwanted is not None or command.fields.get(PLACES_FIELD) != "0":
+            places = _places(appended, first, self._placed, self._left_out)
+        reply = command.reply(0, None, None, encode_append_reply(appended.end_position, places, self.unwanted))
+        publication = self._requests.publication
+        if publication.pending:
+            publication.when_published(_queue_topics(self._placed), partial(self._peer.send, reply))
         else:
-            peer.send(reply)
-
-    broker.appender.add(placed, done, noted.ids)
+            self._peer.send(reply)
 
 
 def _places(appended: Appended, first: int, placed: Placed, left_out: Sequence[int]) -> list[tuple[int, int]]:
@@ -228,9 +292,9 @@ def _places(appended: Appended, first: int, placed: Placed, left_out: Sequence[i
     return places
 
 
-def _unwanted(broker: Broker, placed: Placed, left_out: Sequence[int]) -> list[bool]:
+def _unwanted(subscribers: Subscribers, placed: Placed, left_out: Sequence[int]) -> list[bool]:
     """Whether nobody has subscribed to a message's topic, for every image of the request; unknown of those left out."""
-    want = broker.subscribers.want
+    want = subscribers.want
     unwanted = [not want(image, queues) for image, queues in placed]
     for at in left_out:
         unwanted.insert(at, False)
@@ -254,10 +318,12 @@ class PacketIds:
     through the proxy that has it, and was told nothing else meanwhile.
     """
 
-    def __init__(self, broker: Broker, peer: Peer) -> None:
-        self._broker = broker
+    __slots__ = ("_peer", "_requests", "_taken", "ids", "left_out")
+
+    def __init__(self, requests: AppendRequests, peer: Peer) -> None:
+        self._requests = requests
         self._peer = peer
-        self._taken: set[tuple[str, int]] = set()
+        self._taken: set[tuple[str, int]] | None = None
         self.ids: list[tuple[PublisherSession, int]] = []
         """(session, packet id) to note with the messages."""
         self.left_out: list[int] = []
@@ -265,12 +331,14 @@ class PacketIds:
 
     def admit(self, number: int, image: RecordView) -> bool:
         """Whether an image with a packet id is to be stored."""
-        broker, noted = self._broker, packet_id_of(image)
-        session = broker.sessions.owned(client_id_of(image).decode("utf-8", "replace"), self._peer)
+        requests, noted = self._requests, packet_id_of(image)
+        session = requests.sessions.owned(client_id_of(image).decode("utf-8", "replace"), self._peer)
+        if self._taken is None:
+            self._taken = set()
         if session is None:
-            broker.metrics.dropped.child("publish_fenced").value += 1
+            requests.metrics.dropped.child("publish_fenced").value += 1
         elif session.is_received(noted) or (session.client_id, noted) in self._taken:
-            broker.metrics.dropped.child("publish_repeated").value += 1
+            requests.metrics.dropped.child("publish_repeated").value += 1
         else:
             self._taken.add((session.client_id, noted))
             self.ids.append((session, noted))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.publishing.append import append_many
+from broker.publishing.append import AppendRequests
 from broker.publishing.placement import QueueChoice
 from broker.requests import Feature, RequestTools
 from remoting.protocol.frames.codes import RequestCode
@@ -48,15 +47,18 @@ class PublishingFeature(Feature):
         placement: Placement,
         appender: Appender,
     ) -> None:
-        self.store, self.metrics = tools.store, tools.metrics
-        self.authorizer, self.answers = tools.authorizer, tools.answers
-        self.publication = topics.publication
-        self.subscribers = subscriptions.subscribers
-        self.retained_quota = retained.quota
-        self.sessions = sessions
         self.placement = placement
         self.appender = appender
+        self._requests = AppendRequests(
+            tools,
+            placement=placement,
+            appender=appender,
+            sessions=sessions,
+            quota=retained.quota,
+            subscribers=subscriptions.subscribers,
+            publication=topics.publication,
+        )
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: APPEND_MANY."""
-        return {RequestCode.APPEND_MANY: partial(append_many, self)}
+        return {RequestCode.APPEND_MANY: self._requests.handle}

@@ -187,7 +187,7 @@ class Placement:
         self._way = choice.way
         self._waiting = waiting
 
-    def placed(self, images: bytes, *, now: bool = False, admit: Admit | None = None) -> Placed:
+    def placed(self, images: bytes, now: bool = False, admit: Admit | None = None) -> Placed:
         """The images with the queues of their topics, or of where they wait for the time they name.
 
         `now`: whatever time they name. `admit` is asked about those with a packet id; what it refuses is left out.

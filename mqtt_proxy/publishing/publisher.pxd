@@ -10,11 +10,13 @@ cdef class Run:
     cdef public Py_ssize_t size_bytes, count
 
 cdef class Frame:
+    cdef Publisher _publisher
     cdef public list runs
     cdef public Py_ssize_t size_bytes
 
     @cython.locals(run=Run)
     cpdef bytes images(self)
+    cpdef answered(self, bytes reply, error)
 
 cdef class Backpressure:
     cdef dict _held
@@ -28,7 +30,7 @@ cdef class Backpressure:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _metrics, _log, _drained, _lost, _published
+    cdef object _now_ns, _metrics, _log, _drained, _lost, _published, _requests
     cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
     cdef Backpressure _pressure
     cdef list _gathered
@@ -43,6 +45,7 @@ cdef class Publisher:
     cpdef _send_gathered(self)
     cpdef bint _disk_is_behind(self)
     cpdef _send(self, Frame frame)
+    cpdef answered(self, Frame frame, bytes reply, error)
     @cython.locals(run=Run, count=Py_ssize_t)
     cpdef _confirm(self, Frame frame)
     cpdef _check_idle(self)

@@ -21,7 +21,6 @@ Loop rule: everything on the loop's thread.
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Collection, Sequence
 
 from mqtt_proxy.config import ProxyConfig
@@ -57,6 +56,7 @@ flush, and what comes after could not be flushed sooner anyway. Fewer, fuller re
 GATHERED_BYTES_MAX = 256 * 1024
 """Gathered publishes of this size go out however many appends are in flight."""
 
+_APPEND_MANY = RequestCode.APPEND_MANY  # a member of an enumeration is looked up slowly
 _STORED = {PLACES_FIELD: "0"}
 """The answer need not say where the messages are; nobody changes it."""
 _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
@@ -85,15 +85,20 @@ class Run:
 
 
 class Frame:
-    """One append request in flight: runs in order of receipt."""
+    """One append request in flight: runs in order of receipt, and the publisher that is to hear of them."""
 
-    __slots__ = ("runs", "size_bytes")
+    __slots__ = ("_publisher", "runs", "size_bytes")
 
-    def __init__(self, runs: list[Run]) -> None:
+    def __init__(self, publisher: Publisher, runs: list[Run]) -> None:
+        self._publisher = publisher
         self.runs = runs
         self.size_bytes = 0
         for run in runs:
             self.size_bytes += run.size_bytes
+
+    def answered(self, reply: bytes, error: Exception | None) -> None:
+        """The broker's answer, or why there is none."""
+        self._publisher.answered(self, reply, error)
 
     def images(self) -> bytes:
         """All images in order; those of a single run as they are."""
@@ -155,6 +160,7 @@ class Publisher:
         """There while somebody waits for all answers."""
         self._log = get_logger("proxy.publish")
         self._published = metrics.publishes.confirmed
+        self._requests = metrics.publishes.requests
         link.on_up(self._came_up)
 
     @property
@@ -236,23 +242,23 @@ class Publisher:
         start = size_bytes = 0
         for index, run in enumerate(runs):
             if index > start and size_bytes + run.size_bytes > self._frame_bytes_max:
-                self._send(Frame(runs[start:index]))
+                self._send(Frame(self, runs[start:index]))
                 start, size_bytes = index, 0
             size_bytes += run.size_bytes
         if runs:
-            self._send(Frame(runs[start:]))
+            self._send(Frame(self, runs[start:]))
 
     def _disk_is_behind(self) -> bool:
         return len(self._in_flight) >= APPENDS_IN_FLIGHT and self._gathered_bytes < GATHERED_BYTES_MAX
 
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
-        self._metrics.publishes.requests.value += 1
+        self._requests.value += 1
         fields = _SUBSCRIBED if self._asks and is_asked(frame.runs) else _STORED
-        done = functools.partial(self._answered, frame)
-        self._link.call(RequestCode.APPEND_MANY, frame.images(), done, self._timeout_ms, fields=fields)
+        self._link.call(_APPEND_MANY, frame.images(), frame.answered, self._timeout_ms, fields=fields)
 
-    def _answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
+    def answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
+        """Acknowledge what is stored, refuse what was refused, keep what nobody knows of."""
         del self._in_flight[frame]
         if error is None:
             if self._asks and reply:
@@ -311,11 +317,11 @@ class Publisher:
             elif origin in later or not self._link.up:
                 self._reject(runs, reason)
             elif len(by_origin) > 1:
-                self._send(Frame(runs))
+                self._send(Frame(self, runs))
             else:
                 for run in runs:
                     for one in run.apart():
-                        self._send(Frame([one]))
+                        self._send(Frame(self, [one]))
 
     def _refuse_one(self, run: Run, error: Refused, reason: str) -> None:
         """The guilty message is found; it alone goes."""

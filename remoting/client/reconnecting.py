@@ -103,6 +103,8 @@ class ReconnectingConnection:
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each push, on this connection and on all later ones."""
         self._push_callbacks.append(callback)
+        if self._current is not None:
+            self._current.on_push(callback)
 
     async def wait_up(self, timeout_ms: int) -> Connection:
         """Wait until it is up; `ConnectionLost` has the reason when it does not come up."""
@@ -230,16 +232,13 @@ class ReconnectingConnection:
             for callback in list(self._down_callbacks):
                 run_close_callback(callback, reason)
 
-        connection.on_push(self._pushed)
+        for push_callback in self._push_callbacks:
+            connection.on_push(push_callback)
         connection.on_close(down)
         self._up.set()
         for callback in list(self._up_callbacks):
             self._run_up(callback, connection)
         return ended
-
-    def _pushed(self, command: Command) -> None:
-        for callback in self._push_callbacks:
-            callback(command)
 
     def _run_up(self, callback: UpCallback, connection: Connection) -> None:
         try:

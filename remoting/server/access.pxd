@@ -1,7 +1,10 @@
 # Types of access.py; see remoting/native/typed.py.
 
+from remoting.protocol.frames.commands cimport Command
+
 cdef class Access:
     cdef dict _keys
     cdef bint _open_to_all, _keys_count, _bound_only
 
-    cpdef check(self, peer, command)
+    cpdef admit(self, peer, Command command)
+    cpdef check(self, peer, Command command)

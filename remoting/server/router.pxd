@@ -1,5 +1,8 @@
 # Types of router.py; see remoting/native/typed.py.
 
+from remoting.server.access cimport Access
+
 cdef class Router:
     cdef dict _handlers
-    cdef object _access, _unsupported, _judge_unserved, _advertised_host
+    cdef Access _access
+    cdef object _unsupported, _judge_unserved, _advertised_host

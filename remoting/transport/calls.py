@@ -21,19 +21,19 @@ REQUEST_OVERHEAD_BYTES = 256
 
 OPAQUE_MAX = 0x7FFF_FFFF
 
-SWEEP_S = 0.25
-"""How much later than its time limit a request made by `begin` may be given up: they share one timer."""
+SWEEP_MS = 250
+"""Requests made by `begin` share one timer, so that each is given up up to two of these after its time limit."""
 
 
 class _Begun:
-    """A request made by `begin`, in the place of a future."""
+    """A request made by `begin`, in the place of a future; `sweep`: number of the sweep that may give it up."""
 
-    __slots__ = ("answered", "code", "deadline", "size", "timeout_ms")
+    __slots__ = ("answered", "code", "size", "sweep", "timeout_ms")
 
-    def __init__(self, answered: Answered, code: int, deadline: float, size: int, timeout_ms: int) -> None:
+    def __init__(self, answered: Answered, code: int, sweep: int, size: int, timeout_ms: int) -> None:
         self.answered = answered
         self.code = code
-        self.deadline = deadline
+        self.sweep = sweep
         self.size = size
         self.timeout_ms = timeout_ms
 
@@ -47,6 +47,7 @@ class Calls:
         self._in_flight_bytes = 0
         self._pending: dict[int, asyncio.Future[Command] | _Begun] = {}
         self._sweeper: asyncio.TimerHandle | None = None
+        self._sweeps = 0
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[asyncio.Future[None]] = deque()
@@ -89,20 +90,20 @@ class Calls:
     def begin(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None], answered: Answered) -> None:
         """As `call`, with a callback instead of a coroutine; the command is transmitted at once when there is room."""
         size = len(command.body) + REQUEST_OVERHEAD_BYTES
-        loop = asyncio.get_running_loop()
         if self._waiting or not self._has_room(size):
-            task = loop.create_task(self._begin_later(command, timeout_ms, transmit, answered))
+            task = asyncio.get_running_loop().create_task(self._begin_later(command, timeout_ms, transmit, answered))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
         self._check_open()
         opaque = command.opaque = self.next_opaque()
-        deadline = loop.time() + timeout_ms / 1000
-        self._pending[opaque] = _Begun(answered, command.code, deadline, size, timeout_ms)
+        # Counted in sweeps, because asking the loop for its time, or for itself, costs more than all the rest.
+        sweep = self._sweeps + (timeout_ms + SWEEP_MS - 1) // SWEEP_MS + 1
+        self._pending[opaque] = _Begun(answered, command.code, sweep, size, timeout_ms)
         self._in_flight_bytes += size
         self._begun += 1
         if self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_MS / 1000, self._sweep)
         transmit(command)
 
     async def _begin_later(
@@ -126,13 +127,12 @@ class Calls:
     def _sweep(self) -> None:
         """Give up what is overdue; the timer runs only while requests of this kind are under way."""
         self._sweeper = None
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        self._sweeps += 1
         for opaque, entry in list(self._pending.items()):
-            if isinstance(entry, _Begun) and entry.deadline <= now:
+            if isinstance(entry, _Begun) and entry.sweep <= self._sweeps:
                 self._finish(opaque, entry, None, RequestTimeout(entry.code, self._address, entry.timeout_ms))
         if self._begun and self._sweeper is None:
-            self._sweeper = loop.call_later(SWEEP_S, self._sweep)
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_MS / 1000, self._sweep)
 
     def answer(self, response: Command) -> None:
         """Hand a response to the request it belongs to; late ones are counted and forgotten."""

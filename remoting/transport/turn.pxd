@@ -9,7 +9,7 @@ cdef class Turn:
     cdef bint _asked
     cdef bint _held
 
-    cpdef soon(self, callback, tuple arguments=*)
+    cpdef soon(self, callback)
     cpdef at_end(self, callback)
     cpdef hold(self)
     @cython.locals(_=int)

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from threading import get_ident
 from typing import Any
 
 ROUNDS_MAX = 32
 """Rounds of one loop turn; a message takes about ten from its socket to the last subscriber's."""
 
-Due = tuple[Callable[..., object], tuple[Any, ...]]
+Due = Callable[[], object]
 
 
 class Turn:
@@ -39,15 +40,15 @@ class Turn:
         self._asked = False
         self._held = False
 
-    def soon(self, callback: Callable[..., object], arguments: tuple[Any, ...] = ()) -> None:
+    def soon(self, callback: Due) -> None:
         """Call back in the next round of whatever is due then."""
-        self._due.append((callback, arguments))
+        self._due.append(callback)
         if not self._held and not self._asked:
             self._ask()
 
-    def at_end(self, callback: Callable[[], object]) -> None:
+    def at_end(self, callback: Due) -> None:
         """Call back when nothing else is due in this turn; what that asks for still belongs to it."""
-        self._last.append((callback, ()))
+        self._last.append(callback)
         if not self._held and not self._asked:
             self._ask()
 
@@ -73,9 +74,9 @@ class Turn:
             self._release()
 
     def _round(self, round_: list[Due]) -> None:
-        for callback, arguments in round_:
+        for callback in round_:
             try:
-                callback(*arguments)
+                callback()
             except Exception as error:  # noqa: BLE001 - one callback's fault must not lose the others
                 self.loop.call_exception_handler(
                     {"message": f"{callback!r} failed at the end of a loop turn", "exception": error}
@@ -127,4 +128,4 @@ def soon(callback: Callable[..., object], *arguments: Any) -> None:
     turn = _running
     if turn is None or turn.thread != get_ident():
         turn = turn_of(asyncio.get_running_loop())
-    turn.soon(callback, arguments)
+    turn.soon(partial(callback, *arguments) if arguments else callback)

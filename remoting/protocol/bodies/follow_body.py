@@ -54,7 +54,11 @@ def decode_follow_reply(body: Buffer) -> list[int]:
 
 def encode_notify(news: Sequence[tuple[int, int]], records: Sequence[bytes] = ()) -> bytes:
     """Return a NOTIFY body of (queue id, confirmed end), with raw records behind it."""
-    return b"".join((_COUNT.pack(len(news)), *[_NEWS.pack(queue_id, end) for queue_id, end in news], *records))
+    parts = [_COUNT.pack(len(news))]
+    for queue_id, end in news:
+        parts.append(_NEWS.pack(queue_id, end))
+    parts += records
+    return b"".join(parts)
 
 
 def decode_notify(body: Buffer) -> tuple[list[tuple[int, int]], memoryview]:
@@ -65,5 +69,4 @@ def decode_notify(body: Buffer) -> tuple[list[tuple[int, int]], memoryview]:
     end = 4 + count * _NEWS.size
     if len(body) < end:
         raise RemoteViolation(f"notify of {len(body)} bytes does not hold {count} queues")
-    view = memoryview(body)
-    return list(_NEWS.iter_unpack(view[4:end])), view[end:]
+    return list(_NEWS.iter_unpack(body[4:end])), memoryview(body)[end:]

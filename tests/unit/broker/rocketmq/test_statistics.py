@@ -10,7 +10,6 @@ import pytest
 from broker.groups.groups import DAY_MS
 from broker.rocketmq import statistics
 from broker.rocketmq.statistics import Rates
-from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
@@ -88,11 +87,7 @@ async def test_topics_that_are_gone_or_forbidden_are_left_out(running, monkeypat
     running.broker.topics.table.delete("t")
     assert set(await queues_of(connection, "g")) == {("plant", 0)}
 
-    def refuse(_peer: object, _command: object, action: str, _resource: str) -> None:
-        if action != "locate":
-            raise Refused(ResponseCode.NO_PERMISSION, "no")
-
-    monkeypatch.setattr(running.broker.tools.authorizer, "authorize", refuse)
+    monkeypatch.setattr(running.broker.tools.authorizer, "policy", lambda _who, action, _what: action == "locate")
     assert await queues_of(connection, "g") == {}
 
 

@@ -1,0 +1,9 @@
+# Types of placement.py; see remoting/native/typed.py.
+
+from broker.store.placed cimport Placed
+
+cdef class Placement:
+    cdef public object choice
+    cdef object _queues_of, _way, _waiting
+
+    cpdef Placed placed(self, bytes images, bint now=*, admit=*)
