@@ -27,8 +27,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types
 
-from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, columns_of_rows
-from spark_connector.errors import Mismatch, OptionError, need, shorten
+from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, decode_rows
+from spark_connector.errors import Mismatch, OptionError, need
 
 DEPTH_MAX = 32
 DECIMAL_DIGITS_MAX = 38
@@ -293,23 +293,14 @@ class AvroDecoder:
 
     def decode(self, bodies: pa.Array, *_: object) -> Decoded:
         """Return the columns of some bodies (binary, without nulls)."""
-        reasons: dict[int, str] = {}
-        names = self._names
-        nothing = [None] * len(names)
-        rows = []
-        for row, body in enumerate(bodies.to_pylist()):
-            try:
-                found = self._read(body)
-                rows.append([found[name] for name in names])
-            except Mismatch as mismatch:
-                reasons[row] = str(mismatch)
-                rows.append(nothing)
-            except Exception as failure:  # noqa: BLE001 - how the library refuses bytes is not listed anywhere
-                reasons[row] = shorten(f"not a record of this schema: {failure or type(failure).__name__}")
-                rows.append(nothing)
-        return Decoded(columns_of_rows(rows, self._schema, reasons), reasons)
+        return decode_rows(
+            bodies,
+            self._schema,
+            self._read,
+            lambda failure: f"not a record of this schema: {failure or type(failure).__name__}",
+        )
 
-    def _read(self, body: bytes) -> dict[str, Any]:
+    def _read(self, body: bytes) -> list[Any]:
         stream = io.BytesIO(body)
         if body.startswith(self._mark):
             stream.seek(len(self._mark))
@@ -317,4 +308,4 @@ class AvroDecoder:
         if stream.tell() != len(body):
             raise ValueError(f"{len(body) - stream.tell()} bytes follow the record")
         made: dict[str, Any] = found if self._convert is None else self._convert(found)
-        return made
+        return [made[name] for name in self._names]

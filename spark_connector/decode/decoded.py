@@ -5,13 +5,13 @@ Invariant: every column has one value per body, whatever the values are. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from spark_connector.errors import shorten
+from spark_connector.errors import Mismatch, shorten
 
 MICROSECONDS_MIN, MICROSECONDS_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999: what Spark and Python can show."""
@@ -23,6 +23,28 @@ class Decoded:
 
     columns: list[pa.Array]
     reasons: dict[int, str] = field(default_factory=dict)
+
+
+def decode_rows(
+    bodies: pa.Array, schema: pa.Schema, read: Callable[[bytes], list[Any]], refusal: Callable[[Exception], str]
+) -> Decoded:
+    """Columns of bodies that a library reads one by one.
+
+    `read` gives a body's values in the order of the fields; `refusal` is the reason for what it raises but Mismatch.
+    """
+    reasons: dict[int, str] = {}
+    nothing = [None] * len(schema)
+    rows = []
+    for row, body in enumerate(bodies.to_pylist()):
+        try:
+            rows.append(read(body))
+        except Mismatch as mismatch:
+            reasons[row] = str(mismatch)
+            rows.append(nothing)
+        except Exception as failure:  # noqa: BLE001 - how a library refuses bytes is not listed, and differs by version
+            reasons[row] = shorten(refusal(failure))
+            rows.append(nothing)
+    return Decoded(columns_of_rows(rows, schema, reasons), reasons)
 
 
 def columns_of_rows(rows: Sequence[Sequence[Any]], schema: pa.Schema, reasons: dict[int, str]) -> list[pa.Array]:

@@ -21,8 +21,8 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types
 
-from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, columns_of_rows
-from spark_connector.errors import Mismatch, OptionError, need, shorten
+from spark_connector.decode.decoded import MICROSECONDS_MAX, MICROSECONDS_MIN, Decoded, decode_rows
+from spark_connector.errors import Mismatch, OptionError, need
 from spark_connector.options.schema import nearest
 
 TIMESTAMP, DURATION = "google.protobuf.Timestamp", "google.protobuf.Duration"
@@ -165,21 +165,14 @@ class ProtobufDecoder:
 
     def decode(self, bodies: pa.Array, *_: object) -> Decoded:
         """Return the columns of some bodies (binary, without nulls)."""
-        reasons: dict[int, str] = {}
         parse, readers = self._message.FromString, self._readers
-        nothing = [None] * len(readers)
-        rows = []
-        for row, body in enumerate(bodies.to_pylist()):
-            try:
-                found = parse(body)
-                rows.append([read(found) for read in readers])
-            except Mismatch as mismatch:
-                reasons[row] = str(mismatch)
-                rows.append(nothing)
-            except Exception as failure:  # noqa: BLE001 - how the library refuses bytes differs between its versions
-                reasons[row] = shorten(f"not a {self._message.DESCRIPTOR.full_name}: {failure}")
-                rows.append(nothing)
-        return Decoded(columns_of_rows(rows, self._schema, reasons), reasons)
+
+        def values(body: bytes) -> list[Any]:
+            found = parse(body)
+            return [read(found) for read in readers]
+
+        name = self._message.DESCRIPTOR.full_name
+        return decode_rows(bodies, self._schema, values, lambda failure: f"not a {name}: {failure}")
 
 
 def reader_of(field: Any) -> Read:
