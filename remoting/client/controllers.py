@@ -23,7 +23,7 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, Dial, PushCallback
-from remoting.transport.failures import ConnectionLost, checked
+from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 
 PAUSE_MS_MAX = 500
 """Longest pause between two attempts to reach a controller."""
@@ -160,7 +160,7 @@ class Controllers:
         if line is None or not line.up:
             self.leader = ""
             raise ConnectionLost("no leading controller is known")
-        answer = await line.request(command, self._timeout_ms)
+        answer = await self._request(line, command)
         if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
             self.leader, self._search.named = "", answer.fields.get(LEADER_ADDRESS_FIELD, "")
             raise ConnectionLost(answer.remark or "this controller does not lead")
@@ -187,8 +187,16 @@ class Controllers:
             await line.wait_up(self._timeout_ms)
         elif not line.up:
             raise ConnectionLost(f"{address} is not connected")
-        answer = await line.request(Command(RequestCode.CONTROLLER_GET_METADATA_INFO), self._timeout_ms)
+        answer = await self._request(line, Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
         return from_fields(checked(answer).fields, ControllerMetadata)
+
+    async def _request(self, line: ReconnectingConnection, command: Command) -> Command:
+        """The answer; the connection to a controller that is silent is closed and dialled again."""
+        try:
+            return await line.request(command, self._timeout_ms)
+        except RequestTimeout as error:
+            line.abort(str(error))
+            raise
 
     def _line(self, address: str) -> ReconnectingConnection:
         """The connection to a controller; one that others name and the configuration does not is kept up as well."""

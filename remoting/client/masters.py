@@ -84,6 +84,16 @@ class RouteWatch:
         for address in self.subscribed:
             self._woken[address].set()
 
+    @property
+    def started(self) -> bool:
+        """Whether routes are being received, or waited for."""
+        return bool(self._tasks)
+
+    def connection(self, address: str) -> Connection | None:
+        """The connection to a controller; None while there is none."""
+        line = self._lines[address]
+        return line if line.up else None
+
     async def _watch(self, address: str, line: ReconnectingConnection) -> None:
         """Subscribe again and again for as long as the connection lasts."""
         woken, logged = self._woken[address], ""
@@ -137,12 +147,17 @@ Moved = Callable[[str], None]
 
 class _Controllers:
     """The controllers, asked one after the other; the one that answers is asked first the next time. One request at a
-    time."""
+    time.
 
-    def __init__(self, addresses: Sequence[str], dial: Dial) -> None:
+    The connection on which a controller's routes are received is used where it is up, else one of our own, which is
+    closed after the question when routes are received at all.
+    """
+
+    def __init__(self, addresses: Sequence[str], watch: RouteWatch, dial: Dial) -> None:
         if not addresses:
             raise LocalMisuse("a master is found by the address of at least one controller")
         self._addresses = list(addresses)
+        self._watch = watch
         self._dial = dial
         self._connections: dict[str, Connection] = {}
         self._asking = asyncio.Lock()
@@ -150,17 +165,24 @@ class _Controllers:
     async def cluster(self) -> ClusterInfo:
         """Every broker group and its addresses; `ConnectionLost` names all that did not answer."""
         async with self._asking:
-            failures: list[str] = []
-            for address in list(self._addresses):
-                try:
-                    connection = await self._connection(address)
-                    answer = await connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO), ASK_TIMEOUT_MS)
-                except (ConnectionLost, RequestTimeout) as error:
-                    failures.append(str(error))
-                    continue
-                self._addresses.remove(address)
-                self._addresses.insert(0, address)
-                return decode_body(checked(answer).body, ClusterInfo)
+            try:
+                return await self._ask()
+            finally:
+                if self._watch.started:
+                    await self.close()
+
+    async def _ask(self) -> ClusterInfo:
+        failures: list[str] = []
+        for address in list(self._addresses):
+            try:
+                connection = await self._connection(address)
+                answer = await connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO), ASK_TIMEOUT_MS)
+            except (ConnectionLost, RequestTimeout) as error:
+                failures.append(str(error))
+                continue
+            self._addresses.remove(address)
+            self._addresses.insert(0, address)
+            return decode_body(checked(answer).body, ClusterInfo)
         raise ConnectionLost("no controller answers: " + "; ".join(failures))
 
     async def close(self) -> None:
@@ -169,6 +191,9 @@ class _Controllers:
             await connection.close()
 
     async def _connection(self, address: str) -> Connection:
+        watched = self._watch.connection(address)
+        if watched is not None:
+            return watched
         connection = self._connections.get(address)
         if connection is None or connection.closed:
             connection = self._connections[address] = await self._dial(address)
@@ -180,8 +205,8 @@ class Masters:
 
     def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
-        self._controllers = _Controllers(controllers, dial)
         self._watch = RouteWatch(controllers, self._routes_received, dial=dial)
+        self._controllers = _Controllers(controllers, self._watch, dial)
         self._dial = dial
         self._moved: list[Moved] = []
         self._checking: asyncio.Task[None] | None = None

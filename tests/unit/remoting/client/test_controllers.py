@@ -12,7 +12,7 @@ from remoting.client.controllers import Controllers, LeaderSearch
 from remoting.protocol.bodies.controller_body import ControllerMetadata, to_fields
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
-from remoting.transport.failures import ConnectionLost, Unreachable
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -133,6 +133,27 @@ async def test_what_controllers_push_is_heard() -> None:
         assert (await heard.get()).code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED
         fakes.peers["c1"].close("restart")
         await until(lambda count=count: len(downs) == count)
+    await controllers.stop()
+
+
+async def test_the_connection_to_a_silent_leader_is_closed() -> None:
+    """Its next request goes over a new one, or to the leader that has taken over."""
+    fakes = Fakes("c1")
+    controllers = connected(fakes, "c1", "c2", timeout_ms=20)
+    downs: list[tuple[str, str]] = []
+    controllers.on_down(lambda address, reason: downs.append((address, reason)))
+    controllers.start()
+    await until(lambda: controllers.reachable == 2)
+    assert await controllers.find_leader()
+    answer, first = fakes.answer, fakes.peers["c1"]
+    fakes.answer = lambda name, peer, command: None if name == "c1" else answer(name, peer, command)  # type: ignore[method-assign,assignment]
+    with pytest.raises(RequestTimeout):
+        await controllers.ask(Command(RequestCode.CONTROLLER_GET_REPLICA_INFO))
+    await until(lambda: fakes.peers["c1"] is not first)
+    assert [address for address, _ in downs] == ["c1"]
+    fakes.leader = "c2"
+    assert await controllers.find_leader()
+    assert controllers.leader == "c2"
     await controllers.stop()
 
 

@@ -115,6 +115,26 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
     await masters.stop()
 
 
+async def test_each_controller_has_one_connection_while_routes_are_received():
+    """A question goes over it; before it is up, over one that is closed after the answer."""
+    cluster = Cluster(a="a1:1")
+    masters = Masters(["c:1"], "a", dial=cluster.dial)
+    masters.start()
+    assert (await masters.dial()).address == "a1:1"
+    async with asyncio.timeout(10):
+        while not cluster.peers:
+            await asyncio.sleep(0)
+    for _ in range(3):
+        masters.named("", 1)
+        assert (await masters.dial()).address == "a1:1"
+    to_controllers = [each for each in cluster.connections if each.address == "c:1"]
+    assert len([each for each in to_controllers if not each.closed]) == 1
+    assert len(to_controllers) <= 2
+    assert cluster.asked == 4
+    await masters.stop()
+    assert all(each.closed for each in to_controllers)
+
+
 def test_without_controllers_there_is_nobody_to_ask():
     with pytest.raises(LocalMisuse):
         Masters([], dial=Cluster().dial)
