@@ -71,8 +71,9 @@ class IndexFlusher:
 
     def _enough(self) -> bool:
         """Whether what may go into a run is worth one: many small ones would be merged again and again."""
-        least = min(self._flush_entries, self._index.tail.capacity // 4)
-        return self._confirmed is None or self._index.count_below(self._confirmed()) >= least
+        tail = self._index.tail
+        least = min(self._flush_entries, tail.capacity // 4)
+        return self._confirmed is None or tail.number_at(self._confirmed()) - tail.first >= least
 
     def make_room(self, entries: int) -> None:
         """Wait until the tail takes `entries` more; the loop pays only when the index thread cannot keep up."""

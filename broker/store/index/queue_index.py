@@ -33,7 +33,7 @@ from broker.store.index.run import (
 from broker.store.index.tail import Tail, rows_of
 from broker.store.index.tail import read_durable as read_durable_of_tail
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, NEXT, ROW_WORDS, EntryBlock, RunData
+from remoting.native.contracts import CONFIRMED, NEWEST, NEXT, ROW_WORDS, EntryBlock, RunData
 from runtime.files import fsync_dir, make_directory
 
 BEHIND_MAX = 1 << 32
@@ -145,8 +145,10 @@ class QueueIndex:
     def set_floor(self, queue: int, next_offset: int) -> None:
         """Let `queue` go on at `next_offset` at least: its earlier entries have expired."""
         self.grow(queue + 1)
-        if self.tail.next_offset(queue) < next_offset:
-            self.tail.set_next(queue, next_offset)
+        if self.next_offset(queue) < next_offset:
+            row = self.tail.queue_rows[queue]
+            row[NEXT] = row[CONFIRMED] = next_offset
+            row[NEWEST] = 0
             self._note_floors((np.array([queue]), np.array([next_offset])))
             self._minimums.pop(queue, None)
 
@@ -165,11 +167,6 @@ class QueueIndex:
         self._floors.append(floors)
         self._floors_at.append(max(self.end_position, self.taking_until))
 
-    def confirm_all(self) -> None:
-        """Let every queue's confirmed end be its next offset: what was recovered is durable."""
-        rows = self.tail.queue_rows
-        rows[:, CONFIRMED] = rows[:, NEXT]
-
     def serve(self, end: int, epoch: int, queue_count: int, confirmed: int | None = None) -> None:
         """Let readers see what was recovered up to log position `end`, all of which is durable.
 
@@ -177,7 +174,8 @@ class QueueIndex:
         """
         self.grow(queue_count)
         if confirmed is None:
-            self.confirm_all()
+            rows = self.tail.queue_rows
+            rows[:, CONFIRMED] = rows[:, NEXT]
             confirmed = end
         self.tail.publish(end, confirmed)
         self.tail.publish_confirm(confirmed, end)
@@ -185,7 +183,7 @@ class QueueIndex:
 
     def next_offset(self, queue: int) -> int:
         """Offset the queue's next record gets."""
-        return self.tail.next_offset(queue)
+        return self.tail.rows[ROW_WORDS * queue + NEXT]
 
     def confirmed_end(self, queue: int) -> int:
         """Offset behind the queue's last confirmed message."""
@@ -237,10 +235,6 @@ class QueueIndex:
     def forget_minimums(self) -> None:
         """Look minimum offsets up anew: `begin_of` says something else from now on."""
         self._minimums.clear()
-
-    def count_below(self, limit: int) -> int:
-        """Return how many entries of the tail stand below a log position."""
-        return self.tail.number_at(limit) - self.tail.first
 
     def seal(self, limit: int | None = None) -> Sealed:
         """Take the tail for a run, all of it or what stands below the log position `limit`."""

@@ -95,16 +95,22 @@ FLAG_OFFSETS = 1
 Columns = tuple[npt.NDArray[Any], ...]
 
 
+def map_run(path: Path) -> mmap.mmap:
+    """Return the file of a run, of queues or of keys, mapped read-only. Raises CorruptIndex without a head, OSError."""
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < HEAD_BYTES:
+            raise CorruptIndex(path, f"{size} bytes are too few for a run")
+        return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+
+
 class Run:
     """A mapped run file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < HEAD_BYTES:
-                raise CorruptIndex(path, f"{size} bytes are too few for a run")
-            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        data = map_run(path)
+        size = len(data)
         magic, self.file_id, self.level, n, m, self.first_position, self.end_position, flags = HEAD.unpack_from(data, 0)
         directory_sum, self._columns_sum = SUMS.unpack_from(data, HEAD.size)
         at = columns_at(n)

@@ -133,10 +133,6 @@ class Tail:
         """Let readers believe this file from now on: the writer of this epoch has recovered."""
         self.counters[EPOCH] = epoch
 
-    def next_offset(self, queue: int) -> int:
-        """Offset the queue's next entry gets."""
-        return int(self.rows[ROW_WORDS * queue + NEXT])
-
     def confirmed_end(self, queue: int) -> int:
         """Offset behind the queue's last confirmed message."""
         return int(self.rows[ROW_WORDS * queue + CONFIRMED])
@@ -145,12 +141,6 @@ class Tail:
         """Offset of the queue's first entry here; its next offset when it has none here."""
         at = ROW_WORDS * queue
         return int(self.rows[at + (FLUSHED if self.rows[at + NEWEST] >= self.first else NEXT)])
-
-    def set_next(self, queue: int, next_offset: int) -> None:
-        """Let a queue go on at `next_offset`; what is below it has expired, also what is in here."""
-        at = ROW_WORDS * queue
-        self.rows[at + NEXT] = self.rows[at + CONFIRMED] = next_offset
-        self.rows[at + NEWEST] = 0
 
     def find(self, queue: int, offset: int, count: int) -> Entries:
         """Return the live entries that hold messages [offset, offset + count) of `queue`.

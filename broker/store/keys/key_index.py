@@ -19,8 +19,6 @@ and hands back finished runs (`install`).
 
 from __future__ import annotations
 
-import mmap
-import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +30,7 @@ import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
 from broker.store.index.index_flusher import choose_merge
+from broker.store.index.run import HEAD_BYTES, map_run
 from broker.store.log.index_thread import IndexThread
 from broker.store.log.metadata import open_sealed_json, sealed_json
 from broker.store.settings import StoreSettings
@@ -77,7 +76,6 @@ MAGIC = b"LMQKEYS1"
 ENTRY_BYTES = 20
 _HEAD = struct.Struct("<8sQI4xQqq")
 _SUMS = struct.Struct("<II")
-_HEAD_BYTES = 64
 Columns = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 """Hashes, positions, sizes in bytes, store times in seconds."""
 
@@ -87,21 +85,18 @@ class KeyRun:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size < _HEAD_BYTES:
-                raise CorruptIndex(path, f"{size} bytes are too few for a run")
-            data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        data = map_run(path)
+        size = len(data)
         magic, self.file_id, self.level, m, self.first_position, self.end_position = _HEAD.unpack_from(data)
         head_sum, self._columns_sum = _SUMS.unpack_from(data, _HEAD.size)
         view = memoryview(data)
-        if magic != MAGIC or size != _HEAD_BYTES + ENTRY_BYTES * m:
+        if magic != MAGIC or size != HEAD_BYTES + ENTRY_BYTES * m:
             raise CorruptIndex(path, f"no run of {m} keys in {size} bytes")
         if crc32c(view[: _HEAD.size]) != head_sum:
             raise CorruptIndex(path, "the checksum of its header does not match")
         self.entry_count = m
-        self._columns = view[_HEAD_BYTES:]
-        at = _HEAD_BYTES
+        self._columns = view[HEAD_BYTES:]
+        at = HEAD_BYTES
         self.positions = np.frombuffer(data, "<i8", m, at)
         self.hashes = np.frombuffer(data, "<u4", m, at + 8 * m)
         self.sizes = np.frombuffer(data, "<u4", m, at + 12 * m)
@@ -153,7 +148,7 @@ def write_key_run(path: Path, file_id: int, level: int, bounds: tuple[int, int],
     for part in body:
         columns_sum = crc32c(part, columns_sum)
     sums = _SUMS.pack(crc32c(head), columns_sum)
-    atomic_write(path, (head + sums + bytes(_HEAD_BYTES - len(head) - len(sums)), *body), mode=0o600)
+    atomic_write(path, (head + sums + bytes(HEAD_BYTES - len(head) - len(sums)), *body), mode=0o600)
 
 
 def _bytes(column: npt.NDArray[Any], kind: str) -> bytes:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.store.index.tail import Tail, read_durable
 from remoting.native import core as native
+from remoting.native.contracts import NEXT
 from remoting.native.reference import ring as pure_ring
 
 
@@ -46,7 +47,7 @@ def test_like_a_list(steps, walk_max: int) -> None:
                 add(tail, model, queues, n * 1000)
                 for queue in range(4):
                     entries = model.get(queue, [])
-                    assert tail.next_offset(queue) == len(entries)
+                    assert tail.queue_rows[queue, NEXT] == len(entries)
                     for offset in range(released[queue], len(entries) + 1):
                         got = tail.find(queue, offset, 5).positions.tolist()
                         assert got == entries[offset : offset + 5]
