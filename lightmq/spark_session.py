@@ -26,10 +26,10 @@ Spark ends a query for good when one of its Python processes dies or does not co
 machine). Its checkpoint has everything that is needed to go on, so the remedy is to start the same query again.
 
     failure                                                            what happens
-    a process of Spark or a broker is gone, a worker was too slow      started again, after a pause that doubles
+    a process of Spark or a broker has ended, a worker was too slow    started again, after a pause that doubles
     more than `restarts_max` of those within `within_s`                given up, with the last error
     wrong options, analysis errors, lost data, errors of `start`       given up at once, with the error itself
-    the session was stopped, or its Java is gone                       given up at once, with the error itself
+    the session was stopped, or its Java has ended                     given up at once, with the error itself
 
 Invariants: the error that is raised is Spark's own; a query that does not go on from a checkpoint is not started a
 second time. Thread rule: any thread; one call per query.

@@ -105,7 +105,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         now = asyncio.get_running_loop().time()
         for connection in list(self._all):
             limit = self._silence_seconds if connection.session.proven else PROOF_SECONDS
-            if now - connection.heard > limit:
+            if now - connection.received_at > limit:
                 connection.end("silence")
             elif connection.session.proven:
                 connection.send(b"")
@@ -181,7 +181,7 @@ class PeerConnection(asyncio.Protocol):
 
     def __init__(self, peers: PeerTransport, dialed: str | None) -> None:
         self.session = SecureChannel(peers.key, peers.own.node_id, peers.nodes, os.urandom(RANDOM_BYTES), dialed=dialed)
-        self.heard = asyncio.get_running_loop().time()
+        self.received_at = asyncio.get_running_loop().time()
         self.ended = asyncio.Event()
         self._peers = peers
         self._transport: asyncio.Transport | None = None
@@ -203,7 +203,7 @@ class PeerConnection(asyncio.Protocol):
             if answer:
                 self._transport.write(answer)
             if self.session.proven:
-                self.heard = asyncio.get_running_loop().time()
+                self.received_at = asyncio.get_running_loop().time()
             if self.session.proven and not was_proven:
                 self._peers.proved(self)
             for content in contents:

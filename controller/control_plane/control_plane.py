@@ -130,17 +130,17 @@ class RoutePushes:
     def _push(self) -> None:
         self._due = False
         everything = self._current(frozenset())
-        for peer, (wanted, told) in list(self._subscribers.items()):
+        for peer, (wanted, sent) in list(self._subscribers.items()):
             now = everything if not wanted else self._current(wanted)
-            news = {name: group for name, group in now.items() if told.get(name) != group}
-            news |= {
+            changed = {name: group for name, group in now.items() if sent.get(name) != group}
+            changed |= {
                 name: PushedGroup(group.cluster, {}, group.epoch)
-                for name, group in told.items()
+                for name, group in sent.items()
                 if name not in now and group.brokers
             }
-            if news:
-                self._subscribers[peer] = (wanted, {**told, **news})
-                body = encode_body(PushedRoutes(news))
+            if changed:
+                self._subscribers[peer] = (wanted, {**sent, **changed})
+                body = encode_body(PushedRoutes(changed))
                 peer.send(Command(RequestCode.ROUTES_CHANGED, flag=FLAG_ONEWAY, body=body))
                 self.pushed += 1
 

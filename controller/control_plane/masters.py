@@ -87,8 +87,8 @@ class GroupMasters:
         confirm_offset: int = -1,
         timeout_ms: int | None = None,
     ) -> None:
-        """A replica showed itself."""
-        news = self.live.beat(
+        """A heartbeat of a replica."""
+        is_new = self.live.beat(
             (group, broker_id),
             self._now_ms(),
             live,
@@ -96,7 +96,7 @@ class GroupMasters:
             channel=channel,
             timeout_ms=timeout_ms,
         )
-        if news:
+        if is_new:
             self._elect_if_vacant(group)
 
     def channel_lost(self, channel: Peer) -> None:

@@ -224,8 +224,8 @@ class MetadataState:
         group.zone_name = command.zone_name
         group.enable_acting_master = command.enable_acting_master
         group.members[command.broker_id] = BrokerInstance(command.address, command.ha_address, command.data_version)
-        news = before is None or before.data_version != command.data_version
-        if news:
+        has_changed = before is None or before.data_version != command.data_version
+        if has_changed:
             self.revision += 1
             self._take_topics(command, group)
         events.append(Registered(command.cluster, *place, command.address, before is None))

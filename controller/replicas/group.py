@@ -12,7 +12,7 @@ Which replicas are alive, with the content of their last heartbeat: soft state o
 
 Invariant: a replica is reported dead once; only a heartbeat makes it alive again. What a controller presumes alive when
 it begins to lead holds the master's place for one time limit, but is never a candidate. Time in which this process
-stood still is nobody's silence: it moves every deadline.
+stood still counts as silence of no replica: it moves every deadline.
 Pure: time comes in as a number of milliseconds that only grows.
 
 `OwnPause` tells how long this process itself stood still: without CPU, or stopped, it finds all deadlines passed at its

@@ -249,19 +249,19 @@ class ReplicaMachine:
         group = self._known(command.cluster, command.group)
         if isinstance(group, Outcome):
             return group
-        gone = set(command.broker_ids or group.replicas)
-        alive = sorted(gone & set(command.alive))
-        unknown = sorted(gone - set(group.replicas))
+        removed = set(command.broker_ids or group.replicas)
+        alive = sorted(removed & set(command.alive))
+        unknown = sorted(removed - set(group.replicas))
         if unknown or (alive and not command.forced):
             remark = f"broker ids {unknown} of {group.name} are not known" if unknown else f"{alive} are alive"
             return Outcome(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark, group.view())
-        left = {broker_id: each for broker_id, each in group.replicas.items() if broker_id not in gone}
+        left = {broker_id: each for broker_id, each in group.replicas.items() if broker_id not in removed}
         if not left:
             self.groups = {name: each for name, each in self.groups.items() if name != group.name}
             return Outcome(view=_without_master(replace(group, replicas={}, in_sync=())).view(), changed=True)
-        if group.master in gone:
+        if group.master in removed:
             group = _without_master(group)
-        in_sync = tuple(each for each in group.in_sync if each not in gone)
+        in_sync = tuple(each for each in group.in_sync if each not in removed)
         set_epoch = group.set_epoch + (in_sync != group.in_sync)
         return self._put(replace(group, replicas=left, in_sync=in_sync, set_epoch=set_epoch))
 

@@ -147,7 +147,7 @@ class KeptQuery:
         self._stop.set()
         query = self._query
         if query is not None:
-            with suppress(Exception):  # its session may be gone
+            with suppress(Exception):  # its session may have ended
                 query.stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -238,7 +238,7 @@ def decided(source: DataFrame, host: str) -> DataFrame:
 
 
 def begin(queries: Sequence[KeptQuery], version: str, wanted: threading.Event) -> None:
-    """Start the queries, each when the one before has made a batch; `ready` is said with the first one's.
+    """Start the queries, each when the one before has made a batch; `ready` is reported with the first one's.
 
     When one is given up, those behind it are not started: the demo ends with what arrived.
 

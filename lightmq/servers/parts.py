@@ -6,7 +6,7 @@ not run. Loop rule: made and used on one event loop.
 Who may see the administration pages of a part that has no port for signed requests: an MQTT proxy, a bridge.
 
 Their keys and their list are of the same kind as those of brokers and controllers, and the same `authorize()` decides;
-MQTT users are no administrators. Invariant: without keys nobody of another machine sees more than a probe does.
+MQTT users are no administrators. Invariant: without keys a client on another machine sees no more than a probe does.
 Loop rule: made and used on one event loop.
 """
 

@@ -117,8 +117,8 @@ def _further(host: str, ports: Mapping[str, int], proxy: ProxyConfig) -> str:
 
 def part_greeting(part: str, ports: Mapping[str, int]) -> str:
     """The text of a server that is a process of its own."""
-    said = ", ".join(f"{name} port {port}" for name, port in ports.items())
-    return f"lightmq {part} is ready: {said}. Ctrl-C stops it."
+    listed = ", ".join(f"{name} port {port}" for name, port in ports.items())
+    return f"lightmq {part} is ready: {listed}. Ctrl-C stops it."
 
 
 class PortTaken(LocalMisuse):

@@ -121,11 +121,11 @@ def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HE
     rows: list[dict[str, Any]] = []
     with leading_controller(target) as found:
         for replica in replicas(found.groups(group)[group]):
-            told = found.epochs(replica.broker_address)
-            if isinstance(told, str):
-                sys.stderr.write(f"broker {replica.broker_id} does not show its epochs: {told}\n")
+            cache = found.epochs(replica.broker_address)
+            if isinstance(cache, str):
+                sys.stderr.write(f"broker {replica.broker_id} does not show its epochs: {cache}\n")
                 continue
-            rows += epoch_rows(replica, told)
+            rows += epoch_rows(replica, cache)
     if not rows:
         raise CommandFailed(f"no broker of group {group!r} shows its epochs")
     if json_output:
@@ -245,8 +245,8 @@ def lone_summary(name: str, address: str) -> dict[str, Any]:
 def member_rows(found: LeadingController, name: str, state: GroupState) -> list[dict[str, Any]]:
     """The brokers of one group as `members` shows them; positions from the brokers themselves, if they answer."""
     known = replicas(state)
-    told = {replica.broker_id: found.epochs(replica.broker_address) for replica in known if replica.alive}
-    ends = {broker_id: cache.max_offset for broker_id, cache in told.items() if isinstance(cache, EpochCache)}
+    caches = {replica.broker_id: found.epochs(replica.broker_address) for replica in known if replica.alive}
+    ends = {broker_id: cache.max_offset for broker_id, cache in caches.items() if isinstance(cache, EpochCache)}
     master_end = ends.get(state.master_broker_id or NO_BROKER)
     rows = []
     for replica in known:
@@ -268,15 +268,15 @@ def member_rows(found: LeadingController, name: str, state: GroupState) -> list[
 
 def lone_row(found: LeadingController, name: str, address: str) -> dict[str, Any]:
     """A broker that is in no group, as `members` shows it: it has no id there and follows no other."""
-    told = found.epochs(address)
-    end = told.max_offset if isinstance(told, EpochCache) else None
+    cache = found.epochs(address)
+    end = cache.max_offset if isinstance(cache, EpochCache) else None
     return {
         "group": name, "id": None, "address": address, "role": ALONE, "alive": True, "inSync": True, "logEnd": end,
         "behindBytes": None,
     }  # fmt: skip
 
 
-def epoch_rows(replica: ReplicaState, told: EpochCache) -> list[dict[str, Any]]:
+def epoch_rows(replica: ReplicaState, cache: EpochCache) -> list[dict[str, Any]]:
     """The epochs of one broker."""
     return [
         {
@@ -286,7 +286,7 @@ def epoch_rows(replica: ReplicaState, told: EpochCache) -> list[dict[str, Any]]:
             "start": one.start_offset,
             "end": one.end_offset,
         }
-        for one in told.epoch_list
+        for one in cache.epoch_list
     ]
 
 

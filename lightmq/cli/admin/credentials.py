@@ -65,12 +65,12 @@ def passwd(
     passwords = PasswordFile(file)
     if delete:
         passwords.remove(user)
-        said = f"removed {user} from {file}"
+        done = f"removed {user} from {file}"
     else:
         new = passwords.put(user, ask(stdin=stdin), scram=scram)
-        said = f"{'added' if new else 'changed'} {user} in {file}; start with: lightmq up --password-file {file}"
+        done = f"{'added' if new else 'changed'} {user} in {file}; start with: lightmq up --password-file {file}"
     passwords.save()
-    sys.stderr.write(said + "\n")
+    sys.stderr.write(done + "\n")
 
 
 def ask(*, stdin: bool) -> str:
@@ -106,7 +106,7 @@ def certs(
 ) -> None:
     """Make a private authority, if the folder has none, and a certificate for these names.
 
-    Keep ca.key away from the servers: whoever has it can pass for any of them.
+    Keep ca.key away from the servers: anyone who has it can pass for any of them.
     """
     from lightmq.certificates import make
 

@@ -161,10 +161,10 @@ class MqttLink:
         from paho.mqtt.packettypes import PacketTypes
         from paho.mqtt.properties import Properties
 
-        said = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         if self._persistent:
-            said.SessionExpiryInterval = SESSION_EXPIRY_S
-        self.client.connect(self.target.host, self.target.port, clean_start=not self._persistent, properties=said)
+            properties.SessionExpiryInterval = SESSION_EXPIRY_S
+        self.client.connect(self.target.host, self.target.port, clean_start=not self._persistent, properties=properties)
 
     def _trust(self, target: MqttTarget) -> None:
         def name(file: Path | None) -> str | None:
@@ -245,7 +245,7 @@ class PublishProperties:
         from paho.mqtt.packettypes import PacketTypes
         from paho.mqtt.properties import Properties
 
-        said = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if self.expiry is not None and not 0 <= self.expiry <= EXPIRY_S_MAX:
             raise CommandFailed(f"--expiry must be 0 to {EXPIRY_S_MAX}, not {self.expiry}")
         pairs = [pair.partition("=") for pair in self.user_properties]
@@ -260,19 +260,19 @@ class PublishProperties:
         }
         for name, value in values.items():
             if value is not None:
-                setattr(said, name, value)
-        return said
+                setattr(properties, name, value)
+        return properties
 
 
 NO_PROPERTIES = PublishProperties()
 
 
-def shown(said: Properties | None) -> dict[str, Any]:
+def shown(properties: Properties | None) -> dict[str, Any]:
     """The properties of a received message for JSON; absent ones are left out."""
-    if said is None:
+    if properties is None:
         return {}
-    found = {shown_as: getattr(said, name) for name, shown_as in NAMES.items() if hasattr(said, name)}
-    if hasattr(said, "CorrelationData"):
-        for name, text in payload_fields(said.CorrelationData).items():
+    found = {shown_as: getattr(properties, name) for name, shown_as in NAMES.items() if hasattr(properties, name)}
+    if hasattr(properties, "CorrelationData"):
+        for name, text in payload_fields(properties.CorrelationData).items():
             found[name.replace("payload", "correlation")] = text
     return found

@@ -83,10 +83,10 @@ class PublishCounts:
         """The server's remarks on accepted messages; empty when there were none."""
         if not self.unwanted:
             return ""
-        said = f"there is no subscription to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
+        reason = f"there is no subscription to {self.topic}: no matching subscribers ({NO_MATCHING_SUBSCRIBERS:#04x})"
         if self.sent == 1:
-            return f"the server accepted the message, but {said}"
-        return f"the server accepted {self.unwanted} messages, but {said}"
+            return f"the server accepted the message, but {reason}"
+        return f"the server accepted {self.unwanted} messages, but {reason}"
 
     def verdict(self) -> str:
         """Why the command failed; empty when every message was accepted and its exchange completed."""
@@ -111,7 +111,7 @@ def publish(
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
     retain: Annotated[bool, Parameter(name=["--retain", "-r"], negative=(), help="The topic keeps it.")] = False,
     count: Annotated[int, Parameter(help="How often to send --message; {n} in it is its number.")] = 1,
-    said: PublishProperties = NO_PROPERTIES,
+    options: PublishProperties = NO_PROPERTIES,
     timeout: Annotated[float, Parameter(help="Seconds to wait for the acknowledgement of a message.")] = 30.0,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as JSON.")] = False,
     target: MqttTarget = HERE,
@@ -125,7 +125,7 @@ def publish(
     check_topic(topic)
     if (message is None) == (not stdin):
         raise CommandFailed("give either --message TEXT or --stdin")
-    properties = said.properties(is_v5=target.is_v5)
+    properties = options.properties(is_v5=target.is_v5)
     link = MqttLink(target)
     link.open()
     outcome = PublishCounts(topic, qos)

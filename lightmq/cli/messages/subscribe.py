@@ -56,7 +56,7 @@ def subscribe(
         messages.put(CommandFailed(link.why_lost))
 
     link.on_lost = lost
-    link.client.on_subscribe = lambda _client, _data, _mid, codes, said: granted.put((codes, said))
+    link.client.on_subscribe = lambda _client, _data, _mid, codes, properties: granted.put((codes, properties))
     link.open()
     try:
         link.client.subscribe([(topic_filter, qos) for topic_filter in topic])
@@ -109,11 +109,11 @@ def check_granted(
         raise CommandFailed(f"the server did not answer SUBSCRIBE within {CONNECT_TIMEOUT_S:.0f} s") from None
     if isinstance(answer, CommandFailed):
         raise CommandFailed(f"SUBSCRIBE was not answered: {answer}")
-    codes, said = answer
+    codes, properties = answer
     if len(codes) != len(filters):
         raise CommandFailed(f"the server answered {len(codes)} of {len(filters)} filters in SUBACK")
     pairs = list(zip(filters, codes, strict=True))
-    refused = [f"{name}: {in_words(code, said)}" for name, code in pairs if code.is_failure]
+    refused = [f"{name}: {in_words(code, properties)}" for name, code in pairs if code.is_failure]
     if refused:
         kept = [name for name, code in pairs if not code.is_failure]
         text = f"the server refused to subscribe to {'; '.join(refused)}"
