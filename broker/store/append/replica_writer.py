@@ -86,7 +86,7 @@ class WholeGroups:
 
 
 class ReplicaWriter:
-    """Writes what `append_raw` is given; nothing of its own."""
+    """Writes the bytes that `append_raw` is given; makes no records itself."""
 
     def __init__(self, directory: Path, path: WritePath, groups: WholeGroups) -> None:
         opened = path.opened
@@ -112,7 +112,7 @@ class ReplicaWriter:
         atomic: bool,
         essential: bool = False,
     ) -> Encoded:
-        """Refuse: a replica says nothing of its own."""
+        """Refuse: a replica makes no records itself."""
         raise LocalMisuse(
             f"{sum(map(len, placed))} messages and {len(changes)} changes for a replica (atomic {atomic}, {essential})"
         )

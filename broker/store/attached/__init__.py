@@ -1,1 +1,1 @@
-"""A data directory read from outside while another process writes it. The door is `store.AttachedStore`."""
+"""Reads a data directory while another process writes it; the entry point is `store.AttachedStore`."""

@@ -47,7 +47,7 @@ _IN_ORDER = frozenset({"x86_64", "amd64", "i686"})
 
 
 class Moved(Exception):
-    """The writer moved what was being looked at; look again."""
+    """The writer changed what was being read; read again."""
 
 
 class TailView:
@@ -195,7 +195,7 @@ class RunSet:
         self.runs: list[Run] = []
         """Oldest first."""
         self.table = native.core.make_run_table(self.runs)
-        """The look-up over all of them."""
+        """The lookup over all of them."""
         self.generation = -1
 
     def load(self, generation: int) -> None:
@@ -398,7 +398,7 @@ class LogView:
 
 
 ATTEMPTS_MAX = 16
-"""Looks at an index that moves each time. One look takes a fraction of a millisecond, moves are tens of them apart."""
+"""Reads of an index that changes each time. One takes a fraction of a millisecond; changes are tens of them apart."""
 
 T = TypeVar("T")
 
@@ -410,7 +410,7 @@ class AttachedStore:
         """Attach. Raises Unsettled when no writer has ever made the directory's index ready, or it is recovering."""
         self.directory = directory
         self.retries = 0
-        """Looks that were taken again."""
+        """Reads that were repeated."""
         self.attachments = 0
         """Lives of writers that were followed."""
         self._tail_path = directory / "index" / TAIL_NAME
@@ -464,11 +464,11 @@ class AttachedStore:
         assert self._index is not None, "the store is closed"
         return self._index
 
-    def _steadily(self, look: Callable[[Reader], T]) -> T:
-        """Look until the writer lets it be; the last failure is raised."""
+    def _steadily(self, read: Callable[[Reader], T]) -> T:
+        """Read until the writer does not interfere; the last failure is raised."""
         for left in reversed(range(ATTEMPTS_MAX)):
             try:
-                return look(self._current())
+                return read(self._current())
             except (Moved, CorruptLog, CorruptIndex) as error:
                 if self._index is not None:
                     self._index.move_begin(self._log.begin())  # it may just have expired

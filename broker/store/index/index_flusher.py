@@ -2,7 +2,7 @@
 
 A run is made when the tail holds `flush_entries`: sort, write, fsync, then fdatasync of the log, then the MANIFEST.
 In a group of replicas a run takes only what is confirmed, because the log may be cut behind that; when the tail is full
-and nothing more gets confirmed it takes all, and the MANIFEST says up to where it is confirmed.
+and nothing more gets confirmed it takes all, and the MANIFEST records up to where it is confirmed.
 Invariant: one job at a time, so the MANIFEST has one author; a failed job leaves the tail and the runs as they were.
 Thread rule: methods on the loop thread, `_write`/`_merge`/`_drop` in the index thread on what they were given.
 """
@@ -95,7 +95,7 @@ class IndexFlusher:
     def flush(self, *, whole: bool = False) -> None:
         """Write the tail as a run, in the background; in a group what is confirmed of it, or the `whole`.
 
-        Where there is nothing to write but more is confirmed than the MANIFEST says, it is told.
+        When there is nothing to write but more is confirmed than the MANIFEST records, only the MANIFEST is updated.
         """
         assert not self.busy
         limit = None if whole or self._confirmed is None else self._confirmed()
@@ -194,10 +194,10 @@ class IndexFlusher:
         save_offsets(offsets_path(self._index.directory, file_id), next_offsets)
         return file_id
 
-    def _replace_files(self, before: Manifest, made: Manifest, gone: Sequence[Run]) -> None:
+    def _replace_files(self, before: Manifest, made: Manifest, dropped: Sequence[Run]) -> None:
         """Save `made`; then what it does not name any more is deleted."""
         save_manifest(self._index.directory, made)
-        for run in gone:
+        for run in dropped:
             run.path.unlink(missing_ok=True)
         if before.offsets_id and before.offsets_id != made.offsets_id:
             offsets_path(self._index.directory, before.offsets_id).unlink(missing_ok=True)
@@ -208,26 +208,28 @@ class IndexFlusher:
         self.merge_if_many()
         self.flush_if_full()
 
-    def drop_runs(self, gone: Sequence[Run]) -> None:
+    def drop_runs(self, dropped: Sequence[Run]) -> None:
         """Delete runs (the oldest ones) that hold nothing that is still in the log; retried later while busy."""
-        if self.busy or not gone:
+        if self.busy or not dropped:
             return
         manifest, runs = self._index.manifest, list(self._index.runs)
-        self._start(lambda: self._drop(manifest, runs, gone), lambda made: self._index.replace_runs(made, gone, []))
+        self._start(
+            lambda: self._drop(manifest, runs, dropped), lambda made: self._index.replace_runs(made, dropped, [])
+        )
 
-    def _drop(self, manifest: Manifest, runs: Sequence[Run], gone: Sequence[Run]) -> Manifest:
-        made = replace(manifest, runs=tuple(run.file_id for run in runs[len(gone) :]))
-        if any(run.file_id > manifest.offsets_id for run in gone):  # nothing else says where their queues go on
+    def _drop(self, manifest: Manifest, runs: Sequence[Run], dropped: Sequence[Run]) -> Manifest:
+        made = replace(manifest, runs=tuple(run.file_id for run in runs[len(dropped) :]))
+        if any(run.file_id > manifest.offsets_id for run in dropped):  # no other file has their queues' next offsets
             file_id = manifest.next_file_id
             made = replace(made, next_file_id=file_id + 1, offsets_id=self._save_offsets(manifest, runs, file_id))
-        self._replace_files(manifest, made, gone)
+        self._replace_files(manifest, made, dropped)
         return made
 
 
 def choose_merge(runs: Sequence[tuple[int, int]], count: int, entries_max: int) -> tuple[int, int] | None:
     """Return the bounds [first, end) of the oldest `count` neighbouring runs of one level to merge, or None.
 
-    `runs` are (level, entries), oldest first. A group whose sum passes `entries_max` is left as it is for ever.
+    `runs` are (level, entries), oldest first. A group whose sum exceeds `entries_max` is never merged.
     """
     for first in range(len(runs) - count + 1):
         group = runs[first : first + count]
@@ -244,7 +246,7 @@ RoomMaker = Callable[[QueueIndex, int | None], Callable[[int], None]]
 def room_maker(thread: IndexThread, settings: StoreSettings, faults: FaultPoints) -> RoomMaker:
     """Return what gives, for an index that is being recovered, the function that makes room in its tail.
 
-    It is told up to where a group of replicas has confirmed the log; None: there is no group.
+    It gets the position up to which a group of replicas has confirmed the log; None: there is no group.
     """
 
     def fail(error: Exception) -> None:

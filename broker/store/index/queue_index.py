@@ -37,7 +37,7 @@ from remoting.native.contracts import CONFIRMED, NEWEST, NEXT, ROW_WORDS, EntryB
 from runtime.files import fsync_dir, make_directory
 
 BEHIND_MAX = 1 << 32
-"""A queue that is further behind than this was not confirmed so far: the number is rubbish."""
+"""A queue cannot have been confirmed further ahead than this: the number is garbage."""
 
 
 class FormerTail:
@@ -70,7 +70,7 @@ class FormerTail:
 
 TAIL_NAME = "tail"
 MINIMUMS_MAX = 65_536
-"""Minimum offsets kept from one read to the next; beyond it they are looked up anew."""
+"""Minimum offsets kept from one read to the next; beyond it they are looked up again."""
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class QueueIndex:
         """How many queue ids have rows."""
         self._minimums: dict[int, int] = {}
         self._floors: list[Floors] = []
-        """What `set_floors` raised and no file of the index says yet."""
+        """What `set_floors` raised and no file of the index records yet."""
         self._floors_at: list[int] = []
         """Log position up to which the index was complete when it was last published."""
         self.taking_until = 0
@@ -170,7 +170,7 @@ class QueueIndex:
     def serve(self, end: int, epoch: int, queue_count: int, confirmed: int | None = None) -> None:
         """Let readers see what was recovered up to log position `end`, all of which is durable.
 
-        With `confirmed` only what stands below that position; the rows already say so.
+        With `confirmed` only what is below that position; the rows already reflect it.
         """
         self.grow(queue_count)
         if confirmed is None:
@@ -233,7 +233,7 @@ class QueueIndex:
         return int(entries.offsets[expired]) if expired < len(entries) else self.next_offset(queue)
 
     def forget_minimums(self) -> None:
-        """Look minimum offsets up anew: `begin_of` says something else from now on."""
+        """Look minimum offsets up again: the results of `begin_of` have changed."""
         self._minimums.clear()
 
     def seal(self, limit: int | None = None) -> Sealed:

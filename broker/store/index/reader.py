@@ -32,7 +32,7 @@ from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_M
 RECORD_BYTES_USUAL = 160
 """Few records are smaller; a range is looked up for so many of them as would fit then, not for twice as many."""
 _CHUNK_ENTRIES = 256
-"""Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries for nothing."""
+"""Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries in vain."""
 
 
 class ReadableSegment(Protocol):
@@ -95,7 +95,7 @@ class Index(Protocol):
 
 
 class Confirmed(Protocol):
-    """Says below which log position everything is confirmed; see `confirm.Confirm`."""
+    """The log position below which everything is confirmed; see `confirm.Confirm`."""
 
     @property
     def position(self) -> int:
@@ -122,7 +122,7 @@ class Reader:
         return self._index.min_offset(queue), self._index.confirmed_end(queue)
 
     def clipped(self, queue: int, offset: int, end_offset: int | None) -> tuple[int, int]:
-        """Return the offsets [from, to) that a read of these would look at."""
+        """Return the offsets [from, to) that a read of these would cover."""
         low, high = self.bounds(queue)
         return max(offset, low), high if end_offset is None else min(high, end_offset)
 
@@ -163,7 +163,7 @@ class Reader:
     ) -> RangeResult:
         """Like `read`, in one piece and for many records: position and size are checked, the checksum is the reader's.
 
-        Whoever asks for a range looks into every record anyway, and then also checks what the way there did to it.
+        The receiver of a range reads every record anyway, and so also detects damage on the way there.
         """
         status, offset, low, high = self._start(queue, offset)
         limit = high if end_offset is None else min(high, end_offset)
@@ -299,7 +299,7 @@ def stored_ms(log: CommitLog, position: int) -> int | None:
 
 @dataclass(slots=True)
 class _Probe:
-    """One look at an entry: its offsets [first, end), and its time where it was needed (None: unreadable)."""
+    """One probed entry: its offsets [first, end), and its time where it was needed (None: unreadable)."""
 
     first: int
     end: int
@@ -337,7 +337,7 @@ class TimeSearch:
         return low
 
     def _probe(self, queue: int, offset: int, high: int, window: tuple[int, int], store_ms: int) -> _Probe:
-        """Look at the entry that holds `offset`, or at the next readable one below `high` in its place."""
+        """Probe the entry that holds `offset`, or the next readable one below `high` in its place."""
         first = at = offset
         for _ in range(UNREADABLE_MAX):
             entries = self._index.read(queue, at, 1)

@@ -174,7 +174,7 @@ def columns_at(queue_count: int) -> int:
 
 
 def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], data: RunData) -> None:
-    """Write one run durably under a temporary name, rename it, and make that durable before a MANIFEST says it.
+    """Write one run durably under a temporary name, rename it, and make that durable before a MANIFEST names it.
 
     `bounds` are the log positions covered. Raises OSError.
     """
@@ -306,12 +306,12 @@ def next_offsets_of(
 ) -> npt.NDArray[np.int64]:
     """Return the next offset of every queue id up to the highest one known. Raises CorruptIndex."""
     found = load_offsets(offsets_path(directory, manifest.offsets_id)) if manifest.offsets_id else _NONE
-    # A merged run is younger than the file and still may say what is older: the larger number is the right one.
+    # A merged run is younger than the file and may still hold an older number: the larger one is right.
     young = [(run.queues, run.next_offsets) for run in runs if run.file_id > manifest.offsets_id and run.entry_count]
-    said = [*young, *floors]
-    count = max([len(found), *(int(queues.max()) + 1 for queues, _ in said)])
+    known = [*young, *floors]
+    count = max([len(found), *(int(queues.max()) + 1 for queues, _ in known)])
     found = np.concatenate((found, np.zeros(count - len(found), np.int64)))
-    for queues, next_offsets in said:
+    for queues, next_offsets in known:
         found[queues] = np.maximum(found[queues], next_offsets)
     return found
 

@@ -43,7 +43,7 @@ QUEUES_MIN = 4096
 
 
 class Tail:
-    """The ring of the newest entries and the per-queue rows; made anew at every start."""
+    """The ring of the newest entries and the per-queue rows; recreated at every start."""
 
     def __init__(self, path: Path, capacity: int, queue_count: int = 0) -> None:
         self.path = path

@@ -232,8 +232,8 @@ class KeyIndex:
 
     def install(self, manifest: KeyManifest, run: KeyRun | None, sealed: SealedKeys) -> None:
         """Read from `run` what was in the sealed chunks (run None: there was nothing)."""
-        gone = {id(chunk) for chunk in sealed.chunks}
-        self._chunks = [chunk for chunk in self._chunks if id(chunk) not in gone]
+        sealed_ids = {id(chunk) for chunk in sealed.chunks}
+        self._chunks = [chunk for chunk in self._chunks if id(chunk) not in sealed_ids]
         if run is not None:
             self.runs.append(run)
         self.manifest = manifest
@@ -371,8 +371,8 @@ class KeyFlusher:
         runs = (*manifest.runs[: group[0]], file_id, *manifest.runs[group[1] :])
         made = KeyManifest(file_id + 1, manifest.end_position, runs)
         save_key_manifest(self._keys.directory, made)
-        for gone in old:
-            gone.path.unlink(missing_ok=True)
+        for dropped in old:
+            dropped.path.unlink(missing_ok=True)
         return made, run
 
     def _merged(self, old: Sequence[KeyRun], manifest: KeyManifest, run: KeyRun) -> None:
@@ -382,8 +382,8 @@ class KeyFlusher:
         if self._keys.full_chunks and not self.busy:
             self.flush()
 
-    def _drop(self, manifest: KeyManifest, gone: Sequence[KeyRun]) -> KeyManifest:
+    def _drop(self, manifest: KeyManifest, dropped: Sequence[KeyRun]) -> KeyManifest:
         save_key_manifest(self._keys.directory, manifest)
-        for run in gone:
+        for run in dropped:
             run.path.unlink(missing_ok=True)
         return manifest

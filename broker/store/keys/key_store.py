@@ -1,9 +1,9 @@
-"""The door of the key index for the rest of the store: take in, keep small, look up.
+"""The key index as the rest of the store uses it: taking in keys, upkeep, lookup.
 
 Records are looked up by topic and key, newest first. Each candidate the index names is read, its checksum checked, and
-compared with what was asked; a look-up reads at most `EXAMINED_MAX` records and stops at the wanted count or size.
+compared with the question; a lookup reads at most `EXAMINED_MAX` records and stops at the wanted count or size.
 Invariant: keys are taken in by the append that wrote their records, so whatever is confirmed can be found; `take` is
-told of every append, also of one without keys, because the position up to which all keys are known moves on with it.
+called for every append, even without keys, because it advances the position up to which all keys are known.
 What is returned lies below the confirm position and has the topic, the key and a store time in the range; a record that
 fails its checks is left out and counted. Thread rule: loop thread.
 """
@@ -32,19 +32,19 @@ from remoting.protocol.records.record import RecordView
 from runtime.faults import FaultPoints
 
 EXAMINED_MAX = 4096
-"""Records read for one look-up: what messages with the same number but another key, or rot, can cost at most."""
+"""Records read for one lookup: what messages with the same number but another key, or rot, can cost at most."""
 
 
 @dataclass(slots=True)
 class KeyMatches:
-    """What a look-up found: records, the newest first."""
+    """What a lookup found: records, the newest first."""
 
     records: list[memoryview] = field(default_factory=list)
     examined: int = 0
     unreadable: int = 0
     """Candidates that fail their checks; they may or may not have the key."""
     complete: bool = True
-    """False when the look-up ended at `EXAMINED_MAX` before it had seen everything."""
+    """False when the lookup ended at `EXAMINED_MAX` before it had seen everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class KeyStore:
         index = self._index
         if batch.keyed:
             self._take_from_log(batch.first_position, batch.end_position)
-        index.end_position = batch.end_position  # before a run is made: it must not hold more than it says
+        index.end_position = batch.end_position  # before a run is made: it must not hold more than it claims
         if index.full_chunks:
             self._flusher.flush_if_full()
 
@@ -205,9 +205,9 @@ def open_key_index(
 ) -> KeyIndex | None:
     """Return the key index in the data directory `data`; None when it is switched off; its files are deleted then.
 
-    Every record taken in is checked, because a start need not have looked at this part of the log. Damage is passed
+    Every record taken in is checked, because a start need not have scanned this part of the log. Damage is passed
     over: what is unreadable there cannot be found by its key. An unreadable index, or one that covers more than the log
-    holds, is built anew; when this returns, all keys of the log are known, and nothing has been appended.
+    holds, is rebuilt; when this returns, all keys of the log are known, and nothing has been appended.
 
     Raises OSError, CorruptIndex (a run that was just written is unreadable).
     """

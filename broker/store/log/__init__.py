@@ -1,1 +1,1 @@
-"""The log: its files, how far it is durable and confirmed, and what says so on the disk."""
+"""The log: its files, how far it is durable and confirmed, and the files that record it."""

@@ -67,7 +67,7 @@ class Segment:
         at = position - self.base
         assert 0 <= at <= self.size - len(data), (self.base, position, len(data))
         written = os.pwrite(self.descriptor, data, at)
-        while written < len(data):  # a short write is how a disk says that it is filling up
+        while written < len(data):  # a short write means that the disk is filling up
             written += os.pwrite(self.descriptor, memoryview(data)[written:], at + written)
 
     def zero(self, start: int, end: int) -> bool:
@@ -192,7 +192,9 @@ class CommitLog:
         self._next = directory / ".next"
         self._next.unlink(missing_ok=True)
         (directory / RESIZED).unlink(missing_ok=True)
-        fsync_dir(directory)  # who renamed the newest file may have been killed before its name was durable
+        fsync_dir(
+            directory
+        )  # the process that renamed the newest file may have been killed before its name was durable
         self._prepared = False
         self._sync_lock = threading.Lock()
         self._sync_error: OSError | None = None
@@ -391,7 +393,7 @@ class LogRepair:
         self._log.end = self._log.durable = position
 
     def restart(self, position: int) -> None:
-        """Drop every file and begin anew at `position` with an empty one, durably."""
+        """Drop every file and start again at `position` with an empty one, durably."""
         self._log.drop_newest(-1)
         self._log.end = self._log.durable = position
         self._log.segment_to_append(position)
@@ -460,7 +462,7 @@ def whole_groups(log: CommitLog, start: int, blocks: Sequence[tuple[EntryBlock, 
         while seen.position < end and (segment := log.segment_at(seen.position)) is not None:
             before = seen.position
             seen = native.core.scan(segment.view, segment.base, min(end, segment.end) - segment.base, seen)
-            if seen.position == before:  # damage: nothing here tells where groups end
+            if seen.position == before:  # damage: the ends of groups are unknown here
                 seen = Progress(end, end, seen.epoch, 0, 0, group_open=False)
         ends.append(log.end if seen.group_open else end)
     groups, following = [], log.end

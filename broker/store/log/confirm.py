@@ -183,7 +183,7 @@ class Confirm:
         self._log = log
         self._groups: deque[Encoded] = deque()
         self._waiting: deque[tuple[int, Callback]] = deque()
-        """By position; who asked later stands behind."""
+        """By position, then in order of the calls."""
         self._until_failure: list[Callback] = []
         self._listeners: list[tuple[Listener, Sized | None]] = []
         self._fresh_listeners: list[FreshListener] = []

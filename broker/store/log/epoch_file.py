@@ -8,8 +8,8 @@
 An epoch ends where the next one starts, the last one at the end of the log. Replicas compare these lists to find where
 their logs part. Invariant: epochs and starts both rise; an entry is durable before the first byte of its epoch, so that
 no byte of the log lies under an epoch that did not write it; an entry that starts where another one wrote nothing takes
-its place. In a group nothing that was not said to be confirmed is shown, not even after a restart. An unreadable or
-missing file is made anew from the records. Thread rule: plain values; saving blocks.
+its place. In a group only what is known to be confirmed is shown, even after a restart. An unreadable or
+missing file is rebuilt from the records. Thread rule: plain values; saving blocks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Role:
 
     @property
     def grouped(self) -> bool:
-        """Whether others have a say in what is confirmed."""
+        """Whether other nodes take part in confirming."""
         return self.replica or self.epoch is not None
 
 
@@ -114,7 +114,7 @@ def epoch_at(epochs: Sequence[Epoch], position: int) -> tuple[int, int | None]:
 
 
 def epochs_of(log: CommitLog, end: int) -> list[Epoch]:
-    """Return the entries as the records below `end` tell them; damaged stretches are passed over."""
+    """Return the entries derived from the records below `end`; damaged stretches are skipped."""
     found: list[Epoch] = []
     for segment in log.segments:
         if segment.base >= end:
@@ -153,10 +153,10 @@ def _walk(segment: Segment, position: int, end: int, epoch: int) -> Iterator[Epo
 
 
 class EpochsFound:
-    """What a start makes of the file: checked against the log, made anew where needed, with its own entry.
+    """The file at a start: checked against the log, rebuilt where needed, with an entry for this start.
 
-    `last`: epoch of the last record, `known`: of the last start. A node by itself does not look through a log for
-    epochs that nobody asks for: without the file it goes on without, and the first start in a group makes it. When
+    `last`: epoch of the last record, `known`: of the last start. A standalone node does not scan a log for
+    epochs that are not needed: without the file it runs without, and the first start in a group creates it. When
     `settle` returns, the entry of this start is on the disk, and every other one agrees with the records.
     """
 
@@ -187,7 +187,7 @@ class EpochsFound:
         return max(self._last, self._known) + 1
 
     def _load(self) -> list[Epoch] | None:
-        """Return the entries of the file as far as the log has them, None when the file does not tell all of it."""
+        """Return the entries of the file as far as the log has them, None when the file is incomplete."""
         log = self._log
         try:
             loaded = load_epochs(self._directory)
@@ -203,7 +203,7 @@ class EpochsFound:
         return None
 
     def _rebuilt(self) -> list[Epoch]:
-        """Return the entries that the records tell, and the epoch of a start that has written none."""
+        """Return the entries derived from the records, and the epoch of a start that wrote none."""
         entries = epochs_of(self._log, self._log.end)
         if self._known > (entries[-1][0] if entries else 0):
             entries = with_epoch(entries, self._known, self._log.end)

@@ -46,7 +46,7 @@ class DiskGuard:
         events: Any,
         log_bytes: Callable[[], int] | None = None,
     ) -> None:
-        """`log_bytes` says what the log files take now; without it the ballast has its full size from the start."""
+        """`log_bytes` returns the present size of the log files; without it the ballast starts at its full size."""
         self._directory = directory
         self._floor = floor
         self._ballast = ballast
@@ -62,7 +62,7 @@ class DiskGuard:
         self.check()
 
     def check(self) -> None:
-        """Look at the disk and set `full`."""
+        """Check the free space and set `full`."""
         self.free_bytes = self._free()
         if self.free_bytes < self._floor:
             self._set_full()
@@ -135,7 +135,7 @@ class Failure:
             raise self._guard.refusal()
 
     def write_failed(self, error: OSError) -> StoreError:
-        """Take in a failed write and return what the caller gets: StoreFull, or StoreFailed for good."""
+        """Take in a failed write and return what the caller gets: StoreFull, or StoreFailed, which is permanent."""
         if error.errno in FULL:
             self._guard.run_full()
             return self._guard.refusal()
@@ -157,7 +157,7 @@ class Failure:
             self._events.error("index_job_failed", error=repr(error))
 
     def fail(self, failure: StoreError) -> StoreError:
-        """Stop for good and return `failure`."""
+        """Stop permanently and return `failure`."""
         if self.error is None:
             self.error = failure
             self._events.error("store_failed", error=str(failure))
@@ -165,6 +165,6 @@ class Failure:
         return failure
 
     def end(self, reason: StoreError) -> None:
-        """Stop without a failure: who still waits gets `reason`, or the failure there was before."""
+        """Stop without a failure: pending callbacks get `reason`, or an earlier failure."""
         self.error = self.error or reason
         self._confirm.fail(self.error)

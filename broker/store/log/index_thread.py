@@ -85,7 +85,7 @@ class Jobs:
     def start(self, kind: str, job: Job, *, preparing: bool = False) -> None:
         """Run `job` in the index thread, unless one of its kind is still at it.
 
-        `preparing` for later it may find no room: there may be some when it is needed, else that append says so.
+        With `preparing` a full disk is ignored: there may be room when the result is needed, else that append fails.
         """
         if kind in self._running:
             return

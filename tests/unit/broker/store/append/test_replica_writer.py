@@ -45,7 +45,7 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_failed_write_is_for_good(tmp_path: Path) -> None:
-    """An I/O error ends this instance; opened anew, the log is what had been written."""
+    """An I/O error ends this instance; after a reopen the log is what had been written."""
     master, replica, queue = filled(tmp_path)
     master.store.append(message([queue], b"0050"))
     replica.faults.arm("log.write", OSError(errno.EIO, "broken"))
@@ -106,7 +106,7 @@ def test_a_tail_that_nothing_confirms_is_emptied_all_the_same(tmp_path: Path) ->
 
 
 def test_parts_are_whole_records_within_one_file_and_one_epoch(tmp_path: Path) -> None:
-    """Laid end to end they are the log; none is much larger than asked for, and each says where it belongs."""
+    """Laid end to end they are the log; none is much larger than requested, and each carries its position."""
     bench = ReplicaBench(tmp_path / "data", epoch=1)
     queue = bench.store.queues.open(b"q")
     for epoch in (2, 3, 4):
@@ -133,7 +133,7 @@ def test_parts_are_whole_records_within_one_file_and_one_epoch(tmp_path: Path) -
 
 
 def test_what_has_expired_is_refused(tmp_path: Path) -> None:
-    """Below the begin there is nothing to send: whoever asks must begin anew."""
+    """Below the begin there is nothing to send: the replica must start again."""
     bench = ReplicaBench(tmp_path / "data", retention_size_bytes=20_000)
     queue = bench.store.queues.open(b"q")
     for _ in range(60):

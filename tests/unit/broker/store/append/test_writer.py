@@ -21,7 +21,7 @@ def bench(tmp_path: Path):
 
 
 def test_retained_message_set_and_cleared(bench: StoreBench) -> None:
-    """The table holds the record's position; an empty body clears it; subscribers hear both."""
+    """The table holds the record's position; an empty body clears it; subscribers get both."""
     store, heard = bench.store, []
     queue = store.queues.open(b"q")
     store.state.subscribe(state_kinds.RETAINED, lambda *change: heard.append(change))

@@ -66,7 +66,7 @@ def test_what_has_expired(pair) -> None:
 
 
 def test_a_segment_that_goes_before_the_writer_says_so(pair) -> None:
-    """The file is gone, the begin that is published is not there yet: too small, no damage."""
+    """The file is deleted but the new begin is not published yet: offset too small, no damage."""
     pair.append(400)
     pair.make_run()
     pair.bench.store._log.drop_before(pair.bench.store._log.segments[1].base)
@@ -361,7 +361,7 @@ def test_following_looks_at_new_entries_only(pair, monkeypatch: pytest.MonkeyPat
 
 
 def test_entries_that_move_into_a_run_during_the_look(pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between looking at the runs and at the tail everything moved: nothing is missing, the look says so."""
+    """Everything moved between reading the runs and the tail: nothing is missing, `Moved` is raised."""
     pair.append(20)
     view = view_of(pair)
     load = view._runs.load

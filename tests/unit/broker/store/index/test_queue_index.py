@@ -174,7 +174,7 @@ def check(index: QueueIndex, queue: int, entries: list[tuple[int, int]], wanted:
 
 
 def test_floors_survive_with_the_next_run(tmp_path: Path) -> None:
-    """Where a queue without a live entry goes on is known to the index after the next run, whatever the state says."""
+    """The index knows the next offset of a queue without live entries after the next run, whatever the state holds."""
     index = QueueIndex(tmp_path, 64, 0)
     index.set_floors(np.array([0, 7]))
     put(index, 0, 1)

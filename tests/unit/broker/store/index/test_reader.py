@@ -105,7 +105,7 @@ def test_a_range_never_hands_out_what_is_no_record(tmp_path: Path) -> None:
 
 
 def test_the_last_message_of_a_batch_alone(tmp_path: Path) -> None:
-    """One record for one offset, and yet the record begins before it: its base is said."""
+    """One record for one offset, and yet the record begins before it: its base is returned."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     batch = message([queue], b"x", flags=FLAGS_BATCH, count=5)
@@ -229,7 +229,7 @@ def test_every_time_finds_what_counting_finds(tmp_path: Path, seed: int) -> None
 
 
 def test_few_records_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even times: about five looks in a queue of 4,000; the times of the log files are remembered."""
+    """Even times: about five probes in a queue of 4,000; the times of the log files are remembered."""
     start = 2 * 10**12
     times = [start + 7 * n for n in range(4000)]
     bench, queue = filled(tmp_path / "data", times, segment_size_bytes=256 * 1024, index_tail_entries=1024)
@@ -264,7 +264,7 @@ def test_expired_and_unreadable_records_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_an_empty_queue_has_its_end(tmp_path: Path) -> None:
-    """Nothing to look at."""
+    """A queue without records."""
     bench, _ = filled(tmp_path / "data", [])
     queue = bench.store.queues.open(b"fresh")
     bench.settle()

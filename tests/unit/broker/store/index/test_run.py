@@ -175,7 +175,7 @@ def run_of_one(directory: Path, file_id: int, queue: int, offset: int) -> Run:
 
 
 def test_young_runs_raise_and_never_lower(tmp_path: Path) -> None:
-    """Older runs say nothing new, a merged one may say something old, floors count too."""
+    """Older runs add nothing, a merged one may hold an older number, floors count too."""
     runs = [run_of_one(tmp_path, 1, 0, 99), run_of_one(tmp_path, 5, 1, 3), run_of_one(tmp_path, 6, 3, 6)]
     assert next_offsets_of(tmp_path, Manifest(), []).tolist() == []
     assert next_offsets_of(tmp_path, Manifest(), runs).tolist() == [100, 4, 0, 7]

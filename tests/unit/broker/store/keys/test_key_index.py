@@ -77,7 +77,7 @@ def test_sealed_chunks_stay_readable_until_their_run_is_installed(tmp_path: Path
 
 
 def test_files_the_manifest_does_not_name_go(tmp_path: Path) -> None:
-    """What a crash left behind is deleted at the start; a named file that is missing is told."""
+    """What a crash left behind is deleted at the start; a named file that is missing is reported."""
     write_key_run(key_run_path(tmp_path, 7), 7, 0, (0, 8), sort_keys([KeyIndex(tmp_path, 64, 0)._chunks[0].columns()]))
     (tmp_path / ".MANIFEST.1.tmp").write_bytes(b"x")
     KeyIndex(tmp_path, 64, 0)
@@ -88,7 +88,7 @@ def test_files_the_manifest_does_not_name_go(tmp_path: Path) -> None:
 
 
 def test_runs_outside_the_positions_are_not_looked_at(tmp_path: Path) -> None:
-    """A look-up between two positions costs nothing in older and newer runs."""
+    """A lookup between two positions costs nothing in older and newer runs."""
     index, _ = filled(tmp_path, 1)
     path = key_run_path(tmp_path, 1)
     write_key_run(path, 1, 0, (0, 96), sort_keys([index.seal().chunks[0].columns()]))

@@ -63,7 +63,7 @@ def test_keys_survive_a_restart_and_a_merge(tmp_path: Path) -> None:
 
 
 def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path: Path) -> None:
-    """A run for few keys too once the queue index has gone further; runs of an expired log go."""
+    """Even few keys get a run once the queue index covers more; runs of an expired log are deleted."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=48 * 1024)
     queue = bench.store.queues.open(b"q")
     bench.store.append(keyed_message([queue], b"first", keys=b"k"))
@@ -144,7 +144,7 @@ def filled(tmp_path: Path) -> Any:
 
 
 def ask(bench: StoreBench, **question: Any) -> KeyMatches:
-    """Look k of topic t up."""
+    """Look up key k of topic t."""
     assert bench.store.keys is not None
     return bench.store.keys.find(KeyQuestion(b"t", b"k", **question))
 
@@ -176,7 +176,7 @@ def test_count_and_bytes_end_a_look_up(filled: StoreBench) -> None:
 
 
 def test_the_work_has_a_bound(filled: StoreBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that are read and do not match end the look-up, and it says so."""
+    """Records that are read and do not match end the lookup, which is then reported as incomplete."""
     monkeypatch.setattr(key_store, "EXAMINED_MAX", 7)
     monkeypatch.setattr(key_store, "has_key", lambda view, topic, key, **_: view.body == b"2")
     matches = ask(filled)

@@ -62,7 +62,7 @@ def test_missing_file_is_corruption(tmp_path: Path) -> None:
 
 
 def test_failed_write_is_taken_back(tmp_path: Path) -> None:
-    """After ENOSPC in the second piece the first one is gone too."""
+    """After ENOSPC in the second piece the first one is removed too."""
     faults = FaultPoints()
     log = make(tmp_path, faults)
     put(log, 0, b"k" * 8)
@@ -173,7 +173,7 @@ def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
 
 
 def test_files_that_go_together_go_durably_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut must not bring an older one back without its successor: that gap would look like damage."""
+    """A power cut must not bring an older one back without its successor: that gap would be taken for damage."""
     log = make(tmp_path)
     for position in (0, 4096, 8192):
         put(log, position, b"x" * 4096)
@@ -189,7 +189,7 @@ def test_files_that_go_together_go_durably_one_by_one(tmp_path: Path, monkeypatc
 def test_the_names_a_start_finds_are_durable_before_it_uses_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who renamed the newest file may have been killed before it flushed the name."""
+    """The process that renamed the newest file may have been killed before it flushed the name."""
     log = make(tmp_path)
     put(log, 0, b"x" * 4096)
     log.close()
@@ -246,7 +246,7 @@ def test_empty_files_behind_the_end_go_when_its_file_gets_another_size(tmp_path:
 
 
 def test_files_behind_a_cut_go_and_the_rest_is_zeros(tmp_path: Path) -> None:
-    """Truncated within the second of three files, then begun anew elsewhere."""
+    """Truncated within the second of three files, then restarted elsewhere."""
     log = make(tmp_path)
     for base in (0, 4096, 8192):
         segment = log.segment_to_append(base)
@@ -314,7 +314,7 @@ def test_write_shows_in_the_view(tmp_path: Path) -> None:
 
 
 def test_zero_finds_and_removes_what_is_there(tmp_path: Path) -> None:
-    """Zeroing says whether there was anything, and leaves what is before it."""
+    """Zeroing returns whether there was anything, and leaves what is before it."""
     segment = segment_of(tmp_path)
     segment.write(4096, b"keep")
     segment.write(50_000, b"torn")

@@ -56,7 +56,7 @@ def test_moves_to_group_ends_only() -> None:
 
 
 def test_fresh_batches_are_handed_on_when_they_are_confirmed() -> None:
-    """Before the news of the same move; those that were not kept are left out."""
+    """Before the listeners of the same move; batches that were not kept are left out."""
     confirm, heard = make(), []
     confirm.on_advance(lambda queues: heard.append(list(queues)))
     confirm.on_fresh(lambda batches: heard.append([batch.end_position for batch in batches]))
@@ -101,7 +101,7 @@ def test_a_callback_that_raises_harms_nobody() -> None:
 
 
 def test_who_waits_for_the_failure_hears_of_nothing_else() -> None:
-    """A position that is never reached keeps nobody waiting behind it, and its callback comes last, once."""
+    """A position that is never reached delays no other callback, and its own is called last, once."""
     confirm, heard = make(), []
     confirm.when_confirmed(NEVER, lambda error: heard.append(("never", error)))
     confirm.add_group(group(10, entries([0], [0])))
@@ -117,7 +117,7 @@ def test_who_waits_for_the_failure_hears_of_nothing_else() -> None:
 
 
 def test_a_listener_is_told_while_what_it_looks_after_has_members() -> None:
-    """Nobody who waits for nothing is called with every move."""
+    """A listener that waits for nothing is not called at every move."""
     confirm, heard, waiting = make(), [], set()
     confirm.on_advance(heard.append, waiting)
     confirm.add_group(group(10, entries([2], [0])))
@@ -216,7 +216,7 @@ def test_failure_is_reported_once_and_ends_the_thread() -> None:
 
 
 class Turn:
-    """The end of a loop's turn, a clock that moves as told, and a backlog."""
+    """The end of a loop's turn, a clock that the test moves, and a backlog."""
 
     def __init__(self) -> None:
         self.due: list = []
@@ -294,7 +294,7 @@ def test_a_slow_flush_sends_the_next_ones_to_the_thread() -> None:
 
 
 def test_a_failed_flush_on_the_loop_is_final() -> None:
-    """Told once; nothing is flushed after it."""
+    """Reported once; nothing is flushed after it."""
     loop, turn, calls = Loop(), Turn(), []
 
     def sync() -> int:

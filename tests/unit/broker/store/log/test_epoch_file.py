@@ -120,7 +120,7 @@ def grouped(tmp_path: Path) -> ReplicaBench:
 
 @pytest.mark.parametrize("damage", ["gone", "flipped", "short", "old"])
 def test_a_file_that_does_not_tell_all_is_made_anew(tmp_path: Path, damage: str) -> None:
-    """Gone, unreadable or older than the log: the records tell, and the checkpoint tells of a start that wrote none."""
+    """Missing, unreadable or outdated: rebuilt from the records and, for a start without any, from the checkpoint."""
     bench = grouped(tmp_path)
     path = bench.directory / "EPOCHS"
     before = load_epochs(bench.directory)

@@ -32,7 +32,7 @@ def test_a_full_disk_refuses_all_but_what_makes_room(bench: StoreBench) -> None:
 
 
 def test_the_first_failure_is_the_one_everybody_hears_of(bench: StoreBench) -> None:
-    """Who waits hears it, who asks later too, and closing does not hide it."""
+    """Pending and later callbacks get it, and closing does not hide it."""
     store, heard = bench.store, []
     store.when_confirmed(store.end_position + 1, heard.append)
     failure = store._parts.failure

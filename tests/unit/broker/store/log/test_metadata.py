@@ -86,7 +86,7 @@ def test_a_torn_slot_leaves_the_other(tmp_path: Path, slot: int) -> None:
 
 
 def test_no_readable_slot_is_told(tmp_path: Path) -> None:
-    """A file that says nothing is not the same as none."""
+    """A file without a readable slot is not the same as no file."""
     (tmp_path / MARK_NAME).write_bytes(bytes(100))
     with pytest.raises(CorruptIndex, match="neither"):
         load_mark(tmp_path)
@@ -94,7 +94,7 @@ def test_no_readable_slot_is_told(tmp_path: Path) -> None:
 
 
 def test_a_cut_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
-    """Both slots say it, whatever they said, and later marks count on from there."""
+    """Both slots hold the lowered mark, whatever they held, and later marks are numbered from there."""
     DurableMark(tmp_path).save(Mark(5, 900, 7))
     lower_mark(tmp_path, Mark(3, 100, 0))
     assert load_mark(tmp_path) == Mark(3, 100, 0)
