@@ -3,9 +3,9 @@
     epochs  1        2     5            entry i ends where entry i + 1 starts, the last one at the log's end
     log     |--------|-----|-----> end
 
-Invariant: epochs and starts both rise strictly. An epoch that begins where the one before it began replaces it: that
-one never wrote a byte which still counts, and keeping it would give the bytes that follow to the wrong master. What
-lies behind the truncation point never existed for clients. Pure: no file, no clock; one owner.
+Invariant: epochs and starts both rise strictly. An epoch that begins where the one before it began replaces it: no
+byte of it is left, and keeping it would give the bytes that follow to the wrong master. Nothing behind the truncation
+point was ever visible to clients. Pure: no file, no clock; one owner.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """A log as the other side must know it: where it begins and ends, and who wrote what."""
+    """A log as its peer must know it: where it begins and ends, and which epoch wrote which range."""
 
     begin: int
     end: int
@@ -124,7 +124,7 @@ def truncation_point(mine: Extent, master: Extent) -> int | None:
     """Return where a replica must cut its log before it takes bytes from its master; None for a reset.
 
     A reset drops everything and goes on at the master's begin: the lists have no epoch in common, or the stretch in
-    common ends before the master's log (or the replica's) begins, so that the bytes between are to be had from nobody.
+    common ends before the master's log (or the replica's) begins, so that no broker has the bytes between.
     """
     if not len(mine.epochs) and mine.begin == mine.end == master.begin:
         return mine.end

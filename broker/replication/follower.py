@@ -12,7 +12,7 @@
 
 The flushed end is what the store reports as kept: with `flush = "async"` what is written.
 Invariant: an ack names that end as the store reported it, nothing computed. Bytes are taken only at the
-log's end, from a master whose epoch is at least the newest this broker has heard of, and of epochs that never fall. A
+log's end, from a master whose epoch is at least the newest this broker knows of, and of epochs that never fall. A
 cut below the confirm position is done, because the master's log is the truth, but it is reported: in the safe mode it
 never happens. Pure: the shell does the actions in their order and reports; one instance per connection.
 """
@@ -121,7 +121,7 @@ class Follower:
     ) -> None:
         self.stage = LinkPhase.WAITING
         self.epoch = max(epoch, log.epochs.last)
-        """The newest epoch heard of; an older master is refused."""
+        """The newest epoch known; an older master is refused."""
         self.master_end = 0
         self._identity = identity
         self._log = log
@@ -149,7 +149,7 @@ class Follower:
             return self._over(0, violation.reason)
 
     def cut(self, end: int, flushed: int) -> Sequence[Action]:
-        """The log was cut or reset, durably: it ends at `end`, and the store says what of it is flushed."""
+        """The log was cut or reset, durably: it ends at `end`, and the store reports how much of it is flushed."""
         assert self.stage is LinkPhase.CUTTING, self.stage
         assert flushed <= end, (flushed, end)
         self._end, self._flushed = end, flushed

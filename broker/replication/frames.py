@@ -62,7 +62,7 @@ def prove(secret: str | None, nonce: bytes, content: bytes) -> bytes:
 
 
 def proved(secret: str | None, nonce: bytes, content: bytes, proof: bytes) -> bool:
-    """Return whether `proof` shows that its sender holds `secret`; without a secret everybody may."""
+    """Return whether `proof` shows that its sender has `secret`; without a secret every sender passes."""
     return secret is None or hmac.compare_digest(prove(secret, nonce, content), proof)
 
 
@@ -72,7 +72,7 @@ GREETING, HELLO, WELCOME, REFUSAL, READY, TRANSFER, ACK = range(1, 8)
 LEARNER = 1
 
 DATA_BYTES_MAX = 256 * 1024 * 1024
-"""Log bytes of one TRANSFER, unless a decoder is told less: a part ends with a record, however large that is."""
+"""Log bytes of one TRANSFER, unless a decoder is given less: a part ends with a record, however large that is."""
 EPOCHS_MAX = 65_536
 """Entries of one WELCOME; retention drops the entries of what it drops."""
 TEXT_BYTES_MAX = 512
@@ -114,11 +114,11 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Who asks, and what its log looks like."""
+    """The replica that connects, and the extent of its log."""
 
     broker: int
     epoch: int
-    """The newest master epoch it has heard of."""
+    """The newest master epoch it knows of."""
     begin: int
     end: int
     nonce: bytes
@@ -238,7 +238,7 @@ def encode_ack(ack: Ack) -> bytes:
 
 
 def encode_transfer_head(transfer: Transfer) -> bytes:
-    """Return the frame without the log's bytes, which follow it as they are, so that nobody copies them."""
+    """Return the frame without the log's bytes, which follow it as they are, so that they are not copied."""
     if len(transfer.data) > DATA_BYTES_MAX:
         raise LocalMisuse(f"a transfer takes {DATA_BYTES_MAX} bytes, not {len(transfer.data)}")
     payload = _TRANSFER.pack(
@@ -359,7 +359,7 @@ def read_frame(kind: int, payload: memoryview) -> Frame:
 
 
 BUFFER_BYTES = 4 * 1024
-"""Enough for what a replica says."""
+"""Enough for the frames of a replica."""
 
 
 class Decoder:
@@ -387,7 +387,7 @@ class Decoder:
         return self._end - self._start
 
     def room(self) -> memoryview:
-        """Return where the next bytes of the stream go; `filled` hears how many came."""
+        """Return where the next bytes of the stream go; pass their number to `filled`."""
         start, end, view = self._start, self._end, self._view
         if start == end:
             self._start = self._end = 0

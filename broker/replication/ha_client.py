@@ -1,9 +1,9 @@
-"""A replica's connection to its master: takes the log over, cuts its own where they part, says what its disk has.
+"""A replica's connection to its master: copies the log, cuts its own where they part, acknowledges what its disk has.
 
 The decisions are those of `follower`; here its actions are carried out on the store and the socket, in their order.
 `ReplicationLink` is the socket: it hands each frame on as it comes. A lost connection is made again until `stop`, each
 time with a handshake of its own.
-Invariant: what is acknowledged is what the store said it keeps; after `stop` the store is not touched any more; no
+Invariant: what is acknowledged is what the store reported as kept; after `stop` the store is not used any more; no
 frame is handed on once the link has ended: it was lost, a frame broke the rules or was not taken, or no byte came for
 too long. Loop rule: all on the loop's thread.
 """
@@ -40,7 +40,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
     def __init__(
         self, opened: Callable[[ReplicationLink], None], received: Callable[[Frame], str], silence_s: float
     ) -> None:
-        """`received` takes a frame and says why the connection is to end, or nothing."""
+        """`received` takes a frame and returns the reason to end the connection, or None."""
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
         """Why there will be no more frames; the error where there is one."""
@@ -52,9 +52,9 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._watch = self._loop.call_later(silence_s, self._check_silence)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Whoever opened it may write now."""
+        """Its owner may write now."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=0)  # what is said is said at once
+        self._transport.set_write_buffer_limits(high=0)  # frames are sent at once
         self._heard_s = self._loop.time()
         self._opened(self)
 
@@ -76,7 +76,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
                     self._end(reason)
                 if self.ended.done():
                     return
-        except Exception as error:  # noqa: BLE001 - whoever waits for the end decides what it means
+        except Exception as error:  # noqa: BLE001 - the task that awaits the end decides what it means
             self._end(error)
         finally:
             turn.run()
@@ -91,7 +91,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         self._end(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The master is gone."""
+        """The connection to the master ended."""
         self._transport = None
         self._end(error or "the master closed the connection")
 
@@ -193,7 +193,7 @@ class HaClient:
         log: Any,
         tls: ClientTls | None = None,
     ) -> None:
-        """`superseded` hears of an epoch newer than ours, `failed` of what makes the store useless."""
+        """`superseded` is called with an epoch newer than ours, `failed` with what makes the store useless."""
         self.address = address
         self.connected = False
         """Whether the stream goes on now."""

@@ -1,10 +1,10 @@
-"""The port replicas come to: while this broker leads, each of them gets the log from where its own goes on.
+"""The port for replicas: while this broker leads, each of them gets the log from where its own ends.
 
     connection --Hello--> Leader.hello --Welcome--> Ready --> parts of the log as they are written, Ack back
                                             |-- Refusal: not the master, another group, no proof, expired
 
-It listens in every role and refuses while it does not lead, so that a replica learns at once to ask elsewhere. Written
-bytes are sent before they are flushed here: the disks work at the same time, and nothing counts before enough said so.
+It listens in every role and refuses while it does not lead, so that a replica asks elsewhere at once. Bytes are sent
+before they are flushed here: the disks work at the same time, and nothing is confirmed before enough acknowledged it.
 Replicas that lack the same part of the log get the same one, its checksum taken once (`Pieces`). `ReplicaConnection` is
 the master's end of one replica's socket.
 Invariant: what a store may confirm follows `Leader.limit` and nothing else while it leads; no connection outlives the
@@ -197,11 +197,11 @@ class Pieces:
 
 TICK_S = 0.1  # how often silence is counted
 CONNECTIONS_MAX = 64
-"""Connections, those included that have not said who they are; one more ends the oldest of these."""
+"""Connections, including those without a HELLO yet; one more ends the oldest of these."""
 REFUSALS_LOGGED_MS = 10_000
 """Refusals for lack of a proof are logged at most so often."""
 HELLO_MS_MAX = 3_000
-"""A connection that has not said who it is for so long is closed."""
+"""A connection without a HELLO for so long is closed."""
 
 
 class ReplicaAdmission:
@@ -233,7 +233,7 @@ class ReplicaAdmission:
         return None
 
     def refused(self, connection: ReplicaConnection, reason: str, now_ms: int) -> None:
-        """Count and, now and then, log that somebody without the right wanted the log: such replicas come again."""
+        """Count refusals for lack of the right, and log some of them: such replicas retry."""
         self.unproven += 1
         if self._logged is None or now_ms - self._logged[0] >= REFUSALS_LOGGED_MS:
             times = self.unproven - (self._logged[1] if self._logged is not None else 0)
@@ -283,13 +283,13 @@ class HaServer:
         permitted: Callable[[str], bool] = lambda _key: True,
     ) -> None:
         """`keys`: access key -> secret of replicas from other machines; `permitted`: whether a proved key, or none, may
-        have this log. `superseded` hears of an epoch newer than ours that a replica knows of."""
+        have this log. `superseded` is called with a replica's epoch that is newer than ours."""
         self.acceptor = TlsAcceptor(tls, lambda: ReplicaConnection(self), self._tls_refused)
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
         self.refused = 0
-        """Connections that were told why not, or closed before they said who they are."""
+        """Connections that got a refusal, or were closed before their HELLO."""
         self.admission = ReplicaAdmission(log, keys, permitted, open_to_all=open_to_all)
         self._clock = clock
         self._log = log
@@ -343,7 +343,7 @@ class HaServer:
         store.positions.limit_confirm(limit)
 
     def step_down(self, reason: str) -> None:
-        """Serve nobody: connections end, what they had is forgotten."""
+        """Stop serving: connections end, their state is dropped."""
         self._lead = None
         for connection in list(self.connections):
             connection.abort(reason)
@@ -355,7 +355,7 @@ class HaServer:
     # -- what connections ask ------------------------------------------------------------------------------------------
 
     def has_room(self) -> bool:
-        """Whether one more connection may be; of too many the oldest ends that has not said who it is."""
+        """Whether one more connection is accepted; of too many the oldest without a HELLO is closed."""
         strangers = [each for each in self.connections if not each.is_replica]
         if len(self.connections) >= CONNECTIONS_MAX and strangers:
             oldest = min(strangers, key=lambda each: each.number)

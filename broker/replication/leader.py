@@ -226,7 +226,7 @@ class SyncStateSet:
         return self._doubt - self.committed
 
     def learn(self, members: Iterable[int], set_epoch: int) -> bool:
-        """Take what the controllers committed; False when it is no news. What builds on an older set is void."""
+        """Take the set the controllers committed; False when it is not newer. Proposals for an older set are void."""
         if set_epoch <= self.set_epoch:
             return False
         self.committed, self.set_epoch = frozenset(members), set_epoch
@@ -244,13 +244,13 @@ class SyncStateSet:
         return self.open
 
     def refused(self, proposal: Proposal) -> None:
-        """The controllers said no and will not change their mind: they saw this proposal, and it was sent once."""
+        """The controllers refused the proposal for good: they received it, and it was sent once."""
         if self.open is proposal:
             self.open = None
             self._united()
 
     def unanswered(self, proposal: Proposal) -> None:
-        """Nobody knows what became of the proposal: its members stay required, another one may be made."""
+        """The proposal's outcome is unknown: its members stay required, another one may be made."""
         if self.open is proposal:
             self._doubt |= proposal.members
             self.open = None
@@ -298,7 +298,7 @@ class FollowerProgress:
     heard_ms: int
     sent_ms: int
     came_ms: int
-    """When it said hello on this connection."""
+    """When its HELLO came on this connection."""
     caught_up_ms: int
     """Last time at which it had all there was, on an earlier connection perhaps."""
     first: int = 0
@@ -306,7 +306,7 @@ class FollowerProgress:
     sent: int = -1
     """Up to where it was sent the log; -1 before it is ready."""
     acknowledged: int = -1
-    """Its end in this epoch, as far as it is kept; -1 before it said one."""
+    """Its end in this epoch, as far as it is kept; -1 before the first acknowledgement."""
     parts: deque[int] = field(default_factory=deque)
     """Ends of the transfers that are not acknowledged, of those that held all there was: others may end within a group,
     which is acknowledged as a whole."""
@@ -347,7 +347,7 @@ class Leader:
         self.settings = settings
         self.confirm_position = confirm
         self.superseded = 0
-        """A newer epoch a replica has heard of, 0 while there is none: this master is one no more."""
+        """A newer epoch that a replica knows of, 0 for none: with one, this broker is no longer the master."""
         self._cluster, self._group = cluster, group
         self._replicas: dict[int, FollowerProgress] = {}
         self._by_broker: dict[int, FollowerProgress] = {}
@@ -411,10 +411,10 @@ class Leader:
         self._forget(self._replicas.get(connection), now_ms)
 
     def learn(self, members: Iterable[int], set_epoch: int, now_ms: int) -> bool:
-        """Take the set the controllers committed; False when it is no news.
+        """Take the set the controllers committed; False when it is not newer.
 
-        Whoever is outside of it must say anew what it has: it may have started again with less since it acknowledged,
-        which the controllers answer with a new set epoch, and its former connection may not have ended yet.
+        A replica outside of it must acknowledge again: it may have restarted with less since it acknowledged, which
+        the controllers answer with a new set epoch, and its former connection may not have ended yet.
         """
         if not self.members.learn(members, set_epoch):
             return False
@@ -470,7 +470,7 @@ class Leader:
         return [each.connection for each in self._replicas.values() if each.sent >= 0 and each.sent_ms <= before]
 
     def silent(self, now_ms: int) -> list[int]:
-        """Return the connections that said nothing for too long and are to be closed."""
+        """Return the connections that were silent for too long and are to be closed."""
         before = now_ms - self.settings.silence_ms
         return [each.connection for each in self._replicas.values() if each.heard_ms <= before]
 
@@ -504,7 +504,7 @@ class Leader:
                 yield replica.acknowledged
 
     def presume_absent(self, broker: int) -> None:
-        """Do not wait for a broker that others have given up: it is absent until it connects."""
+        """Do not wait for a broker that the controllers replaced: it is absent until it connects."""
         if broker not in self._by_broker:
             self._gone_ms[broker] = self._started_ms - self.settings.absence_ms - 1
 
@@ -531,7 +531,7 @@ class Leader:
         }
         wanted = (committed - leaving) | joining
         if leaving and len(wanted) < self.acknowledge.members_min:
-            # So few could confirm nothing, and whoever left could not be elected: nobody leaves, nothing is gained.
+            # So few could confirm nothing, and a member that left could not be elected: removing it gains nothing.
             return None
         if wanted == committed and not self.members.doubtful:
             return None
@@ -553,7 +553,7 @@ class Leader:
             return False
         return now_ms - self._gone_ms.get(broker, self._started_ms) > self.settings.absence_ms
 
-    # -- what may be looked at ----------------------------------------------------------------------------------------
+    # -- for metrics and status ---------------------------------------------------------------------------------------
 
     def replicas(self) -> list[FollowerProgress]:
         """The connected replicas."""

@@ -1,11 +1,11 @@
 """The first bytes of a replica's connection: with TLS or without it, then the connection itself begins.
 
     no certificate    without TLS, at once
-    permissive        the first byte tells; a replica without TLS waits to be greeted, so silence for a moment tells too
+    permissive        the first byte decides, or a short silence: a replica without TLS waits for the greeting
     enforcing         with TLS, or not at all
 
-The master speaks first on this port, which is why what a client's port finds out from the first request takes a moment
-here. Invariant: nothing is said without TLS where it is enforced. Loop rule: all on the loop's thread.
+The master sends first on this port, so this takes a moment, unlike on a client's port, where the first request
+decides. Invariant: nothing is sent without TLS where it is enforced. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ UNDECIDED_MAX = 64
 BUFFER_BYTES = 256 * 1024
 
 Refused = Callable[[str, str], None]
-"""Called with the address of who was sent away, and why."""
+"""Called with the address of the refused peer and the reason."""
 
 
 class TlsAcceptor:
@@ -132,7 +132,7 @@ class TlsDetection(asyncio.BufferedProtocol):
             self._timer.cancel()
 
     def refuse(self, reason: str) -> None:
-        """Close at once and say why."""
+        """Close at once and report the reason."""
         self._decided()
         self._acceptor.refused(self._address, reason)
         self.abort()
@@ -174,7 +174,7 @@ class TlsDetection(asyncio.BufferedProtocol):
         return self._inner
 
     def _arrived(self, size: int) -> None:
-        """So many decrypted bytes are in the buffer; they may come before who waits for the handshake is called."""
+        """So many decrypted bytes are in the buffer; they may arrive before the handshake's callback runs."""
         self._begin().data_received(bytes(self._acceptor.buffer[:size]))
 
     def _failed(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""The master's part of a group member: the replicas' streams, who is in sync, whether messages are taken.
+"""The master's part of a group member: the replicas' streams, who is in sync, whether messages are accepted.
 
 Made for one epoch, thrown away with it. Each check asks `Leader.check` whether the set of replicas in sync should
 change and has the controllers commit that; without an answer the members of both sets stay required.
@@ -39,14 +39,14 @@ they may have committed it or may do so yet."""
 TICKS = 10
 """Looks at the clock within the shortest pause that counts."""
 FIRST_LOOK_S = 0.02
-"""A new master looks at the set so soon for the first time."""
+"""A new master checks the set after this time at first."""
 
 
 class Alter(Protocol):
     """Asks the controllers for another set."""
 
     async def __call__(self, epoch: int, members: frozenset[int], set_epoch: int) -> KnownGroup:
-        """The set as committed. Raises Refused for a no, another LightMQError when nobody knows."""
+        """The set as committed. Raises Refused for a refusal, another LightMQError when the outcome is unknown."""
         ...
 
 
@@ -153,7 +153,7 @@ class MasterOfGroup:
         self.pauses, self._doubtful = pauses, doubtful
 
     def start(self) -> None:
-        """Serve replicas and look after the set."""
+        """Serve replicas and maintain the set."""
         self._server.lead(self.leader, self._store)
         self.pauses.lead(self.leader, self._in_doubt)
         self._durability.start()
@@ -180,7 +180,7 @@ class MasterOfGroup:
             self._server.confirm()
 
     def _in_doubt(self) -> None:
-        """This broker stood still: whoever waits hears nothing, and what members said before proves nothing."""
+        """This broker stood still: waiting requests get no answer, and what members sent before proves nothing."""
         self._doubtful()
         for connection in list(self._server.connections):
             connection.abort("the master stood still")
@@ -198,7 +198,7 @@ class MasterOfGroup:
         return await self._group_size() - learners
 
     async def _check(self) -> None:
-        # The first looks come early: whoever died with the former master leaves the set as soon as it may.
+        # The first checks come early: a member that died with the former master leaves the set as soon as it may.
         pauses = [self.leader.settings.absence_ms / 1_000, FIRST_LOOK_S]
         while True:
             await asyncio.sleep(min(pauses.pop(), self._interval_s) if pauses else self._interval_s)

@@ -74,7 +74,7 @@ class MemberLog:
     def __init__(
         self, config: BrokerConfig, clock: Clock, faults: FaultPoints, log: Any, failed: Callable[[Exception], None]
     ) -> None:
-        """`failed` is told of a store that can write no more."""
+        """`failed` is called with a store that can write no more."""
         self.store: LogStore | None = None
         """The open store, None between two roles."""
         self._config, self._clock, self._faults, self._log = config, clock, faults, log
@@ -113,7 +113,7 @@ class MemberLog:
         try:
             store = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            (await opening).close()  # nobody wants it any more
+            (await opening).close()  # it is no longer wanted
             raise
         waiting, held = held, None
         for function in waiting or ():
@@ -219,7 +219,7 @@ class GroupMember:
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     async def start(self) -> int:
-        """Recover the log as a replica's, open both ports, look for a role; returns the port for clients."""
+        """Recover the log as a replica's, open both ports, ask for a role; returns the port for clients."""
         await self._open_replica()
         await self.replicas.start(self.config.host, self.config.replication.port)
         port = await self.clients.start()
@@ -250,7 +250,7 @@ class GroupMember:
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     async def take_role(self, role: RoleChange) -> None:
-        """Become what the role says."""
+        """Carry out a role."""
         view = role.view
         self._log.info(
             "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",
@@ -284,7 +284,7 @@ class GroupMember:
         store = await self._data.open("writer", view.epoch)
         latest = self.manager.steps.view
         if latest is not None and latest.epoch == view.epoch:
-            view = latest  # a set was committed while the log opened; nobody will tell us of it again
+            view = latest  # a set was committed while the log opened; it is not reported again
         assert self.manager.steps.broker_id is not None
         self.master = MasterOfGroup(
             self.config, self.manager.steps.broker_id, view, store, self.replicas, self.manager.alter, self._log,
@@ -295,7 +295,7 @@ class GroupMember:
         serving.tell_address(self.clients.host, self.clients.port)
         serving.start()
         if former is not None:
-            self.master.leader.presume_absent(former)  # or nobody would have been elected in its place
+            self.master.leader.presume_absent(former)  # otherwise no other master would have been elected
         self.master.start()
         self.gate.serve(serving.handlers, view.epoch, self.master.admission.refusal, self.manager.pauses.may_answer)
         serving.announce(self.clients.host, self.clients.port, self.config.controllers)

@@ -73,7 +73,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine_boot(source: Path = BOOT_ID) -> str:
-    """The kernel's id of this start; empty where it tells none, so that nothing is taken for granted."""
+    """The kernel's id of this boot; empty where there is none, so that nothing is assumed."""
     try:
         return source.read_text().strip()
     except OSError:
@@ -177,9 +177,9 @@ UNKNOWN_CODES = frozenset(
         ResponseCode.CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS,
     }
 )
-"""The controllers do not know this broker, or have not heard of it since they began."""
+"""The controllers do not know this broker, or have had no heartbeat of it since they started."""
 STEP_S_MAX = 1.0
-"""Longest sleep between two looks at what is due."""
+"""Longest sleep between two checks of what is due."""
 
 
 class LogState(Protocol):
@@ -206,7 +206,7 @@ class RoleExecutor(Protocol):
         ...
 
     async def take_role(self, role: RoleChange) -> None:
-        """Become what the role says; returns when it is done."""
+        """Carry out a role; returns when it is done."""
         ...
 
     def set_changed(self, view: KnownGroup) -> None:
@@ -227,7 +227,7 @@ class ReplicasManager:
         failed: Callable[[Exception], None],
         log: Any,
     ) -> None:
-        """`addresses` are the broker's own: for clients, and for replicas. `failed` hears of a role change that did."""
+        """`addresses`: the broker's own, for clients and for replicas. `failed` gets the error of a role change."""
         self._config, self._settings = config, config.replication
         self._member = member
         self._addresses = addresses
@@ -254,7 +254,7 @@ class ReplicasManager:
     # -- start and stop ------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin to look for a role."""
+        """Start asking for a role."""
         if self.own.identity.clean:
             self.own.save(clean=False)
         self.controllers.start()
@@ -317,7 +317,7 @@ class ReplicasManager:
         self._woken.set()
 
     def pushed(self, command: Command) -> None:
-        """A controller says who is the master (1008), over whatever connection."""
+        """A controller's push with the master (1008), over any connection."""
         self._pushed(command)
 
     # -- questions -----------------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ class ReplicasManager:
         if boot_id != self.own.boot_id:
             steps.refused(self._now())  # more was lost meanwhile: once more
             return
-        # Only now: a process that dies before it has told that its machine was off must not hide it from the next one.
+        # Only now: a process that dies before it reported the reboot must not hide it from the next one.
         self.own.save_registered()
         self._log.info("registered_as_replica", id=steps.broker_id, controller=self.controllers.leader)
         steps.registered(self._now())
@@ -462,7 +462,7 @@ class ReplicasManager:
             self._log.info("heartbeat_not_sent", error=str(error))
 
     def _heartbeat(self) -> Command | None:
-        self.pauses.may_answer()  # replicas look at the clock too: one that stood still may hear that it is the master
+        self.pauses.may_answer()  # replicas check too: a message that makes one the master may be out of date
         if not self.steps.may_beat:
             return None
         return Command(RequestCode.BROKER_HEARTBEAT, fields=to_fields(self._beat_header()))
@@ -482,13 +482,13 @@ class ReplicasManager:
             self._apply_view(view_of(command))
 
     def _apply_view(self, view: KnownGroup) -> None:
-        news = self.steps.update(view)
-        if isinstance(news, RoleChange):
+        change = self.steps.update(view)
+        if isinstance(change, RoleChange):
             self.own.save(epoch=self.steps.epoch)
-            self._wanted = news
+            self._wanted = change
             self._wanted_news.set()
-        elif isinstance(news, SyncStateSetChange):
-            self._member.set_changed(news.view)
+        elif isinstance(change, SyncStateSetChange):
+            self._member.set_changed(change.view)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
             self.ask_again()
 
@@ -500,10 +500,10 @@ class ReplicasManager:
             if role is None:
                 continue
             self.role_changes += 1
-            self._beat_now()  # the log is closed and opened in this loop: nothing is said meanwhile
+            self._beat_now()  # the log is closed and opened in this loop: no heartbeat is sent meanwhile
             try:
                 await self._member.take_role(role)
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody knows what this broker is now
+            except Exception as error:  # noqa: BLE001 - after any error this broker's role is unknown
                 self._log.error("role_not_taken", epoch=role.view.epoch, exc_info=error)
                 self._failed(error)
                 return

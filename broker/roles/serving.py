@@ -82,7 +82,7 @@ class Serving:
         authorizer: Authorizer | None = None,
         may_answer: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`authorizer`: who may do what; without one everybody may do everything. `may_answer`: see `BrokerParts`."""
+        """`authorizer`: who may do what; without one every request is allowed. `may_answer`: see `BrokerParts`."""
         self.config = config
         self.store = store
         self.broker = BrokerParts(config, store, clock, registry, log, authorizer, connect, may_answer)
@@ -98,7 +98,7 @@ class Serving:
         return handlers(self.broker)
 
     def start(self) -> None:
-        """Finish what a stop interrupted and begin to work; nobody knows of us yet."""
+        """Finish what a stop interrupted and begin to work; the address is not published yet."""
         self._make_readers()
         self.broker.start()
         self._upkeep = asyncio.get_running_loop().create_task(self._maintain())
@@ -142,7 +142,7 @@ class Serving:
             self._upkeep = None
 
     def _make_readers(self) -> None:
-        """Prepare the reader processes; they start once clients can be told of them."""
+        """Prepare the reader processes; they start once clients can get their address."""
         config, limits, broker, (level, json) = self.config, self.config.limits, self.broker, logs.in_use()
         tls = config.tls
         metrics = ReaderMetrics(self._registry, broker.tools.metrics)
@@ -177,7 +177,7 @@ class Serving:
 async def upkeep(
     store: LogStore, now_ms: int, interval_s: float, log: Any, before: Callable[[], None] = lambda: None
 ) -> None:
-    """One round of the store's upkeep, in steps with pauses for those who wait."""
+    """One round of the store's upkeep, in steps with pauses for waiting requests."""
     try:
         before()
         for _ in range(int(interval_s / UPKEEP_PAUSE_S)):
@@ -189,7 +189,7 @@ async def upkeep(
 
 
 def _text(path: Path | None) -> str | None:
-    """A path as a reader process is told it, which may run elsewhere."""
+    """A path as text for a reader process, which may have another working directory."""
     return None if path is None else str(path.resolve())
 
 
@@ -199,7 +199,7 @@ def readers_impossible() -> str:
 
 
 def make_server(config: BrokerConfig, handler: Handler, access: Access) -> RemotingServer:
-    """A broker's port, not open yet; `access` says who needs no proof."""
+    """A broker's port, not open yet; `access`: which peers need no proof."""
     limits = config.limits
     return RemotingServer(
         handler,
@@ -226,12 +226,12 @@ def intake_limits(limits: LimitsConfig) -> IntakeLimits:
 
 
 def client_host(host: str) -> str:
-    """The host clients are told: an address that means all of them is this machine's own."""
+    """The host published to clients: for a wildcard address, this machine's own."""
     return "127.0.0.1" if host in ANY_ADDRESS else host
 
 
 BELOW = 2
-"""How far below the port of a broker's address RocketMQ's clients look for its VIP port."""
+"""How far below the port of a broker's address RocketMQ's clients expect its VIP port."""
 AUTOMATIC = -1
 """Setting: two below the main port, if that port was chosen and is free."""
 OFF = 0
@@ -274,13 +274,13 @@ class ClientPort:
         self.port = self.vip_port = 0
         """Both 0 until they are open; the VIP port stays 0 where there is none."""
         self.host = client_host(config.advertised_host or config.host)
-        """The host that clients are told."""
+        """The host published to clients."""
         self.server = make_server(config, handler, access)
         self._config, self._log = config, log
 
     @property
     def peers(self) -> Iterable[Peer]:
-        """Everybody who is connected."""
+        """All connections."""
         return self.server.peers
 
     async def start(self) -> int:
@@ -299,7 +299,7 @@ class ClientPort:
 
 
 PRIVATE_CODES_FROM = 9_000
-"""Codes of our own parts, who know the answer NOT_MASTER."""
+"""Codes of our own clients, which understand NOT_MASTER."""
 PRIVATE_CODES_BEFORE = 10_000
 
 APPENDS = frozenset(
@@ -379,18 +379,18 @@ class RoleGate:
         self._close_peers("this broker is the master now")
 
     def refuse(self, master_address: str, epoch: int) -> None:
-        """Answer NOT_MASTER from now on; the address is empty when nobody knows who is."""
+        """Answer NOT_MASTER from now on; the address is empty when the master is unknown."""
         was_serving, self._router = self._router is not None, None
         self.master_address, self.master_epoch = master_address, epoch
         if was_serving:
             self._close_peers("this broker is not the master any more")
 
     def doubt(self) -> None:
-        """Nobody who waits is answered by what was true before: it may not be any more."""
+        """Drop waiting requests unanswered: what they wait for may no longer be true."""
         self._close_peers("this broker stood still and does not know yet whether it is the master")
 
     def _asking(self, action: str, handler: Handler) -> Handler:
-        """The handler, for those who may ask this of our group."""
+        """The handler, behind the check of the peer's rights."""
 
         def handle(peer: Peer, command: Command) -> Command | None:
             self._authorizer.authorize(peer, command, action, self._broker_name)
@@ -412,7 +412,7 @@ def _always() -> bool:
 
 
 def giving_up(master_address: str, epoch: int) -> GivenUp:
-    """What those hear who wait for something that was written here to be confirmed; the address may be unknown."""
+    """The answer to requests that wait for a confirmation here; the master's address may be unknown."""
     return GivenUp(
         "this broker ceased to be the master of its group before the replicas had this: it may be kept or lost, "
         + _where(master_address),

@@ -34,7 +34,7 @@ from enum import Enum
 from broker.replication.leader import Leader
 
 RETRY_MS = 200
-"""Pause after a question that got no answer, or one that helps nobody."""
+"""Pause after a question without an answer, or without a useful one."""
 RETRY_MS_MAX = 2_000
 """The pause doubles up to this."""
 
@@ -62,7 +62,7 @@ class Ask(Enum):
 
 @dataclass(frozen=True, slots=True)
 class KnownGroup:
-    """What the controllers say of the group; `master` is None while it has none."""
+    """The group as the controllers report it; `master` is None while it has none."""
 
     epoch: int
     master: int | None
@@ -102,7 +102,7 @@ class ReplicaSteps:
         self.broker_id = broker_id
         self.is_applied = is_applied
         self.epoch = epoch
-        """The newest master epoch heard of, also by earlier processes of this broker."""
+        """The newest master epoch known, also to earlier processes of this broker."""
         self.role: RoleChange | None = None
         """None until it is known, which is fenced as well."""
         self.view: KnownGroup | None = None
@@ -158,30 +158,30 @@ class ReplicaSteps:
         self._go_on(now_ms)
 
     def applied(self, now_ms: int) -> None:
-        """The id is ours for ever."""
+        """The id belongs to this broker for good."""
         self.is_applied = True
         self._go_on(now_ms)
 
     def id_taken(self, now_ms: int) -> None:
-        """Somebody else was faster: ask for the next one."""
+        """Another broker took the id first: ask for the next one."""
         assert not self.is_applied, "an id that was applied for stays"
         self.broker_id = None
         self._go_on(now_ms)
 
     def registered(self, now_ms: int) -> None:
-        """The controllers know where we are."""
+        """The controllers know this broker's address."""
         self._is_registered = True
         if self.stage is not RolePhase.RUNNING:
             self.stage = RolePhase.REGISTER_DONE
         self._go_on(now_ms)
 
     def beaten(self, now_ms: int) -> None:
-        """The leader has heard a heartbeat: it may elect us."""
+        """The leader has received a heartbeat: it may elect us."""
         self._is_seen = True
         self._go_on(now_ms)
 
     def answered(self, now_ms: int) -> None:
-        """An election or a poll was answered; what it said went through `update`."""
+        """An election or a poll was answered; its content went through `update`."""
         wait = self.view is None or self.view.master is None
         self._rest(now_ms, self._backed_off() if wait else self._poll_interval_ms)
         if not wait:
@@ -193,7 +193,7 @@ class ReplicaSteps:
         self._rest(now_ms, self._backed_off())
 
     def refused(self, now_ms: int) -> None:
-        """The leader said no, for now."""
+        """The leader refused, for now."""
         self._rest(now_ms, self._backed_off())
 
     def unknown(self, now_ms: int) -> None:
@@ -207,7 +207,7 @@ class ReplicaSteps:
         return self.stage not in (RolePhase.INITIAL, RolePhase.FIRST_TIME_SYNC_DONE)
 
     def lost_something(self, now_ms: int) -> None:
-        """What the controllers know of our log is not so any more: register anew, then take a role."""
+        """What the controllers know of our log is out of date: register again, then take a role."""
         self._is_registered = self._is_seen = False
         self.stage = RolePhase.FIRST_TIME_SYNC_DONE if self._has_leader else RolePhase.INITIAL
         self.role = self.view = None
@@ -232,11 +232,11 @@ class ReplicaSteps:
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     def update(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
-        """Take in what a controller says of the group; what changes for us by it."""
+        """Take a controller's report of the group; return what changes for this broker."""
         if view.epoch < self.epoch or self.broker_id is None or not self.is_applied:
             return None
         if not self.is_registered:
-            return None  # what is said before they know of this start may count on what it has lost
+            return None  # a report from before this registration may rely on what this broker has lost
         if view.epoch == self.epoch:
             return self._same_epoch(view)
         self.epoch, self.view = view.epoch, view
@@ -245,7 +245,7 @@ class ReplicaSteps:
     def _same_epoch(self, view: KnownGroup) -> RoleChange | SyncStateSetChange | None:
         before = self.view
         if before is None:
-            # The epoch is from before our start: only somebody else can be its master.
+            # The epoch is from before our start: only another broker can be its master.
             self.view = view if view.master != self.broker_id else None
             return None if self.view is None else self._take(view)
         if before.master is None and view.master not in (None, self.broker_id):
@@ -259,7 +259,7 @@ class ReplicaSteps:
     def _take(self, view: KnownGroup) -> RoleChange | None:
         role = RoleChange(view, is_master=view.master is not None and view.master == self.broker_id)
         if role.is_fenced and (self.role is None or self.role.is_fenced):
-            return None  # no news: it is fenced already
+            return None  # unchanged: it is fenced already
         self.role = role
         if not role.is_fenced:
             self.stage = RolePhase.RUNNING
@@ -281,7 +281,7 @@ class PauseWatch:
         self._ran_ms = now_ms()
         self._since_ms: int | None = None
         self._leader: Leader | None = None
-        self._told: Callable[[], None] = _nobody
+        self._on_doubt: Callable[[], None] = _ignore
         self.pauses = 0
         """Times at which it was in doubt."""
 
@@ -290,22 +290,22 @@ class PauseWatch:
 
         `doubtful` is called when a doubt begins: what was about to be answered must not be.
         """
-        self._leader, self._told = leader, doubtful or _nobody
+        self._leader, self._on_doubt = leader, doubtful or _ignore
 
     def may_answer(self) -> bool:
-        """Whether this broker is still the master for all it must know. Cheap: one look at the clock."""
+        """Whether no pause leaves it in doubt that this broker is the master. Cheap: reads the clock once."""
         now_ms = self._now_ms()
         paused_ms = now_ms - self._ran_ms
         self._ran_ms = now_ms
         if paused_ms > self.limit_ms:
             self._since_ms = now_ms
             self.pauses += 1
-            self._told()
+            self._on_doubt()
             self._doubtful(paused_ms)
         return self._since_ms is None
 
     def tick(self) -> bool:
-        """Look at the clock and at the members; True when they have just ended a master's doubt."""
+        """Check the clock and the members; True when they have just ended a master's doubt."""
         if self.may_answer() or not self._members_prove():
             return False
         self._since_ms = None
@@ -330,5 +330,5 @@ class PauseWatch:
         return leader.members.effective - {leader.broker} <= came
 
 
-def _nobody() -> None:
-    """Hear of a doubt while there is no master to doubt."""
+def _ignore() -> None:
+    """The callback while this broker is not the master."""
