@@ -35,8 +35,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.store.errors import UnreadableOffsets
+from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed
-from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused

@@ -27,7 +27,7 @@ from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, t
 from broker.reading.pull import RANGE_COUNT_MAX, filtered, judge_for, range_reply
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
-from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
+from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import CONSUME, of_record, of_topic, with_rights
 from remoting.protocol.bodies.pull_body import (

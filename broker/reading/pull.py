@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.store.errors import CorruptLog, UnreadableOffsets
-from broker.store.read_result import RangeResult
+from broker.store.index.reader import RangeResult
 from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
 from remoting.native import core as native

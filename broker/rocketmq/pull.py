@@ -25,8 +25,8 @@ from broker.reading.bounds import ANY_QUEUE
 from broker.requests import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
 from broker.store.errors import UnreadableOffsets
+from broker.store.index.reader import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
 from broker.store.keys.key_store import KeyQuestion
-from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_record, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from broker.groups.groups import GroupConfig
     from broker.reading.bounds import LongPolls
     from broker.requests import RequestTools
-    from broker.store.read_result import ReadResult
+    from broker.store.index.reader import ReadResult
     from broker.topics.topics import ClientQueues, Topics, VisibleQueues
     from remoting.batches.unpack import Unpacker
 

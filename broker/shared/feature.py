@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.requests import Feature, RequestTools
 from broker.shared.groups import SharedGroup, ShareMember
 from broker.store.errors import UnreadableOffsets
-from broker.store.read_result import ReadResult
+from broker.store.index.reader import ReadResult
 from remoting.protocol.bodies.session_body import SessionFlow
 from remoting.protocol.bodies.shared_body import (
     SHARED_BIT,

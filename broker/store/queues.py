@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.append.writer import Writer
 from broker.store.index.queue_index import QueueIndex
-from broker.store.index.reader import Reader, TimeSearch
+from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult, Reader, ReadResult, TimeSearch
 from broker.store.log.failure import Failure
-from broker.store.read_result import NO_SUCH_QUEUE, RangeResult, ReadResult
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import QueueRegistry
 from broker.store.upkeep.damage import DamageWatch

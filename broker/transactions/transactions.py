@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any
 
 from broker.publishing.placement import names_a_time
 from broker.store.errors import UnreadableOffsets
+from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed, property_value
-from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused

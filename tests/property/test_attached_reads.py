@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from broker.store.attached.store import AttachedStore, LogView, RunSet, TailView
 from broker.store.errors import Unsettled
-from broker.store.read_result import OFFSET_TOO_SMALL, OK
+from broker.store.index.reader import OFFSET_TOO_SMALL, OK
 from remoting.native import core as native
 from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, RecordView, check_record
 from tests.sim.stores import StoreBench, message

@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from broker.store.log_store import LogStore
-from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import GroupRule
 from remoting.native import core as native

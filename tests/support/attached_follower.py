@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from broker.store.attached.store import AttachedStore
-from broker.store.read_result import OFFSET_TOO_SMALL, OK, RangeResult
+from broker.store.index.reader import OFFSET_TOO_SMALL, OK, RangeResult
 from remoting.protocol.records.record import HEADER_SIZE, check_record
 from tests.support.attached_writer import LIGHTS
 

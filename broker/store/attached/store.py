@@ -36,10 +36,9 @@ import numpy as np
 from broker.store.errors import CorruptIndex, CorruptLog, Unsettled
 from broker.store.index import tail as layout
 from broker.store.index.queue_index import TAIL_NAME
-from broker.store.index.reader import Reader
+from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult, Reader
 from broker.store.index.run import Entries, Run, load_manifest, run_path
 from broker.store.log.commit_log import list_segments, segment_path
-from broker.store.read_result import NO_SUCH_QUEUE, RangeResult
 from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, ROW_WORDS, SLOT
 

@@ -7,27 +7,66 @@ By time: store times never fall along the log. So the first record of each log f
 in (those times are remembered), the index alone narrows a queue's offsets to that file, and inside it the guess between
 two known times is tried before the middle: about five records are read where halving reads twenty. The answer is exact;
 the guess only decides which record is read next. Records that cannot be read are passed over.
-Thread rule: loop thread; the views may travel.
+Without `bases`, records[i] of a result has queue offset `first_offset + i`. With them a record may be a batch: the
+offset of its first message is bases[i], and bases[0] may be lower than `first_offset`, because the offset asked for is
+inside it; `next_offset` is always behind the last message of the last record.
+Thread rule: loop thread; records are views into mapped segments, valid on any thread as long as they are referenced.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from broker.store.errors import CorruptLog
 from broker.store.index.queue_index import QueueIndex
 from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
-from broker.store.read_result import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, RangeResult, ReadResult
 from remoting.native import core as native
 from remoting.native.reference.gather import GRAIN, Column
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
+
+OK = 0
+"""Records follow; none means the reader is at the end."""
+OFFSET_TOO_SMALL = 1
+"""The offset has expired: `first_offset` says where the records start instead."""
+NO_SUCH_QUEUE = 2
+OFFSET_TOO_LARGE = 3
+"""The offset lies beyond the confirmed end of the queue."""
+
+
+@dataclass(slots=True)
+class ReadResult:
+    """Records of one queue; offsets are queue offsets, the `max_offset` is the confirmed end (exclusive)."""
+
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    records: list[memoryview] = field(default_factory=list)
+    bases: list[int] | None = None
+
+
+@dataclass(slots=True)
+class RangeResult:
+    """Records of one queue back to back in `blob`; record i begins at `starts[i]` (u32) in it."""
+
+    status: int
+    first_offset: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    starts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    blob: bytearray = field(default_factory=bytearray)
+    bases: npt.NDArray[np.int64] | None = None
+
 
 RECORD_BYTES_USUAL = 160
 """Few records are smaller; a range is looked up for so many of them as would fit then, not for twice as many."""

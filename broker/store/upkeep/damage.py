@@ -20,11 +20,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
-from broker.store.index.reader import Reader
+from broker.store.index.reader import RangeResult, Reader, ReadResult
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
 from broker.store.placed import Placed
-from broker.store.read_result import RangeResult, ReadResult
 from broker.store.recovery.log_end import DamagedRange, damage_in, find_next, save_quarantine
 from broker.store.recovery.opening import Opened
 from broker.store.state.state_kinds import StateChange

@@ -18,7 +18,7 @@ from broker.readers.process import RangeService, one_topic
 from broker.router import handlers
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
-from broker.store.read_result import RangeResult
+from broker.store.index.reader import RangeResult
 from remoting.access.rules import ALLOWED, Verdict
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies.pull_body import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from broker.store.errors import StoreFailed, WrongFormat
-from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
+from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OK
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.store.index.reader import NO_SUCH_QUEUE
 from broker.store.queues import Queues, Reading
-from broker.store.read_result import NO_SUCH_QUEUE
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.stores import StoreBench, message
 

@@ -11,9 +11,9 @@ from broker.store.attached import store
 from broker.store.attached import store as attached_store
 from broker.store.attached.store import AttachedStore, IndexView, LogView, Moved, RunSet, TailView
 from broker.store.errors import CorruptIndex, CorruptLog, Unsettled
+from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from broker.store.index.tail import Tail
 from broker.store.log.commit_log import segment_path
-from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK
 from remoting.native import core as native
 
 

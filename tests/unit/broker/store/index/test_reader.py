@@ -11,8 +11,8 @@ import pytest
 
 from broker.store.errors import CorruptLog
 from broker.store.index import reader
+from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TOO_SMALL, OK, ReadResult
 from broker.store.placed import Placed
-from broker.store.read_result import NO_SUCH_QUEUE, OFFSET_TOO_LARGE
 from remoting.native import core as native
 from remoting.protocol.records.record import RecordView
 from tests.sim.batches import FLAGS_BATCH
@@ -270,3 +270,9 @@ def test_an_empty_queue_has_its_end(tmp_path: Path) -> None:
     bench.settle()
     assert bench.store.reading.search_time(queue, 5) == 0
     bench.close()
+
+
+def test_statuses_are_those_on_the_wire() -> None:
+    """The pull reply carries these numbers."""
+    assert (OK, OFFSET_TOO_SMALL, NO_SUCH_QUEUE, OFFSET_TOO_LARGE) == (0, 1, 2, 3)
+    assert ReadResult(OK, 1, 1, 0, 9).records == []

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.store.errors import StoreFull
+from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed
-from broker.store.read_result import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import RETENTION, StateChange
 from broker.store.state.state_tables import GroupRule
