@@ -250,7 +250,7 @@ class GroupMember:
     # -- roles ---------------------------------------------------------------------------------------------------------
 
     async def take_role(self, role: RoleChange) -> None:
-        """Carry out a role."""
+        """Become master, replica or fenced; the log is open in that role when it returns."""
         view = role.view
         self._log.info(
             "role_taken", role="master" if role.is_master else "fenced" if role.is_fenced else "replica",

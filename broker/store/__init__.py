@@ -1,1 +1,1 @@
-"""The commit log, its queue index and the durable state of one broker. The door is `LogStore`."""
+"""The commit log, its queue index and the durable state of one broker. The interface is `LogStore`."""

@@ -6,9 +6,9 @@
         ├── GivenUp          the writer is master no more: what is not confirmed may be kept or cut
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
-        │   └── UnreadableOffsets  messages of one queue lie in such bytes; says where reading can go on
+        │   └── UnreadableOffsets  messages of one queue lie in such bytes; names where reading can continue
         ├── CorruptIndex     a run, manifest or snapshot is unreadable; it is rebuilt from the log
-        ├── Unsettled        a reader in another process found the index changing each time it looked; ask again
+        ├── Unsettled        a reader in another process found the index changing at each attempt; retry
         └── WrongFormat      the directory was written by another version
 
 Invariant: each message names the file, the position where there is one, and what to do. Thread rule: plain values.
@@ -43,7 +43,7 @@ class StoreFailed(StoreError):
 
 
 class CorruptLog(StoreError):
-    """A record below the durable position fails its checks; `path` and `position` say where."""
+    """A record below the durable position fails its checks; at `path` and `position`."""
 
     def __init__(self, path: Path, position: int, reason: str) -> None:
         super().__init__(
@@ -79,7 +79,7 @@ class CorruptIndex(StoreError):
 
 
 class Unsettled(StoreError):
-    """What was looked for was moved by the writer each time; nothing is wrong, but nothing can be said for certain."""
+    """The writer moved the data at each attempt: nothing is damaged, but the result is uncertain."""
 
 
 class WrongFormat(StoreError):

@@ -2,9 +2,9 @@
 
 A replica cuts its log where it parts from its master's. In this order: what says that the log is durable, or has
 anything, beyond the cut (tail file, MANIFESTs, SNAPSHOT, QUARANTINE, CHECKPOINT, DURABLE) is lowered; the log is cut,
-newest file first, the rest zeroed; then EPOCHS. Then the parts are made anew from what is left.
+newest file first, the rest zeroed; then EPOCHS. Then new parts are made of what is left.
 
-Invariants: the parts are made in one order, from the recovered log up, and all anew after a cut; no part is changed
+Invariants: the parts are made in one order, from the recovered log up, and all are new after a cut; no part is changed
 from outside once it is made. A cut is durable when it returns; a crash in between leaves a directory that opens, with
 the former log or a beginning of it whose epochs are listed, so the same cut is found again.
 Thread rule: loop thread; cutting blocks, with the parts of the store at rest.
@@ -268,7 +268,7 @@ class Truncation:
         self._settle([])
 
     def _lower(self, position: int) -> None:
-        """Let nothing say any more that there is a log from `position` on."""
+        """Remove every claim that there is a log from `position` on."""
         _remove(self._directory / "index" / TAIL_NAME)
         self._faults.hit("truncate.tail")
         covered = lower_index(self._directory / "index", position)
@@ -319,8 +319,8 @@ class Truncation:
 def lower_index(directory: Path, position: int) -> int:
     """Drop the runs of the queue index that hold anything from `position` on; return up to where the rest covers.
 
-    Only where the offsets file says nothing of what goes; otherwise the whole index is built anew by the next start.
-    Of a log that is dropped as a whole (`position` 0) everything goes: where queues stood says nothing of the next one.
+    Only where the offsets file does not cover what is removed; otherwise the next start builds the whole index again.
+    Of a log that is dropped as a whole (`position` 0) all are removed: its queue offsets mean nothing for the next log.
     """
     if not position:
         _remove(directory / MANIFEST_NAME)
@@ -380,7 +380,7 @@ Change = Callable[[Truncation], None]
 
 
 class ReplicaLog:
-    """What replication needs of a store; `rebuild` changes the directory and makes the parts anew."""
+    """What replication needs of a store; `rebuild` changes the directory and makes new parts."""
 
     def __init__(self, site: Site, parts: Parts, rebuild: Callable[[Change], Parts]) -> None:
         self._site = site
@@ -440,7 +440,7 @@ class ReplicaLog:
         self._parts.positions.limit_confirm(min(limit, position))
 
     def reset(self, position: int) -> None:
-        """Drop everything and begin anew at `position`, where the master's log begins. Raises LocalMisuse, OSError."""
+        """Drop everything and begin again at `position`, where the master's log begins. Raises LocalMisuse, OSError."""
         self._check_replica()
         if position < 0 or position % 8:
             raise LocalMisuse(f"no log begins at {position}")

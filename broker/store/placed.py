@@ -1,4 +1,4 @@
-"""Messages on their way into the store, and what the store says about where they went.
+"""Messages on their way into the store, and where the store put them.
 
 Invariant: one entry of `queues` for each image, the parent queue first; the store copies an image's bytes behind the
 dispatch entries that it makes of them. Thread rule: plain values of the loop thread.

@@ -1,4 +1,4 @@
-"""What the store can be told, in one declared table.
+"""The settings of the store, in one declared table.
 
 Invariant: a StoreSettings that exists is consistent; `validate` runs at construction. Thread rule: frozen values.
 """

@@ -2,8 +2,8 @@
 
 `stat` gives numbers and is cheap, because only the end of the log is walked. `dump` gives records as plain values; a
 damaged stretch below the durable position is one item of its own, behind that position the log simply ends; bytes that
-are not UTF-8 are given in base64 under a name that says so. `rebuild-index` makes the index of a stopped store anew
-from its log. Invariant: the log is never changed, and beside a live broker what is told is of the moment its parts were
+are not UTF-8 are given in base64 under a name that shows it. `rebuild-index` builds the index of a stopped store again
+from its log. Invariant: the log is never changed, and beside a live broker the output is of the moment its parts were
 opened; a former index is put aside, goes only when the new one is complete and durable, and is put back when the log
 turns out to be damaged. Thread rule: one thread, which owns a store whose index it rebuilds.
 """

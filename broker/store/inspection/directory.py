@@ -2,7 +2,7 @@
 
 Invariant: everything that promises something about the log (durable positions, snapshot, runs) is read before the log
 files are listed, so a live broker can only have more in the log than was promised. Nothing is created or changed.
-Walks yield only records whose position, sizes, checksum and epoch hold, in order, and say where they stopped. The
+Walks yield only records whose position, sizes, checksum and epoch hold, in order, and report where they stopped. The
 search behind damage is this room's own, so that the store's is compared with it. Files are mapped at construction, so
 one that a live broker drops later stays readable. The key index is sound when each run holds exactly the keys of the
 records in its part of the log, with their positions, sizes and times, and the runs cover the log to where the MANIFEST
@@ -85,7 +85,7 @@ class LogFiles:
     def next_sound(self, position: int, epoch: int) -> int:
         """Return where the next sound record behind the failing one at `position` stands, 0 when there is none.
 
-        Where its own sizes say, if they hold together; else the first place where the letters of a record stand.
+        Where its own sizes lead, if they are consistent; else the first place with the magic of a record.
         """
         for file in self.files:
             if file.end <= position:
@@ -117,7 +117,7 @@ class Stretches:
     """One pass with every check: the parts of files that hold nothing but sound records, around damage.
 
     Behind a failing record below `durable` it goes on at the next sound one; `known` damage may lie anywhere. `scan`
-    and `damage` (start, end, reason) say what was found once the iteration has ended.
+    and `damage` (start, end, reason) are set once the iteration has ended.
     """
 
     def __init__(self, files: LogFiles, start: int, durable: int = 0, known: Iterable[DamagedRange] = ()) -> None:
@@ -155,7 +155,7 @@ class Stretches:
 
 
 class Walk:
-    """One walk over the records from `start` on; `scan` says what it found once the iteration has ended."""
+    """One walk over the records from `start` on; `scan` has the result once the iteration has ended."""
 
     def __init__(self, files: LogFiles, start: int, durable: int = 0, known: Iterable[DamagedRange] = ()) -> None:
         self._stretches = Stretches(files, start, durable, known)
@@ -211,9 +211,9 @@ def _sound(file: LogFile, at: int, epoch: int) -> bool:
 
 CHUNK_ENTRIES = 1 << 18
 DIFFERENCES_MAX = 20
-"""Differences named per run; the first ones tell what happened."""
+"""Differences named per run; the first ones are enough to see what happened."""
 OPEN_ATTEMPTS_MAX = 5
-"""How often runs are opened anew when a live broker has merged them meanwhile."""
+"""How often runs are opened again when a live broker has merged them meanwhile."""
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
 """Checks a whole data directory: every record, every queue, every run, and the state both ways.
 
 Sound means: no record fails below the durable position but in what is in quarantine already, every queue's offsets
-are dense, each run says exactly what the log says, and the state from snapshot and log is the state from the log alone.
+are dense, each run has exactly the log's entries, and the state from snapshot and log is the state from the log alone.
 A run holds exactly the entries of the records in its part of the log, in the same order, with the same queue offsets,
 sizes and tags; what it holds more are holes, which lie in damaged stretches: 32 bytes of memory per entry of the log.
 Changes of a group are taken in when its last record was seen, so an unfinished group at the tail leaves no trace.
@@ -87,7 +87,7 @@ class StateReplay:
             self.note(file, at, HEADER.unpack_from(file.view, at))
 
     def end_group(self, below: int | None = None) -> None:
-        """Let count what was noted, with `below` only what was said below that position."""
+        """Apply what was noted, with `below` only what was set below that position."""
         for change, said in self._group:
             if below is None or said < below:
                 self.tables.apply(change, said)
@@ -95,7 +95,7 @@ class StateReplay:
 
 
 DIFFERENCES_MAX = 20
-"""Differences named per run; the first ones tell what happened."""
+"""Differences named per run; the first ones are enough to see what happened."""
 Column = npt.NDArray[Any]
 Columns = tuple[Column, ...]
 _NOTHING: Columns = tuple(np.empty(0, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4"))

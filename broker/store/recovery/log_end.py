@@ -173,7 +173,7 @@ def decide_end(scan: Scan, durable: int, *, keep_parts: bool = False) -> LogEnd 
 
 
 def scan_log(log: CommitLog, start: int, before: Scan | None = None) -> Scan:
-    """Check every record from `start` on and say where the valid ones end and why.
+    """Check every record from `start` on; return where the valid ones end and why.
 
     `before` is what a scan up to a damaged stretch that ends at `start` found: what was whole there stays whole, and
     epochs, times and records count on from it.
@@ -357,7 +357,7 @@ def _is_sound(segment: Segment | None, position: int, epoch: int) -> bool:
 def _find_in(segment: Segment, start: int, epoch: int) -> int:
     """Return the first sound record of the segment from `start` on, 0 when there is none.
 
-    Few words say their own place, so the candidates are found by numpy and checked one by one.
+    Few words equal their own position, so the candidates are found by numpy and checked one by one.
     """
     words = np.frombuffer(segment.view, "<u8", segment.size // _GRAIN)
     for first in range((start - segment.base) // _GRAIN, len(words), _CHUNK_WORDS):

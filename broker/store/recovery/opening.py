@@ -110,7 +110,7 @@ class Opening:
             self._snapshot = None
 
     def _proved_durable(self) -> int:
-        """Return how far files say the log was durable, before an unreadable index and its proofs are put aside."""
+        """Return how far the log was durable by its files, before an unreadable index and its proofs are put aside."""
         index = self._directory / "index"
         manifest: Manifest | None = self._readable(lambda: load_manifest(index))
         return max(
@@ -128,7 +128,7 @@ class Opening:
 
     @property
     def _clean(self) -> bool:
-        """Whether the last start was closed properly ; a mark of a later start says that it was not."""
+        """Whether the last start was closed properly; a mark of a later start shows that it was not."""
         checkpoint = self._checkpoint
         return (
             checkpoint is not None
@@ -139,7 +139,7 @@ class Opening:
     def _keep_proof(self) -> None:
         """Say in the checkpoint what only the index proves; this start makes a new one and may not live to confirm it.
 
-        Epoch 0 in a checkpoint means that the records must tell.
+        Epoch 0 in a checkpoint: it has to be read from the records.
         """
         if self._durable > (self._checkpoint.position if self._checkpoint else 0):
             self._checkpoint = Checkpoint(self._known_epoch, self._durable, clean=False)
@@ -227,7 +227,7 @@ class Opening:
     def _hide(self, index: QueueIndex, blocks: list[Covered]) -> int | None:
         """Return up to where a group has confirmed the log, and put what the runs hold behind that into `blocks`.
 
-        Runs and snapshots are made of what is confirmed; where a run had to take more the MANIFEST says so. None: this
+        Runs and snapshots are made of what is confirmed; of a run that took more the MANIFEST knows. None: this
         is no group, and everything is confirmed.
         """
         if not self._role.grouped:
@@ -289,7 +289,7 @@ class Opening:
         """Return from where on the log must be checked. Raises CorruptLog when durable bytes have no file."""
         log = self._log
         if not self._known_epoch:
-            start = log.begin  # only the records can tell
+            start = log.begin  # only the records have it
         for file in durable_cuts(self._short, durable):
             if not self._salvages:
                 raise CorruptLog(file.path, file.cut, "the file is cut off there")

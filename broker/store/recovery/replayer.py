@@ -150,7 +150,7 @@ class Replayer:
         late = self._rebuilding and not expected
         if offset > expected and not (late and starts_late) and (damage := self._missing(queue, offset)) >= 0:
             if self._damage is None and self._index.min_offset(queue) == expected:
-                self._index.set_floor(queue, offset)  # retention said so, not damage: there is nothing before it
+                self._index.set_floor(queue, offset)  # by retention, not by damage: there is nothing before it
             else:
                 self.add_hole(queue, offset, damage)
         elif late and offset > expected:
@@ -162,9 +162,9 @@ class Replayer:
             )
 
     def _missing(self, queue: int, offset: int) -> int:
-        """Return where offsets of `queue` up to `offset` were lost, -1 when nothing says that they were.
+        """Return where offsets of `queue` up to `offset` were lost, -1 when nothing shows that they were.
 
-        Damage was passed, or the log says that the queue went on at `offset` (`mending`): bytes may be sound again.
+        Damage was passed, or the log has that the queue continued at `offset` (`mend`): bytes may be sound again.
         """
         if self._damage is not None:
             return self._damage[0]
@@ -186,7 +186,7 @@ class Replayer:
 
 
 def _ignore(_entries: EntryBlock, _end: int) -> None:
-    """Nobody wants to hear of entries."""
+    """The callback for entries while there is none."""
 
 
 def count_below(entries: EntryBlock, position: int) -> int:
@@ -231,11 +231,11 @@ def mend(
     begin: int,
     former: FormerTail,
 ) -> list[StateChange]:
-    """Fill in holes at the ends of queues and return what must be said in the log, which begins at `begin`, of `gaps`.
+    """Fill in holes at the ends of queues and return the changes the log, which begins at `begin`, needs for `gaps`.
 
     `seen` is None when the replay passed none of it.
     """
-    # What was said below the begin of the log had been said again before that went, but in the damage.
+    # State from below the begin of the log had been carried forward before that expired, but into the damage.
     changes = [change for gap in [(0, begin), *gaps] for change in _written_in(tables, index, gap)]
     nameless = [] if seen is None else _nameless(index, tables, seen, gaps[0][0])
     changes += [_queue(PLACEHOLDER % queue, queue, index.next_offset(queue)) for queue in nameless]
@@ -279,7 +279,7 @@ def _queue(name: bytes, queue: int, next_offset: int) -> StateChange:
 def _nameless(index: QueueIndex, tables: StateTables, seen: NamesSeen, first_damage: int) -> list[int]:
     """Return ids that nothing has named and that have records behind the damage, so that it took their name.
 
-    The name of a queue with older records too was said again there, before what said it first expired.
+    The name of a queue with older records too was carried forward to there before its first record expired.
     """
     following = index.tail.queue_rows[: index.queue_count, NEXT]
     found = []
@@ -293,7 +293,7 @@ def _nameless(index: QueueIndex, tables: StateTables, seen: NamesSeen, first_dam
 
 
 def floors_or_holes(index: QueueIndex, tables: StateTables, replayer: Replayer, damage: int) -> None:
-    """Let queues go on where the state says: with a hole when they hold records, from there on when they hold none."""
+    """Continue queues at the offset in the state: behind a hole when they hold records, else from there on."""
     said = tables.queues.next_offsets()
     index.grow(len(said))
     for queue in np.flatnonzero(index.tail.queue_rows[: len(said), NEXT] < said).tolist():

@@ -1,7 +1,7 @@
 """Queue names and the latest state of each queue, without a Python object per queue.
 
     rows by queue id   start i64 (of the name in the blob; -1: no such queue) | length u32 | hash u32
-                       | next offset i64 | position i64 of the record that said so
+                       | next offset i64 | position i64 of the record that set it
     slots              open addressing by hash, linear probing: id + 1; 0 is free, GONE was deleted
     blob               the names back to back; only ever appended to, replaced when half of it is dead
 
@@ -153,7 +153,7 @@ class NameTable:
         return self.count + (self.floor is not None)
 
     def put(self, name: bytes, value: bytes, position: int) -> tuple[int, int] | None:
-        """Take in what a record at `position` says; return (id, next offset), None for the empty name."""
+        """Apply the record at `position`; return (id, next offset), None for the empty name."""
         queue, next_offset = VALUE.unpack(value)
         if not name:
             self.floor = (queue, position)
@@ -191,7 +191,7 @@ class NameTable:
         return [name for queue in self.ids_with_prefix(prefix) if (name := self.name(queue)) is not None]
 
     def ids_with_prefix(self, prefix: bytes) -> list[int]:
-        """Return the ids of the names that begin with `prefix`, without a look at each of the others."""
+        """Return the ids of the names that begin with `prefix`, without reading all the others."""
         starts = np.frombuffer(self._starts, np.int64)
         ids = np.flatnonzero((starts >= 0) & (np.frombuffer(self._lengths, np.uint32) >= len(prefix)))
         blob = np.frombuffer(self._blob, np.uint8)
@@ -217,7 +217,7 @@ class NameTable:
         return np.where(np.frombuffer(self._starts, np.int64) >= 0, said, 0)
 
     def frozen(self) -> FrozenNames:
-        """Return all queues as they are now, for a snapshot written elsewhere: plain copies, nothing is looked at."""
+        """Return all queues as they are now, for a snapshot written elsewhere: plain copies, without parsing."""
         return FrozenNames(
             bytes(self._starts), bytes(self._lengths), bytes(self._next_offsets), bytes(self._positions), self._blob,
             self.floor,

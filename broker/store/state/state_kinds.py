@@ -34,7 +34,7 @@ SESSION_INFLIGHT = 12
 SESSION_RECEIVED = 13
 """Client id and block of packet ids -> QoS 2 publishes taken and not released."""
 LOG_BEGIN = 14
-"""Empty key -> log position (i64): a group's master lets the log below go, what still holds of it was said again."""
+"""Empty key -> log position (i64): a group's master deletes the log below; what is still valid was carried forward."""
 SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
 DELAYED = 21

@@ -96,7 +96,7 @@ class SharedTable:
 
 
 LOOK_ENTRIES = 8_192
-"""Entries looked at before a list of those that are old is handed out, however few it holds."""
+"""Entries examined before a list of the old ones among them is returned, however few."""
 Subscriber = Callable[[bytes, bytes | None, int], None]
 Said = tuple[int, bytes, bytes, int]
 """Kind, key, value, position of its record."""
@@ -111,7 +111,7 @@ class FrozenTables:
 
 
 class StateTables:
-    """One table per kind of state; subscribers hear every change after it was applied."""
+    """One table per kind of state; subscribers are called after each change."""
 
     def __init__(self) -> None:
         self.queues = NameTable()
@@ -144,7 +144,7 @@ class StateTables:
         self._subscribers.setdefault(kind, []).append(subscriber)
 
     def apply(self, change: StateChange, position: int) -> None:
-        """Apply one change said by the record at `position`."""
+        """Apply one change of the record at `position`."""
         kind, key, value = change.kind, change.key, change.value
         if kind == QUEUE:
             if value is None:
@@ -163,13 +163,13 @@ class StateTables:
             subscriber(key, value, position)
 
     def load(self, kind: int, key: bytes, entry: Entry) -> None:
-        """Put an entry of a snapshot; subscribers are told as for a change."""
+        """Put an entry of a snapshot; subscribers are called as for a change."""
         self.apply(StateChange(kind, key, entry[0]), entry[1])
 
     def older_than(self, position: int) -> Iterator[list[Said]]:
-        """Yield (kind, key, value, position) of what was said below `position`, in lists, a bounded look for each.
+        """Yield (kind, key, value, position) of entries set below `position`, in lists, each after a bounded search.
 
-        The tables may change between two lists: what is said meanwhile is younger. Of queues only the floor comes;
+        The tables may change between two lists: what is set meanwhile is younger. Of queues only the floor comes;
         queues themselves: `queues.older_than`.
         """
         floor = self.queues.get(b"")
@@ -247,7 +247,7 @@ def queue_value(queue: int, next_offset: int) -> bytes:
 
 
 def carried_value(name: bytes, value: bytes, next_offset: Callable[[int], int]) -> bytes:
-    """Return what retention says about queue `name` when it says `value` again."""
+    """Return the value with which retention carries queue `name` forward; `value` is the present one."""
     queue, _ = VALUE.unpack(value)
     return queue_value(queue, next_offset(queue)) if name else value
 
@@ -286,7 +286,7 @@ class QueueGroups:
         return number
 
     def define(self, name: bytes, rule: GroupRule) -> None:
-        """Make a group or change its rule; `join` says which queues it is about."""
+        """Make a group or change its rule; `join` adds its queues."""
         self._number(name)
         self.rules[name] = rule
 
@@ -306,7 +306,7 @@ class QueueGroups:
             self._changed()
 
     def names(self) -> list[bytes]:
-        """Return the groups that were ever said to have expired, or have a rule."""
+        """Return the groups that have a rule or have ever expired."""
         return list(self._numbers)
 
     def begin(self, name: bytes) -> int:
@@ -314,17 +314,17 @@ class QueueGroups:
         return self._begins[self._numbers.get(name, 0)]
 
     def begin_of(self, queue: int) -> int:
-        """Return the log position below which a queue shows nothing, as far as groups say; 0 for no group."""
+        """Return the log position below which a queue shows nothing because of its group; 0 for no group."""
         return self._begins[self._of_queue[queue]] if queue < len(self._of_queue) else 0
 
     def move(self, name: bytes, begin: int) -> None:
-        """Hide what lies below `begin`; the record that says so is durable."""
+        """Hide what lies below `begin`; the record of it is durable."""
         number = self._number(name)
         self._begins[number] = max(self._begins[number], begin)
         self._changed()
 
     def outlived(self, log_begin: int) -> list[StateChange]:
-        """Return the deletions of what was said about groups without a rule that hide nothing any more, each once."""
+        """Return the deletions of state of groups that have no rule and no longer hide anything, each once."""
         names = [
             name
             for name, number in self._numbers.items()
@@ -336,7 +336,7 @@ class QueueGroups:
 
 
 def expiry_change(name: bytes, begin: int) -> StateChange:
-    """Return the change that says how far a group has expired."""
+    """Return the change that records how far a group has expired."""
     return StateChange(RETENTION, name, _POSITION.pack(begin))
 
 
@@ -439,7 +439,7 @@ def load_snapshot(directory: Path) -> Snapshot | None:
 
 
 def restore(snapshot: Snapshot, tables: StateTables) -> None:
-    """Put every entry of the snapshot into the empty `tables`; subscribers hear of all but the queues."""
+    """Put every entry of the snapshot into the empty `tables`; subscribers are called for all but the queues."""
     tables.queues.load(snapshot.queues)
     data, at = snapshot.data, 0
     for _ in range(snapshot.entries):

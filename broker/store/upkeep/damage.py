@@ -1,13 +1,13 @@
-"""Damage of an open log: looked for before somebody needs what it took, and read around when it is met.
+"""Damage of an open log: searched for before the lost data is needed, and skipped by reads that meet it.
 
-A clean start looks at nothing below its checkpoint, and old messages may not be read for days. So one pass over the
+A clean start reads nothing below its checkpoint, and old messages may not be read for days. So one pass over the
 whole log begins when it is opened, and the next ones a day after the end of the one before. A writer reads
-`bytes_per_second` at most; a replica, which serves nobody, as fast as it comes to it. Invariant of a pass: only what is
-flushed is looked at; each step is one bounded piece in the index thread; damage is told once.
+`bytes_per_second` at most; a replica, which serves no readers, without that limit. Invariant of a pass: only what is
+flushed is read; each step is one bounded piece in the index thread; damage is reported once.
 
 Invariant of reading: a reader is never stuck and never led past messages in silence: it gets the messages in front of
 the damage, then one refusal that names queue, offsets, file and position and the offset behind, then the messages
-behind. Damage seen for the first time is noted in QUARANTINE, told as an event and counted.
+behind. Damage seen for the first time is noted in QUARANTINE, logged as an event and counted.
 Thread rule: loop thread; pieces are read and the file is written by the index thread.
 """
 
@@ -40,7 +40,7 @@ Piece = tuple[Progress, DamagedRange | None]
 
 
 class Scrub:
-    """The passes over one open log; `found` hears of damage, `failed` of what kept a piece from being read."""
+    """The passes over one open log; `found` is called with damage, `failed` with the error of a read."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ def _from(position: int, epoch: int = 0) -> Progress:
 
 
 LOOK_ENTRIES_MAX = 65_536
-"""Entries looked at for the end of one damage; a longer one is told piece by piece."""
+"""Entries examined for the end of one damaged range; a longer one is reported in pieces."""
 _CHUNK_ENTRIES = 256
 Result = TypeVar("Result")
 Say = Callable[[Placed, Sequence[StateChange]], object]
@@ -231,7 +231,7 @@ class DamageWatch:
         return found
 
     def _around(self, queue: int, offset: int, end: int, read: Callable[[int], Result], error: CorruptLog) -> Result:
-        """Read again up to the damage that `error` told of; `end` is the confirmed end of the queue."""
+        """Read again up to the damage in `error`; `end` is the confirmed end of the queue."""
         first, following = self._extent(queue, offset, end, error)
         if first > offset:
             return read(first)
@@ -239,7 +239,7 @@ class DamageWatch:
         raise UnreadableOffsets(error, queue, offset, following) from error
 
     def _refuse_known(self, queue: int, offset: int, count: int) -> None:
-        """Raise CorruptLog when there is known damage among the next `count` messages: no checksum was looked at."""
+        """Raise CorruptLog when there is known damage among the next `count` messages: no checksum was checked."""
         if not len(self.quarantine):
             return
         entries = self._index.read(queue, offset, count)
@@ -265,7 +265,7 @@ class DamageWatch:
         return f"lightmq store verify {self._directory} lists all damage; see docs/howto/damaged-store.md"
 
     def unreadable(self, error: CorruptLog, size: int) -> None:
-        """Take note of a record of `size` bytes that cannot be read; the index thread looks how far the damage goes."""
+        """Take note of a record of `size` bytes that cannot be read; the index thread finds how far the damage goes."""
         if not self._quarantine(DamagedRange(error.position, error.position + size, error.reason)):
             return
         self._events.error(
@@ -285,7 +285,7 @@ class DamageWatch:
                 self._events.error("log_damage_found", position=each.start, bytes=each.end - each.start)
 
     def _quarantine(self, damage: DamagedRange) -> bool:
-        """Add what is news and have it saved; return whether it is."""
+        """Add a range that is not known yet and have it saved; return whether it was added."""
         if not self.quarantine.add(damage):
             return False
         known = list(self.quarantine)

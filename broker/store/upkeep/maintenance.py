@@ -58,7 +58,7 @@ class Marks:
         return self._epochs[-1][0] if self._epochs else 0
 
     def at(self, position: int) -> Mark:
-        """Return the mark that says the log is durable up to `position`."""
+        """Return the mark for a log that is durable up to `position`."""
         return Mark(self.epoch, position, self._store_ms())
 
     def save(self, mark: Mark) -> None:
@@ -133,7 +133,7 @@ class Snapshots:
 
         def write() -> None:
             self._log.sync()
-            self._marks.save(mark)  # a start from this snapshot may see no record that tells the time
+            self._marks.save(mark)  # a start from this snapshot may see no record with a store time
             self._size_bytes = save_snapshot(self._directory, mark.position, tables)
             self.saved_position = mark.position
 

@@ -46,7 +46,7 @@ GROUPS_PER_STEP = 32
 ENTRIES_PER_STEP = 65_536
 INTERVAL_MS_MIN, INTERVAL_MS_MAX = 1_000, 60_000
 AGE_SHARE = 100
-"""A group is looked at when a hundredth of its age has passed, within the two bounds above."""
+"""A group is checked when a hundredth of its age has passed, within the two bounds above."""
 NEVER = 2**62
 AppendState = Callable[[Sequence[StateChange]], int]
 
@@ -61,7 +61,7 @@ class Counted:
 
 @dataclass(slots=True)
 class Found:
-    """What a look at a group found out: where it begins and why, and from where on it needs the log."""
+    """The result of checking a group: where it begins and why, and from where on it needs the log."""
 
     begin: int
     reason: str
@@ -69,7 +69,7 @@ class Found:
 
 
 class GroupExpiry:
-    """Moves groups on; `append` says it in the log."""
+    """Moves the begins of groups; `append` writes them to the log."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class GroupExpiry:
         """Messages hidden by the rules of groups, by reason."""
 
     def step(self, now_ms: int) -> None:
-        """Take in what was confirmed, and look at the groups that are due."""
+        """Apply what was confirmed, and check the groups that are due."""
         self._take_in()
         rules = self._groups.rules
         due = [name for name in rules if self._due_ms.get(name, 0) <= now_ms][:GROUPS_PER_STEP]
@@ -111,7 +111,7 @@ class GroupExpiry:
         if changes:
             try:
                 end = self._append(changes)
-            except StoreFull:  # nothing is lost: they are looked at again
+            except StoreFull:  # nothing is lost: they are checked again
                 self._counted.clear()
                 return
             self._said += [(end, name, found.begin, found.reason) for name, found in moved]
@@ -214,7 +214,7 @@ class GroupExpiry:
         return self._cut(counted, excess) if excess > 0 else 0
 
     def _follow(self, counted: Counted) -> bool:
-        """Take off what has gone by itself; False when the index no longer says how large that was."""
+        """Subtract what has expired by itself; False when the index no longer has its sizes."""
         for queue, span in counted.spans.items():
             low = self._index.min_offset(queue)
             if low > span[0]:
@@ -226,7 +226,7 @@ class GroupExpiry:
         return True
 
     def _cut(self, counted: Counted, excess: int) -> int:
-        """Take the oldest entries off until `excess` bytes are gone; return the position behind them."""
+        """Subtract the oldest entries until `excess` bytes are off; return the position behind them."""
         parts: dict[int, Entries] = {}
         known = NEVER
         for queue, (low, high) in counted.spans.items():
@@ -248,7 +248,7 @@ class GroupExpiry:
 
 
 def interval_ms(rule: GroupRule) -> int:
-    """Return how long to wait between two looks at a group."""
+    """Return how long to wait between two checks of a group."""
     if rule.size_bytes or not rule.age_ms:
         return INTERVAL_MS_MIN
     return min(max(rule.age_ms // AGE_SHARE, INTERVAL_MS_MIN), INTERVAL_MS_MAX)
@@ -263,7 +263,7 @@ def expires_ms(record: RecordView) -> int | None:
 
 
 def republished(record: RecordView, now_ms: int) -> bytes | None:
-    """The image of the message as it is to be said now; None when it has expired."""
+    """The image of the message to append now; None when it has expired."""
     flags = record.flags & ~FLAG_GROUP_OPEN
     at_ms = expires_ms(record)
     if at_ms is None:
@@ -285,7 +285,7 @@ T = TypeVar("T")
 
 
 class Doomed(Generic[T]):
-    """What must be said again before a segment goes, found list by list and taken in bounded pieces."""
+    """What must be carried forward before a segment is deleted, found in lists and taken in bounded pieces."""
 
     def __init__(self, lists: Iterator[list[T]]) -> None:
         self._lists = lists
@@ -533,7 +533,7 @@ class Retention:
     def _first_store_ms(self, position: int) -> int | None:
         """When the record at the start of a segment was stored: no record before it is younger.
 
-        A damaged header tells nothing; the next segment's does, and it is younger still.
+        A damaged header is passed over; the next segment's time is younger still.
         """
         while position < self._log.end and (segment := self._log.segment_at(position)) is not None:
             fields = HEADER.unpack_from(segment.view, position - segment.base)
