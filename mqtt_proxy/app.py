@@ -65,7 +65,7 @@ def make_services(
         exact=Qos2Flows(link, metrics),
         sys_tree=SysTree(values, link, interval_s=config.sys_interval_s),
     )
-    WillJudge(link, access, metrics, send_publishes=services.publisher.hurry, keep=services.keep)
+    WillJudge(link, access, metrics, send_publishes=services.publisher.send_now, keep=services.keep)
     return services
 
 

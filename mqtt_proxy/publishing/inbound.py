@@ -72,7 +72,7 @@ class Pacing:
         self._over = False
         self._logged = False
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Too much is published and not confirmed, over all clients."""
         self._stop_for(BROKER)
 
@@ -251,7 +251,7 @@ class Inbound:
         self._ended = True
         if self.exact and self._session.state.incoming.pending:
             # Before the session is given back, or the client has to send these QoS 2 messages again.
-            self._publisher.hurry()
+            self._publisher.send_now()
         self._pacing.stop()
         self._publisher.forget(self)
 
@@ -259,9 +259,9 @@ class Inbound:
         """Nobody is there any more to give up."""
         self._give_up = nobody
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Too much is published and not confirmed, over all clients."""
-        self._pacing.hold()
+        self._pacing.pause()
 
     def release(self) -> None:
         """The broker has caught up."""

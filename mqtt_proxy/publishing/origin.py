@@ -18,7 +18,7 @@ from remoting.protocol.records.image import iter_images
 from remoting.protocol.records.record import FLAG_QOS_MASK
 
 if TYPE_CHECKING:
-    from mqtt_proxy.publishing.publisher import Run
+    from mqtt_proxy.publishing.publisher import PublishRun
 
 
 class Origin(Protocol):
@@ -39,19 +39,19 @@ class Origin(Protocol):
     def refused(self, packet_id: int, code: int, reason: str) -> None:
         """This one message was not accepted, the broker's response code says why; `packet_id` is 0 for QoS 0."""
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Do not read from it for now."""
 
     def release(self) -> None:
         """Read from it again."""
 
 
-def is_asked(runs: Sequence[Run]) -> bool:
+def is_asked(runs: Sequence[PublishRun]) -> bool:
     """Whether somebody wants to know to which of these messages nobody has subscribed."""
     return any(run.packet_ids and run.origin.asks for run in runs)
 
 
-def tell_unwanted(runs: Sequence[Run], reply: bytes) -> None:
+def tell_unwanted(runs: Sequence[PublishRun], reply: bytes) -> None:
     """Tell those who asked what the broker's answer to a request of these runs says about that."""
     unwanted = decode_unwanted(reply)
     if not unwanted:
@@ -73,7 +73,7 @@ class Unanswered:
     """What waits for the next broker."""
 
     def __init__(self) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[PublishRun] = []
         """In order of receipt."""
         self._dropped_count = self._dropped_bytes = 0
 
@@ -84,7 +84,7 @@ class Unanswered:
         """Whether something of this connection waits."""
         return any(run.origin is origin for run in self.runs)
 
-    def add(self, runs: Sequence[Run]) -> list[Origin]:
+    def add(self, runs: Sequence[PublishRun]) -> list[Origin]:
         """Take these over, behind those before; return whose messages cannot be sent again by us."""
         once: dict[Origin, None] = {}
         for run in runs:
@@ -97,13 +97,13 @@ class Unanswered:
             self._drop(run, kept)
         return list(once)
 
-    def give_up(self, origins: Collection[Origin], more: Sequence[Run]) -> None:
+    def give_up(self, origins: Collection[Origin], more: Sequence[PublishRun]) -> None:
         """Drop what waits of these, and `more` of theirs."""
         for run in (*(one for one in self.runs if one.origin in origins), *more):
             self._drop(run, None)
         self.runs = [run for run in self.runs if run.origin not in origins]
 
-    def take(self) -> list[Run]:
+    def take(self) -> list[PublishRun]:
         """All of it, to be sent before anything else."""
         runs, self.runs = self.runs, []
         return runs
@@ -114,17 +114,17 @@ class Unanswered:
         self._dropped_count = self._dropped_bytes = 0
         return dropped
 
-    def _drop(self, run: Run, kept: Run | None) -> None:
+    def _drop(self, run: PublishRun, kept: PublishRun | None) -> None:
         self._dropped_count += run.count - (0 if kept is None else kept.count)
         self._dropped_bytes += run.size_bytes - (0 if kept is None else kept.size_bytes)
 
 
-def each_qos(run: Run) -> list[int]:
+def each_qos(run: PublishRun) -> list[int]:
     """The QoS of every message of a run."""
     return [image.flags & FLAG_QOS_MASK for image in iter_images(run.images)]
 
 
-def again(run: Run, each: Sequence[int]) -> Run | None:
+def again(run: PublishRun, each: Sequence[int]) -> PublishRun | None:
     """What of a run may be sent twice; None when nothing is left."""
     if all(each):
         return run

@@ -3,7 +3,7 @@ cimport cython
 
 from mqtt_proxy.link cimport Link
 
-cdef class Run:
+cdef class PublishRun:
     cdef public object origin
     cdef public bytes images
     cdef public list packet_ids
@@ -14,7 +14,7 @@ cdef class Frame:
     cdef public list runs
     cdef public Py_ssize_t size_bytes
 
-    @cython.locals(run=Run)
+    @cython.locals(run=PublishRun)
     cpdef bytes images(self)
     cpdef answered(self, bytes reply, error)
 
@@ -37,15 +37,15 @@ cdef class Publisher:
     cdef dict _in_flight
     cdef bint _scheduled, _asks
 
-    @cython.locals(run=Run, images=bytes, packet_ids=list, born_ms=cython.longlong)
+    @cython.locals(run=PublishRun, images=bytes, packet_ids=list, born_ms=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
     cpdef go_on(self)
     cpdef _schedule(self)
-    @cython.locals(run=Run, runs=list, start=Py_ssize_t, index=Py_ssize_t, size_bytes=Py_ssize_t)
+    @cython.locals(run=PublishRun, runs=list, start=Py_ssize_t, index=Py_ssize_t, size_bytes=Py_ssize_t)
     cpdef _send_gathered(self)
     cpdef bint _disk_is_behind(self)
     cpdef _send(self, Frame frame)
     cpdef answered(self, Frame frame, bytes reply, error)
-    @cython.locals(run=Run, count=Py_ssize_t)
+    @cython.locals(run=PublishRun, count=Py_ssize_t)
     cpdef _confirm(self, Frame frame)
     cpdef _check_idle(self)

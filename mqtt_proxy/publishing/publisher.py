@@ -63,7 +63,7 @@ _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
 """The answer says to which messages nobody has subscribed; nobody changes it."""
 
 
-class Run:
+class PublishRun:
     """Consecutive messages of one origin, as record images back to back."""
 
     __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes")
@@ -75,11 +75,11 @@ class Run:
         self.size_bytes = len(images)
         self.count = count
 
-    def apart(self) -> list[Run]:
+    def apart(self) -> list[PublishRun]:
         """The same messages as runs of one each."""
         ids = iter(self.packet_ids)
         return [
-            Run(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1)
+            PublishRun(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1)
             for image in iter_images(self.images)
         ]
 
@@ -89,7 +89,7 @@ class Frame:
 
     __slots__ = ("_publisher", "runs", "size_bytes")
 
-    def __init__(self, publisher: Publisher, runs: list[Run]) -> None:
+    def __init__(self, publisher: Publisher, runs: list[PublishRun]) -> None:
         self._publisher = publisher
         self.runs = runs
         self.size_bytes = 0
@@ -124,7 +124,7 @@ class Backpressure:
         if self.pending_bytes > self._high_bytes and origin not in self._held:
             self._held[origin] = None
             self._pauses.value += 1
-            origin.hold()
+            origin.pause()
 
     def settle(self, size_bytes: int) -> None:
         """So much was answered, or is not sent any more."""
@@ -150,7 +150,7 @@ class Publisher:
         self._frame_bytes_max = config.append_bytes_max
         self._timeout_ms = config.append_timeout_ms
         self._asks = config.report_no_subscribers
-        self._gathered: list[Run] = []
+        self._gathered: list[PublishRun] = []
         self._gathered_bytes = 0
         self._pressure = Backpressure(config.publish_bytes_max, metrics.publishes.pauses)
         self._in_flight: dict[Frame, None] = {}
@@ -184,7 +184,7 @@ class Publisher:
             self._metrics.publishes.refused.child("broker_refused").value += len(publishes)
             origin.rejected(f"broker_refused: {error}")
             return
-        run = Run(origin, images, packet_ids, len(publishes))
+        run = PublishRun(origin, images, packet_ids, len(publishes))
         self._gathered.append(run)
         self._gathered_bytes += run.size_bytes
         self._pressure.add(origin, run.size_bytes)
@@ -204,7 +204,7 @@ class Publisher:
                 self._drained = asyncio.Event()
             await self._drained.wait()
 
-    def hurry(self) -> None:
+    def send_now(self) -> None:
         """Send what has gathered now, so that what the caller says next cannot overtake it."""
         if self._link.up:
             self._send_gathered()
@@ -302,7 +302,7 @@ class Publisher:
         self._pressure.settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
-        by_origin: dict[Origin, list[Run]] = {}
+        by_origin: dict[Origin, list[PublishRun]] = {}
         for run in frame.runs:
             by_origin.setdefault(run.origin, []).append(run)
         reason = f"broker_refused: {response_name(error.code)}: {error.remark}"
@@ -323,14 +323,14 @@ class Publisher:
                     for one in run.apart():
                         self._send(Frame(self, [one]))
 
-    def _refuse_one(self, run: Run, error: Refused, reason: str) -> None:
+    def _refuse_one(self, run: PublishRun, error: Refused, reason: str) -> None:
         """The guilty message is found; it alone goes."""
         self._metrics.publishes.refused.child("broker_refused").value += 1
         self._log.warning("publishes_refused", messages=1, reason=reason)
         run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
         self._pressure.settle(run.size_bytes)
 
-    def _reject(self, runs: Sequence[Run], reason: str) -> None:
+    def _reject(self, runs: Sequence[PublishRun], reason: str) -> None:
         origins = dict.fromkeys(run.origin for run in runs)
         runs = [*runs, *self._withdrawn(origins)]
         count = sum(run.count for run in runs)
@@ -340,7 +340,7 @@ class Publisher:
             origin.rejected(reason)
         self._pressure.settle(sum(run.size_bytes for run in runs))
 
-    def _withdrawn(self, origins: Collection[Origin]) -> list[Run]:
+    def _withdrawn(self, origins: Collection[Origin]) -> list[PublishRun]:
         """What these sent and still waits: appended now it would overtake what they are going to send again."""
         withdrawn = [run for run in self._gathered if run.origin in origins]
         self._gathered = [run for run in self._gathered if run.origin not in origins]

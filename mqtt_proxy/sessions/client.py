@@ -163,7 +163,7 @@ class Client:
         return dialog
 
     @property
-    def gone(self) -> bool:
+    def has_left(self) -> bool:
         """Whether the connection has ended, also when it has not been reported yet."""
         return self._ended or self._session.state.close_reason is not None
 

@@ -41,7 +41,7 @@ class ConnectingClient(Owner, Protocol):
     """The client as the CONNECT exchange sees it."""
 
     @property
-    def gone(self) -> bool:
+    def has_left(self) -> bool:
         """Whether the connection has ended, also when it has not been reported yet."""
 
     def dialogue(self) -> Dialog:
@@ -100,7 +100,7 @@ class Connecting:
         """Who it is has to be found out."""
         self._dialog = self._client.dialogue()
         admitted = await admission.admit(self._services.access, event, self._wire, self._present, self._dialog)
-        if not self._client.gone:
+        if not self._client.has_left:
             self._admitted(event, admitted)
 
     def _admitted(self, event: ConnectRequested, admitted: Identity | admission.ConnectRefusal) -> None:
@@ -128,7 +128,7 @@ class Connecting:
             return
         self._ownership.epoch = opened.epoch
         planned = resume.plan(opened) if opened.present else resume.NOTHING
-        if planned.again and not self._client.gone:
+        if planned.again and not self._client.has_left:
             self._services.spawn(self._fetch(event, opened, planned))
         else:
             self._go_on(event, opened, planned, ())
@@ -149,7 +149,7 @@ class Connecting:
         planned: resume.ResumePlan,
         again: Sequence[resume.Again],
     ) -> None:
-        if self._client.gone:
+        if self._client.has_left:
             self._give_back(opened)
             return
         try:
@@ -158,11 +158,11 @@ class Connecting:
             self._open_failed(error)
 
     def _present(self) -> bool:
-        return not self._client.gone
+        return not self._client.has_left
 
     def _open_failed(self, error: Exception) -> None:
         self._services.owners.release(self._event.client_id, self._client)
-        if self._client.gone:
+        if self._client.has_left:
             return
         foreign = isinstance(error, Refused) and error.code == ResponseCode.NO_PERMISSION
         LOG.warning("session_not_opened", client_id=self._event.client_id, error=str(error))

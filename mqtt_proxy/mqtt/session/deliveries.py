@@ -172,7 +172,7 @@ class Deliveries:
         self._put(framed, packet_id, payload)
         if len(session.outgoing.window) > session.outgoing.in_flight_max:
             publish = b"".join(session.out[before:])
-            if session.outgoing.hold(packet_id, publish):
+            if session.outgoing.keep(packet_id, publish):
                 del session.out[before:]
         return packet_id
 

@@ -149,7 +149,7 @@ class Outgoing:
         if qos == 2:
             self.enter(packet_id, PUBLISHED)
 
-    def hold(self, packet_id: int, publish: bytes) -> bool:
+    def keep(self, packet_id: int, publish: bytes) -> bool:
         """Whether a resend must wait; it is kept then, and `resend` gives it when there is room."""
         waiting = 0 if self.held is None else len(self.held)
         # The window holds all that was restored; what may be sent is what has been sent or released of it.

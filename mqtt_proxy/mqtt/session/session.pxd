@@ -18,7 +18,7 @@ cdef class Session:
     @cython.locals(state=SessionState, position=Py_ssize_t)
     cpdef list feed(self, bytes data, long long now_ms)
     cpdef _bound_wait(self)
-    cpdef _heard(self, long long now_ms)
+    cpdef _note_packet(self, long long now_ms)
     @cython.locals(state=SessionState, end=Py_ssize_t, body=Py_ssize_t, length=Py_ssize_t, stop=Py_ssize_t)
     cpdef Py_ssize_t _consume(self, bytes data, Py_ssize_t position) except -1
     cpdef _check_size(self, int first, Py_ssize_t size_bytes)

@@ -78,7 +78,7 @@ class Session:
         if self._held is not None:
             self._held += data
             if len(self._held) < self._needed_bytes or state.status is _DECIDING:
-                self._heard(now_ms)
+                self._note_packet(now_ms)
                 self._bound_wait()
                 return state.take_events()
             data = bytes(self._held)
@@ -101,13 +101,13 @@ class Session:
         if position:
             state.last_packet_ms = now_ms
         else:
-            self._heard(now_ms)
+            self._note_packet(now_ms)
         if position < len(data) and state.close_reason is None:
             self._held = bytearray(data[position:] if position else data)
             self._bound_wait()
         return state.take_events()
 
-    def _heard(self, now_ms: int) -> None:
+    def _note_packet(self, now_ms: int) -> None:
         """A piece of a packet has come: an accepted client that is in the middle of a large one is not silent."""
         if self.state.status is _CONNECTED:
             self.state.last_packet_ms = now_ms

@@ -30,7 +30,7 @@ class Origin:
     def rejected(self, reason: str) -> None:
         self.reason = reason
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self.held = True
 
     def release(self) -> None:

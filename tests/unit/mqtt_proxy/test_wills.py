@@ -84,7 +84,7 @@ async def test_a_connection_that_is_gone_again_is_no_error() -> None:
             rig.link,
             rig.access,
             rig.metrics,
-            send_publishes=rig.services.publisher.hurry,
+            send_publishes=rig.services.publisher.send_now,
             keep=rig.services.keep,
         )
         await rig.broker.connections[-1].close()

@@ -169,9 +169,9 @@ async def test_the_broker_holds_and_releases() -> None:
     socket = Socket()
     client, _ = paced(socket)
     client.release()
-    client.hold()
+    client.pause()
     assert not socket.reading
-    client.hold()
+    client.pause()
     client.release()
     assert socket.reading
 
@@ -193,12 +193,12 @@ async def test_both_reasons_must_go() -> None:
     """The broker's release does not end a quota's pause, nor the other way round."""
     socket = Socket()
     client, _ = paced(socket, client_messages_per_s=100)
-    client.hold()
+    client.pause()
     client.charge(ANN, messages(101))
     client.release()
     assert not socket.reading
     await asyncio.wait_for(socket.resumed.wait(), 5)
-    client.hold()
+    client.pause()
     client.charge(ANN, messages(101))
     waited = asyncio.Event()
     asyncio.get_running_loop().call_later(0.1, waited.set)
@@ -215,7 +215,7 @@ async def test_nothing_is_resumed_after_the_end() -> None:
     client.charge(ANN, messages(101))
     client.stop()
     client.release()
-    client.hold()
+    client.pause()
     client.charge(ANN, messages(101))
     assert not socket.reading
     assert not socket.resumed.is_set()

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from mqtt_proxy.mqtt.codec.publish import images
 from mqtt_proxy.publishing.origin import Unanswered, again, each_qos
-from mqtt_proxy.publishing.publisher import Run
+from mqtt_proxy.publishing.publisher import PublishRun
 from tests.unit.mqtt_proxy.publishing.test_publisher import Origin
 from tests.unit.mqtt_proxy.rig import publish
 
 
-def run_of(origin: Origin, *each: int) -> Run:
+def run_of(origin: Origin, *each: int) -> PublishRun:
     """Messages of these QoS; their packet ids are 10 and up, their payloads the ids."""
     ids = [10 + at if qos else 0 for at, qos in enumerate(each)]
     publishes = [publish("t", b"%d" % one, qos, one) for qos, one in zip(each, ids, strict=True)]
     made, packet_ids = images(publishes, b"c", 1, False)
-    return Run(origin, made, packet_ids, len(each))
+    return PublishRun(origin, made, packet_ids, len(each))
 
 
 def test_what_may_be_sent_twice_is_kept_in_order() -> None:

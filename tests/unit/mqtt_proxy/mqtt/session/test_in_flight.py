@@ -73,7 +73,7 @@ def test_resends_wait_for_the_receive_maximum() -> None:
     """Two may be under way: the third resend waits until one is done, what is only released does not count."""
     outgoing = Outgoing(2)
     outgoing.restore([(1, "a", 0), (2, "b", 1), (3, "c", 0), (4, "d", 0)])
-    assert [outgoing.hold(packet_id, b"%d" % packet_id) for packet_id in (1, 3, 4)] == [False, False, True]
+    assert [outgoing.keep(packet_id, b"%d" % packet_id) for packet_id in (1, 3, 4)] == [False, False, True]
     assert outgoing.resend() == []
     outgoing.forget(2)
     assert outgoing.resend() == []
