@@ -127,7 +127,7 @@ class PublishRates:
                     burst = max(per_s, 1.0)
                     self._tables.append((f"{scope}_{unit}", scope, unit == "bytes", BucketTable(per_s, burst)))
         self.active = bool(self._tables)
-        """Whether there is any quota; without one nobody need ask."""
+        """Whether there is any quota; without one no check is needed."""
 
     def charge(self, who: RatedPublisher, messages: int, size_bytes: int, now_ms: int) -> Pause | None:
         """Charge what was published to every quota it falls under; the longest pause, None when there is none."""
@@ -206,7 +206,7 @@ class Quotas:
         return 0 < self._config.retained_payload_bytes_max < payload_bytes
 
     def filter_refused(self, topic_filter: str) -> bool:
-        """Whether nobody may subscribe to this filter; of a shared subscription what it shares is judged."""
+        """Whether this filter is refused to all clients; of a shared subscription the shared filter is checked."""
         return any(as_wide_as(plain_filter(topic_filter), refused) for refused in self._config.filters_refused)
 
 

@@ -132,7 +132,7 @@ class SharedSource(DeliveryOrigin):
         self.exact: dict[int, None] = {}
         """Of those unacknowledged, what was sent with QoS 2 to a session that ends with its connection."""
         self.sent: list[int] = []
-        """Of these what the broker was not told yet: nobody else may get them."""
+        """Those not reported to the broker yet: no other member may get them."""
         self.done: list[int] = []
         self.back: list[int] = []
         self.refused: list[int] = []
@@ -197,7 +197,7 @@ class SharedSource(DeliveryOrigin):
             self.refused.append(offset)
             self._hub.mark(self)
             return 0
-        if topic:  # else it is a record of somebody else's, for nobody here
+        if topic:  # otherwise it is not an MQTT message
             payload = record.body
             outbound.budget_bytes -= len(payload)
             retain = self.retain_as_published and record.flags & FLAG_RETAIN != 0

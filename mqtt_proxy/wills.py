@@ -93,7 +93,7 @@ class WillJudge:
         try:
             task = self._link.post(RequestCode.WILL_VERDICT, encode(verdict))
         except LinkDownError:
-            return  # the broker asks again, whoever is there then
+            return  # the broker repeats the request to a proxy that is connected
         task.add_done_callback(lambda done: self._answered(verdict, done))
         self._keep(task)
 

@@ -75,7 +75,7 @@ class Dialog:
                 self._refuse()
 
     def end(self) -> None:
-        """The connection has ended: nobody answers any more."""
+        """The connection has ended: no further step is answered."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(None)
 

@@ -33,7 +33,7 @@ NAME_BYTES_MAX = 256
 """Longest user or group name."""
 GROUPS_MAX = 64
 RULES_MAX = 256
-"""Most groups and rules of one identity; more let nobody in."""
+"""Most groups and rules of one identity; with more the client is refused."""
 
 
 class ClaimError(LightMQError):
@@ -149,7 +149,7 @@ class AccessControl(Protocol):
         """What `authenticate` would answer, if that can be said without waiting; None when it cannot."""
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
-        """Who this is, or why nobody knows."""
+        """The identity, or why there is none."""
 
     def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
         """An enhanced authentication by this method; None when it is not offered."""

@@ -140,7 +140,7 @@ NOT_A_FILTER = Verdict(allowed=False, reason="not_a_filter")
 
 
 EVERYTHING = Grants(RuleSet(open=True), ANONYMOUS)
-"""What holds for everybody while there is no access list."""
+"""The rules of all clients while there is no access list."""
 
 
 class Authority:
@@ -160,7 +160,7 @@ class Authority:
         self._unlogged = 0
 
     def replace(self, rules: RuleSet) -> None:
-        """These rules hold from now on; whoever listens looks again at what was allowed before."""
+        """Put these rules in force; listeners check again what was allowed before."""
         self.rules = rules
         self._grants.clear()
         for listener in list(self._listeners):
@@ -214,7 +214,7 @@ class Authority:
     def _write_state(self, identity: Identity, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
         """Whether the identity may say that a bridge is connected, retained as it must be.
 
-        Without an access list everybody may for its own client id. With one a rule has to name the topic, as any other;
+        Without an access list any client may for its client id. With one a rule has to name the topic, as any other;
         a bridge that has proved its name needs none for its own client id.
         """
         owner = topics.owner_of(topic)

@@ -84,7 +84,7 @@ def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list
 
 
 def take_socket(listening: socket.socket) -> tuple[socket.socket, object] | None:
-    """One connection as a socket that does not block, with its peer name; None when nobody waits. OSError."""
+    """One connection as a socket that does not block, with its peer name; None when none is waiting. OSError."""
     try:
         sock, name = listening.accept()
     except (BlockingIOError, InterruptedError):
@@ -155,7 +155,7 @@ class Acceptor(Generic[Taken]):
 
 
 def random_client_id() -> str:
-    """An id for a client that sends none; not to be guessed, so that nobody can take the session over."""
+    """An id for a client that sends none; it cannot be guessed, so that no other client can take the session over."""
     return f"auto-{uuid.uuid4().hex}"
 
 
@@ -356,7 +356,7 @@ BATCH_MIN = 50
 
 
 async def drain(listener: Listener, *, interval_ms: int, server_reference: str = "", moved: bool = False) -> None:
-    """Send everybody away over `interval_ms`; `server_reference` is where to, `moved` that it is for good."""
+    """Disconnect all clients over `interval_ms`; `server_reference` is where to, `moved` that it is for good."""
     listener.close_doors()
     code = ReasonCode.SERVER_SHUTTING_DOWN
     if server_reference:

@@ -33,7 +33,7 @@ class OpenSockets:
         """`connections_per_address_max` 0: no limit of its own."""
         self.connections_max = connections_max
         self.closed = False
-        """Set while stopping: nobody gets in any more."""
+        """Set while stopping: no further socket is admitted."""
         self._counters = counters
         self._quotas = quotas
         self._per_address_max = connections_per_address_max or connections_max

@@ -52,7 +52,7 @@ def is_loopback(address: str) -> bool:
 
 
 def direct_peer(peername: object, listener: str) -> RemoteAddress:
-    """The peer of a socket that nobody speaks for."""
+    """The peer of a socket without a balancer."""
     return _peer_at(socket_address(peername), listener)
 
 

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 
 CLOSED_LATER_MAX = 10_000
-"""Clients that left while the broker was away, of which it is to hear; above it the wills of the first ones go out."""
+"""Clients that left while the broker was away, still to be reported; above it the wills of the first are published."""
 REVISED_PER_TURN_MAX = 200
 """Connections whose subscriptions are judged again in one loop turn after a change of the rules, some 10 ms of work."""
 
@@ -265,7 +265,7 @@ class Services:
         return task
 
     def keep(self, task: asyncio.Future[Any]) -> None:
-        """Keep a task until it is done; its failure, if any, has been dealt with by whoever made it."""
+        """Keep a task until it is done; its failure, if any, has been handled by its creator."""
         self.tasks.add(task)
         task.add_done_callback(self._done)
 
