@@ -16,7 +16,7 @@ from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.store.errors import StoreError
 from remoting.access.rights import page_actions
-from remoting.server.page_access import PageAccess
+from remoting.server.authorizer import PageAccess
 from runtime import logs, process
 from runtime.admin import AdminServer
 from runtime.config.tables import ConfigError, Flag, load

@@ -25,9 +25,8 @@ from remoting.access.key_policy import KeyPolicy
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
-from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import Router
+from remoting.server.router import Access, Router, parse_access_keys
 from remoting.transport.contracts import Dial, Handler
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from broker.topics.topics import DEFAULT_TOPIC, PERMISSION_INHERIT, TopicSettings
 from remoting.client.connection import dial
 from remoting.client.controllers import Controllers
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfigTable,
@@ -29,7 +29,7 @@ from remoting.protocol.bodies.route_body import (
     decode_body,
     encode_body,
 )
-from remoting.protocol.bodies.route_body import TopicConfig as TopicBody
+from remoting.protocol.bodies.controller_body import TopicConfig as TopicBody
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -39,10 +39,10 @@ from controller.name_server.state import (
     TopicsTouched,
 )
 from remoting.access.rights import LOCATE
-from remoting.protocol.bodies.controller_body import Heartbeat, from_fields
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     DataVersion,
+    Heartbeat,
     KeyValueTable,
     MemberGroupBody,
     RegisterBrokerBody,
@@ -52,6 +52,7 @@ from remoting.protocol.bodies.route_body import (
     TopicRoute,
     decode_body,
     encode_body,
+    from_fields,
 )
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode

@@ -17,9 +17,8 @@ from controller.name_server.name_server import MetadataFile, NameServer
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
-from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import Router
+from remoting.server.router import Access, Router, parse_access_keys
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Dial, Handler

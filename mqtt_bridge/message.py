@@ -27,8 +27,8 @@ import msgspec
 
 from mqtt_bridge.config import CLIENT_ID_PREFIX, ConnectionConfig, RuleConfig
 from remoting.protocol.records.image import encode_image
-from remoting.protocol.records.mqtt_properties import BRIDGE_KEY, MessageProperties, from_pairs, to_pairs
 from remoting.protocol.records.names import parent_topic
+from remoting.protocol.records.properties import BRIDGE_KEY, MessageProperties, from_pairs, to_pairs
 from remoting.protocol.records.record import (
     CLIENT_ID_KEY,
     FLAG_MQTT,

@@ -26,7 +26,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin, Outgoing
 from remoting.access.rules import READ_LIVE
-from remoting.protocol.bodies.shared_body import (
+from remoting.protocol.bodies.session_body import (
     SHARED_BIT,
     SharedMember,
     SharedSettle,

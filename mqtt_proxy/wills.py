@@ -23,7 +23,7 @@ from remoting.access.rules import Action, Identity, Rule
 from remoting.protocol.bodies.session_body import WillDue, WillSpec, WillVerdict, decode, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.mqtt_properties import to_pairs
+from remoting.protocol.records.properties import to_pairs
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.wills")

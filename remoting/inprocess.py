@@ -13,8 +13,7 @@ import asyncio
 import logging
 
 from remoting.protocol.frames.commands import Command
-from remoting.transport.answering import answer
-from remoting.transport.calls import Calls
+from remoting.transport.calls import Calls, answer
 from remoting.transport.contracts import (
     IN_FLIGHT_BYTES_MAX,
     REQUEST_TIMEOUT_MS,
@@ -22,8 +21,8 @@ from remoting.transport.contracts import (
     CloseCallback,
     Handler,
     PushCallback,
+    run_close_callback,
 )
-from remoting.transport.ending import run_close_callback
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.turn import soon
 

@@ -31,7 +31,7 @@ from typing import TypeVar
 from remoting.client.blocking import BlockingConnection, dial_master
 from remoting.client.master_link import MasterLink
 from remoting.client.tls import ClientTls
-from remoting.protocol.bodies.route_body import MASTER_ID, BrokerData, ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import MASTER_ID, BrokerData, ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

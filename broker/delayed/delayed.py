@@ -1,7 +1,7 @@
 """Messages that wait for their time: accepted, acknowledged and stored like any other, delivered when they are due.
 
 A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time. Its producer_seq has the due
-time (ms after the start of the bucket) and what the placement needs (`remoting.protocol.records.staged`).
+time (ms after the start of the bucket) and what the placement needs (`remoting.protocol.records.image`).
 
 When it is due it is placed as a new message and appended in one group with the mark of its bucket (`bucket`; DELAYED
 state): after kill -9 either both are there or neither, so it is delivered exactly once. Only buckets that are due soon
@@ -41,9 +41,8 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import change_image
+from remoting.protocol.records.image import change_image, hide, show
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
-from remoting.protocol.records.staged import hide, show
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement

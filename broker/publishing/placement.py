@@ -25,7 +25,7 @@ from remoting.protocol.records.image import (
     packet_id_of,
     wanted_queue,
 )
-from remoting.protocol.records.mqtt_properties import EXPIRY
+from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import (
     CODEC_LZ4,
     CODEC_NONE,

@@ -42,9 +42,8 @@ from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_SIZE, RecordView
-from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer, TopicJudge
-from remoting.server.router import Router
+from remoting.server.router import Access, Router, parse_access_keys
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Peer

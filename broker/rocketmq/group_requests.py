@@ -22,7 +22,7 @@ from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
 from remoting.access.rights import ADMIN, CONSUME, of_group, of_topic
-from remoting.protocol.bodies.route_body import PERM_READ, QueueData, TopicRoute
+from remoting.protocol.bodies.controller_body import PERM_READ, QueueData, TopicRoute
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code

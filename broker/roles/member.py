@@ -43,8 +43,8 @@ from remoting.client.connection import read_signer
 from remoting.client.tls import ClientTls
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import Access, parse_access_keys
 from remoting.server.authorizer import Authorizer
+from remoting.server.router import Access, parse_access_keys
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import join_address

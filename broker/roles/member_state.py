@@ -9,8 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.roles.steps import RolePhase
-from remoting.protocol.bodies.controller_body import EpochCache, EpochRange, HaFollowing, HaReplica, HaState
-from remoting.protocol.bodies.route_body import encode_body
+from remoting.protocol.bodies.controller_body import (
+    EpochCache,
+    EpochRange,
+    HaFollowing,
+    HaReplica,
+    HaState,
+    encode_body,
+)
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -54,10 +54,11 @@ from remoting.protocol.bodies.controller_body import (
     ReplicaInfoRequest,
     SyncStateData,
     SyncStateSetBody,
+    decode_body,
+    encode_body,
     from_fields,
     to_fields,
 )
-from remoting.protocol.bodies.route_body import decode_body, encode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

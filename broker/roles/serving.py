@@ -44,10 +44,9 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import Access
 from remoting.server.authorizer import Authorizer
 from remoting.server.intake import IntakeLimits
-from remoting.server.router import Router, Unsupported
+from remoting.server.router import Access, Router, Unsupported
 from remoting.server.server import RemotingServer
 from remoting.server.tls import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer

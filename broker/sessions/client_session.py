@@ -39,8 +39,7 @@ import msgspec
 
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SessionFlow
-from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
+from remoting.protocol.bodies.session_body import PHASE_PUBLISH, PHASE_PUBREL, SHARED_BIT, SessionFlow, is_shared_place
 
 if TYPE_CHECKING:
     from broker.store.state.state_tables import StateTables

@@ -46,7 +46,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names, topics
 from remoting.protocol.records.topics import inner_filter, share_of
-from remoting.transport.answering import failure_reply
+from remoting.transport.calls import failure_reply
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from broker.requests import Feature, RequestTools
 from broker.shared.groups import SharedGroup, ShareMember
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import ReadResult
-from remoting.protocol.bodies.session_body import SessionFlow
-from remoting.protocol.bodies.shared_body import (
+from remoting.protocol.bodies.session_body import (
     SHARED_BIT,
+    SessionFlow,
     SharedMember,
     SharedSettle,
     SharedTake,

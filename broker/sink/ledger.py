@@ -20,7 +20,7 @@ Staged attempts of sinks: rows that a Spark task has written but its batch has n
 
 Each attempt is a hidden queue of the log, named `0x01 stage 0x00 sink 0x00 batch 0x00 partition 0x00 attempt`; its
 records carry the STAGED flag and are dispatched to that queue alone, so no reader of any topic can see them. The
-record's producer_seq has what is needed to place it later, see `remoting.protocol.records.staged`. A staged batch stays
+record's producer_seq has what is needed to place it later, see `remoting.protocol.records.image`. A staged batch stays
 a batch, so the hidden queue counts messages as the queues of its topic will. Because attempts are ordinary queues they
 survive kill -9 without a table of their own. Invariant: no pull reads a hidden queue. Loop thread only.
 """
@@ -41,8 +41,8 @@ from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.image import show
 from remoting.protocol.records.record import RecordView
-from remoting.protocol.records.staged import show
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement

@@ -1,6 +1,6 @@
 """Transactions over the log: a half message is kept out of sight until its producer says how it ends.
 
-A half message is a record of one hidden queue; its image is the one that will be published (`records.staged`). A commit
+A half message is a record of one hidden queue; its image is the one that will be published (`image.hide`). A commit
 appends that image to the queues of its topic as one group with the state record that says so, so after kill -9, or on
 another master, both are there or neither is. What is pending is rebuilt from the queue and the TRANSACTION records.
 Retention removes no pending half message: `keep_from` copies it to the end of the queue first, and the offset its
@@ -42,9 +42,8 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import change_image, encode_image
+from remoting.protocol.records.image import change_image, encode_image, hide, show
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
-from remoting.protocol.records.staged import hide, show
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement

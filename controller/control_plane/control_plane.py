@@ -27,12 +27,14 @@ from controller.name_server.state import Group, RemoveMember
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.bodies.controller_body import (
+    MASTER_ID,
     PushedGroup,
     PushedRoutes,
     RouteSubscription,
+    decode_body,
+    encode_body,
     to_fields,
 )
-from remoting.protocol.bodies.route_body import MASTER_ID, decode_body, encode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

@@ -14,8 +14,14 @@ from controller.control_plane.masters import GroupMasters
 from controller.replicas import group
 from controller.replicas.group import GroupView, Live, Outcome, ReplicaGroup
 from remoting.protocol.bodies import controller_body as body
-from remoting.protocol.bodies.controller_body import Header, from_fields, to_fields
-from remoting.protocol.bodies.route_body import BrokerMemberGroup, decode_body, encode_body
+from remoting.protocol.bodies.controller_body import (
+    BrokerMemberGroup,
+    Header,
+    decode_body,
+    encode_body,
+    from_fields,
+    to_fields,
+)
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -33,7 +33,7 @@ from controller.name_server.state import (
     Rejected,
     RemoveMember,
 )
-from remoting.protocol.bodies.route_body import TopicRoute
+from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.clock import Clock

@@ -27,7 +27,7 @@ import msgspec
 import msgspec.structs
 
 from controller.replicas.group import OwnPause
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     PERM_INHERIT,
     PERM_READ,

@@ -28,13 +28,14 @@ from remoting.client.controllers import LeaderSearch
 from remoting.client.master_link import Backoff, MasterLink
 from remoting.client.tls import ClientTls
 from remoting.protocol.bodies.controller_body import (
+    ClusterInfo,
     ControllerMetadata,
     EpochCache,
     GroupState,
     SyncStateData,
+    decode_body,
     from_fields,
 )
-from remoting.protocol.bodies.route_body import ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

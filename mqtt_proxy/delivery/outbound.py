@@ -33,7 +33,7 @@ from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.retained import RetainedRun
 from remoting.access.rules import READ_HISTORY, READ_LIVE
-from remoting.protocol.records.mqtt_properties import MessageProperties, expiry_of, from_pairs
+from remoting.protocol.records.properties import MessageProperties, expiry_of, from_pairs
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
 from runtime.clock import Clock
 from runtime.logs import get_logger

@@ -28,8 +28,15 @@ from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.shared import SharedSource
 from remoting.protocol.bodies.pull_body import decode_multi_pull_reply, encode_multi_pull, encode_records_at
-from remoting.protocol.bodies.session_body import HISTORY_BIT, PHASE_PUBLISH, PHASE_PUBREL, InflightEntry, SessionOpened
-from remoting.protocol.bodies.shared_body import SHARED_BIT, is_shared_place
+from remoting.protocol.bodies.session_body import (
+    HISTORY_BIT,
+    PHASE_PUBLISH,
+    PHASE_PUBREL,
+    SHARED_BIT,
+    InflightEntry,
+    SessionOpened,
+    is_shared_place,
+)
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView, iter_records
 from remoting.protocol.records.topics import share_of

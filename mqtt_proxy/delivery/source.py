@@ -24,7 +24,7 @@ from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session_state import SessionState
 from mqtt_proxy.retained import RetainedRun
 from remoting.native import packets
-from remoting.native.packet_contracts import FULL, SPECIAL, Written
+from remoting.native.contracts import FULL, SPECIAL, Written
 
 
 def settle(tokens: Iterable[Any]) -> int:

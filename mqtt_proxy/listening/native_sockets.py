@@ -103,10 +103,9 @@ def pure_core() -> SocketCore:
 
 def compiled_core() -> SocketCore:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from remoting.native.compiled import accept as compiled_accept
-    from remoting.native.compiled import driver as compiled_driver
+    from remoting.native.compiled import driver
 
-    return SocketCore("compiled", compiled_driver.Driver, compiled_accept.accept)
+    return SocketCore("compiled", driver.Driver, driver.accept)
 
 
 choice: Choice[SocketCore] = choose(compiled_core, pure_core, TYPED.reason)

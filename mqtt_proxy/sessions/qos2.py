@@ -23,8 +23,7 @@ from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
 from mqtt_proxy.mqtt.session.in_flight import RECEIVED, DeliveryOrigin, Qos2Steps
-from remoting.protocol.bodies.session_body import FlowBatch, SessionFlow, encode
-from remoting.protocol.bodies.shared_body import is_shared_place
+from remoting.protocol.bodies.session_body import FlowBatch, SessionFlow, encode, is_shared_place
 from remoting.protocol.frames.codes import RequestCode
 from remoting.transport.turn import soon
 from runtime.logs import get_logger

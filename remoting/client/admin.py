@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from remoting.protocol.bodies.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicList, TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import (
+    PERM_READ,
+    PERM_WRITE,
+    ClusterInfo,
+    TopicList,
+    TopicRoute,
+    decode_body,
+)
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode, ResponseCode

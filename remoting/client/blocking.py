@@ -19,7 +19,7 @@ from typing import Self
 
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
-from remoting.protocol.bodies.route_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import ClusterInfo, TopicRoute, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

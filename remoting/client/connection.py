@@ -38,8 +38,7 @@ from remoting.transport.failures import (
     checked,
     split_address,
 )
-from remoting.transport.link import FrameLink
-from remoting.transport.output import OUTPUT_BYTES_MAX, LinkSettings
+from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
 
 __all__ = [

@@ -18,8 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from remoting.protocol.bodies.controller_body import PushedRoutes
-from remoting.protocol.bodies.route_body import MASTER_ID, ClusterInfo
+from remoting.protocol.bodies.controller_body import MASTER_ID, ClusterInfo, PushedRoutes
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.transport.failures import ConnectionLost, NotMaster

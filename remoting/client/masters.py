@@ -25,8 +25,13 @@ from functools import partial
 
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.reconnecting import ReconnectingConnection
-from remoting.protocol.bodies.controller_body import PushedRoutes, RouteSubscription
-from remoting.protocol.bodies.route_body import ClusterInfo, decode_body, encode_body
+from remoting.protocol.bodies.controller_body import (
+    ClusterInfo,
+    PushedRoutes,
+    RouteSubscription,
+    decode_body,
+    encode_body,
+)
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -16,8 +16,15 @@ from collections.abc import Awaitable, Callable
 from remoting.client.master_link import Backoff, full
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Answered, CloseCallback, Connection, PushCallback
-from remoting.transport.ending import Ending, run_close_callback
+from remoting.transport.contracts import (
+    REQUEST_TIMEOUT_MS,
+    Answered,
+    CloseCallback,
+    Connection,
+    Ending,
+    PushCallback,
+    run_close_callback,
+)
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 LOG = logging.getLogger("remoting")

@@ -33,7 +33,7 @@ from remoting.client.consumer import (
 )
 from remoting.client.tls import ClientTls
 from remoting.client.uplink import BackgroundConnection, Closing, Endpoint
-from remoting.protocol.bodies.route_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicRoute
+from remoting.protocol.bodies.controller_body import PERM_READ, PERM_WRITE, ClusterInfo, TopicRoute
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.stored_message import StoredMessage

@@ -23,7 +23,7 @@ PURE_VARIABLE = "LIGHTMQ_PURE"
 PURE, COMPILED = "pure", "compiled"
 COMPILED_ROOM = Path(__file__).parent / "compiled"
 """Where the extensions lie."""
-LINUX_ONLY = frozenset({"accept", "driver"})
+LINUX_ONLY = frozenset({"driver"})
 """What calls Linux itself; elsewhere the loop's transports do its work."""
 REBUILD = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then LightMQ again"
 COMPILE_AGAIN = "compile it again with make setup (in an environment of your own: pip install -e .)"

@@ -8,26 +8,26 @@ from __future__ import annotations
 
 from remoting.native.choice import Choice, choose
 from remoting.native.contracts import Core
-from remoting.native.reference import blocks, encoder, gather, images, keys, pen, ring, runs, scan, sort
+from remoting.native.reference import encoder, images, runs, scan
 
 
 def pure_core() -> Core:
     """Return the reference."""
     return Core(
-        "pure", blocks.make_block, ring.Ring, encoder.Encoder, pen.Pen, scan.scan, scan.collect, scan.survey,
-        scan.follow, scan.hash_spans, scan.first_bad, gather.gather, sort.order_by_queue, sort.sort_entries,
-        keys.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+        "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.Pen, scan.scan, scan.collect, scan.survey,
+        scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
+        scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
     )  # fmt: skip
 
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError where it was not built."""
-    from remoting.native.compiled import encoder, images, keys, pen, ring, runs, scan, sort
+    from remoting.native.compiled import encoder, images, ring, runs, scan
 
     return Core(
-        "compiled", ring.make_block, ring.Ring, encoder.Encoder, pen.Pen, scan.scan, scan.collect, scan.survey,
-        scan.follow, scan.hash_spans, scan.first_bad, scan.gather, sort.order_by_queue, sort.sort_entries,
-        keys.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+        "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.Pen, scan.scan, scan.collect,
+        scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
+        scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ them. Thread rule: chosen once, at import.
 from __future__ import annotations
 
 from remoting.native.choice import Choice, choose
-from remoting.native.packet_contracts import PacketCore
+from remoting.native.contracts import PacketCore
 from remoting.native.reference import packets as reference
 
 

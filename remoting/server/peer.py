@@ -15,13 +15,12 @@ from collections.abc import Callable
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import PROVED_ATTRIBUTE, Access
 from remoting.server.intake import REFUSALS, Intake
+from remoting.server.router import PROVED_ATTRIBUTE, Access
 from remoting.server.tls import ENFORCING, ServerTls
-from remoting.transport.answering import answer
+from remoting.transport.calls import answer
 from remoting.transport.contracts import CloseCallback, Handler, Peer
-from remoting.transport.link import LOG, FrameLink
-from remoting.transport.output import LinkSettings
+from remoting.transport.link import LOG, FrameLink, LinkSettings
 
 REFUSALS_MAX = 100
 """Refusals sent to a peer that has to authenticate and has not; one more closes the connection. They cost memory while

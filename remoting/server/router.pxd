@@ -1,6 +1,6 @@
 # Types of router.py; see remoting/native/typed.py.
 
-from remoting.server.access cimport Access
+from remoting.server.router cimport Access
 
 cdef class Router:
     cdef dict _handlers

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
-from remoting.server.access import Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import PeerFrames, SocketPeer
+from remoting.server.router import Access
 from remoting.server.tls import ServerTls
 from remoting.transport.certificates import LOOK_INTERVAL_MS
 from remoting.transport.contracts import Handler
-from remoting.transport.link import FrameLink
-from remoting.transport.output import OUTPUT_BYTES_MAX, LinkCounters, LinkSettings
+from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkCounters, LinkSettings
 
 UNPROVEN_FIRST_S = 10.0
 """Longest time from a connection without a proved key to its first whole request."""

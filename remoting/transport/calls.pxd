@@ -25,3 +25,5 @@ cdef class Calls:
     cpdef next_opaque(self)
     cdef _check_open(self)
     cdef bint _has_room(self, Py_ssize_t size)
+
+cpdef answer(handler, peer, Command command)

@@ -1,12 +1,15 @@
-"""The two faces every transport of commands shows, on a socket or inside one process.
+"""The interfaces of every transport of commands, on a socket or inside one process, and how a connection ends.
 
 `Peer` is what a server's handler sees of one client; `Connection` is what a client sees of one server. Code above the
 transport knows these two only, which is why the all-in-one can leave the sockets out.
-Loop rule: every method is called on the event loop's thread; none blocks.
+Invariant: `Ending.closing` is set when the end begins, `reason` when it is complete; a callback runs once, and one that
+fails does not stop the others. Loop rule: every method is called on the event loop's thread; none blocks.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -100,3 +103,42 @@ class Connection(Protocol):
 
 Dial = Callable[[str], Awaitable[Connection]]
 """Makes a connection to `host:port`; raises what went wrong."""
+
+
+LOG = logging.getLogger("remoting")
+
+
+class Ending:
+    """The end of one connection, which has not come yet."""
+
+    __slots__ = ("_callbacks", "closing", "reason")
+
+    def __init__(self) -> None:
+        self.closing: str | None = None
+        """Why it is ending or has ended; None while it is open."""
+        self.reason: str | None = None
+        """Why it has ended."""
+        self._callbacks: list[CloseCallback] = []
+
+    def on_close(self, callback: CloseCallback) -> None:
+        """Call `callback(reason)` once when it has ended; next turn if it already has."""
+        if self.reason is None:
+            self._callbacks.append(callback)
+        else:
+            asyncio.get_running_loop().call_soon(callback, self.reason)
+
+    def finish(self) -> None:
+        """It has ended, for the reason that it was closed for: tell everyone."""
+        assert self.closing is not None
+        self.reason = self.closing
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            run_close_callback(callback, self.reason)
+
+
+def run_close_callback(callback: CloseCallback, reason: str) -> None:
+    """Run one callback; its failure must not keep the others from running."""
+    try:
+        callback(reason)
+    except Exception:
+        LOG.exception("a close callback failed")

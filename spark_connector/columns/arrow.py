@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.protocol.bodies.pull_body import PulledRange
-from remoting.protocol.records import mqtt_properties, record
+from remoting.protocol.records import properties, record
 from spark_connector.columns import layout
 from spark_connector.columns.layout import Bools, Ints, Records, parse_records
 from spark_connector.options.schema import ALIASES, KAFKA_ALIASES
@@ -31,7 +31,7 @@ TIMESTAMP_TYPE = 1
 """Kafka's number for a time that the log took, not the publisher."""
 PROPERTY_COLUMNS = {
     "clientId": record.CLIENT_ID_KEY,
-    "contentType": mqtt_properties.CONTENT_TYPE,
+    "contentType": properties.CONTENT_TYPE,
     "traceparent": b"traceparent",
 }
 

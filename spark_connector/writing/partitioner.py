@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from remoting.protocol.bodies.route_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import PERM_WRITE, QueueData, TopicConfig, TopicRoute, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from remoting.batches import body
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records import image, mqtt_properties, names, record
+from remoting.protocol.records import image, names, properties, record
 from spark_connector.errors import OptionError
 from spark_connector.options.option_table import check_mqtt_topic
 
@@ -58,9 +58,9 @@ def own_pairs(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) ->
         pairs += _delays(columns, is_mqtt, delay_ms)
         taken += DELAY_KEYS
     if "contentType" in columns:
-        value = by_distinct(_binary(columns["contentType"]), mqtt_properties.quoted)
-        pairs.append(_where(pc.is_valid(value), mqtt_properties.CONTENT_TYPE, pc.fill_null(value, EMPTY)))
-        taken += (mqtt_properties.CONTENT_TYPE,)
+        value = by_distinct(_binary(columns["contentType"]), properties.quoted)
+        pairs.append(_where(pc.is_valid(value), properties.CONTENT_TYPE, pc.fill_null(value, EMPTY)))
+        taken += (properties.CONTENT_TYPE,)
     return pairs, taken
 
 

@@ -20,7 +20,7 @@ import msgspec
 
 from remoting.client.blocking import BlockingConnection
 from remoting.protocol.bodies import controller_body as body
-from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.bodies.controller_body import decode_body
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -9,8 +9,7 @@ import urllib.request
 from pathlib import Path
 
 from remoting.client.connection import SocketConnection, connect
-from remoting.protocol.bodies.controller_body import SyncStateData
-from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.bodies.controller_body import SyncStateData, decode_body
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable
 from tests.processes.forked_controller import ForkedController

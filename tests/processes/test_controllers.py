@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.connection import connect
-from remoting.protocol.bodies.controller_body import SyncStateData
-from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.bodies.controller_body import SyncStateData, decode_body
 from remoting.protocol.frames.commands import Command
 from tests.processes.controller_kills import run
 from tests.processes.controllers import Asker, ControllerProcess, Controllers, IdTaker, known_ids

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.route_body import TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import TopicRoute, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer

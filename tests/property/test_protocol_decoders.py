@@ -22,9 +22,7 @@ from remoting.protocol.bodies import (
     follow_body,
     packed,
     pull_body,
-    route_body,
     session_body,
-    shared_body,
     sink_body,
 )
 from remoting.protocol.errors import RemoteViolation
@@ -131,7 +129,11 @@ CASES: list[Case] = [
         pull_body.decode_bounds_reply,
     ),
     ("session_body.unpack_before", b"\0" * 7 + b"\x80", lambda raw: session_body.unpack_before(signed(raw))),
-    ("shared_body.decode_given", shared_body.encode_given([(1, 2, RECORD), (3, 4, RECORD)]), shared_body.decode_given),
+    (
+        "session_body.decode_given",
+        session_body.encode_given([(1, 2, RECORD), (3, 4, RECORD)]),
+        session_body.decode_given,
+    ),
     ("stored_message.decode_stored", stored_message.encode_stored(STORED), stored_message.decode_stored),
     (
         "stored_message.iter_stored",
@@ -146,9 +148,9 @@ CASES: list[Case] = [
     ("properties.decode_properties", b"k\1v\2", properties.decode_properties),
     ("fastjson.loads", b"{a:{{'q':0}:[1,-2.5e3,\"x\"]},2:null}", fastjson.loads),
     (
-        "route_body.decode_body",
+        "controller_body.decode_body",
         b"{\"brokerAddrTable\":{},clusterAddrTable:{'C':[]}}",
-        lambda raw: route_body.decode_body(raw, route_body.ClusterInfo),
+        lambda raw: controller_body.decode_body(raw, controller_body.ClusterInfo),
     ),
     ("names.unescape", b"a%2Fb", names.unescape),
     ("controller_body.decode_names", b'["broker-a", "broker-b"]', controller_body.decode_names),

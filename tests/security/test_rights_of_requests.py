@@ -9,8 +9,8 @@ import pytest
 
 from remoting.access.rights import RIGHTS
 from remoting.client.blocking import BlockingConnection
+from remoting.protocol.bodies.controller_body import ClusterInfo, TopicRoute, decode_body
 from remoting.protocol.bodies.pull_body import QueueBoundsRequest, decode_bounds_reply, encode_bounds_request
-from remoting.protocol.bodies.route_body import ClusterInfo, TopicRoute, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, request_name
 from remoting.protocol.frames.commands import Command
 from remoting.transport.signature import Signer

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.transport.failures import join_address
 from spark_connector import brokers
 from spark_connector.brokers import Address, GroupMaster

@@ -28,7 +28,8 @@ from broker.store.index.queue_index import QueueIndex
 from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
 from remoting.native import core as native
-from remoting.native.reference.gather import GRAIN, Column
+from remoting.native.contracts import Column
+from remoting.native.reference.scan import GRAIN
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
 

@@ -26,7 +26,7 @@ from broker.store.log.index_thread import IndexThread
 from broker.store.settings import StoreSettings
 from remoting.native import core as native
 from remoting.native.contracts import Encoded, Progress
-from remoting.native.reference.keys import store_second
+from remoting.native.reference.scan import store_second
 from remoting.protocol.records.properties import has_key, key_hash
 from remoting.protocol.records.record import RecordView
 from runtime.faults import FaultPoints

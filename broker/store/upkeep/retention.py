@@ -39,7 +39,7 @@ from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import GroupRule, QueueGroups, Said, StateTables, carried_value, expiry_change
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.image import change_image
-from remoting.protocol.records.mqtt_properties import EXPIRY, expiry_of
+from remoting.protocol.records.properties import EXPIRY, expiry_of
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
 
 GROUPS_PER_STEP = 32

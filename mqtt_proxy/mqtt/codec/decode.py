@@ -18,7 +18,7 @@ from mqtt_proxy.mqtt.codec.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.codec.properties import Properties
 from mqtt_proxy.mqtt.codec.reason_codes import REASONS_OF_PACKETS, SUBSCRIBE_FAILURE, PacketViolation, Reason
 from mqtt_proxy.mqtt.codec.wire import fixed_header, read_binary, read_packet_id, read_string
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 SUBSCRIBE_RESERVED_BITS = 0xC0
 RETAIN_HANDLING_SHIFT = 4

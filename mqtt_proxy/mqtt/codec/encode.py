@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.codec.packets import BRIDGE_BIT, LEVEL_3, LEVEL_5, Packet
 from mqtt_proxy.mqtt.codec.properties import Properties
 from mqtt_proxy.mqtt.codec.properties import encode as encode_properties
 from mqtt_proxy.mqtt.codec.wire import encode_binary, encode_length, encode_string
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 
 def publish_properties(

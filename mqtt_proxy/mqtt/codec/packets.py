@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from mqtt_proxy.mqtt.codec.publish import Publish as Publish  # noqa: PLC0414 - all packets are found here
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 LEVEL_3 = 4
 """Protocol level of MQTT 3.1.1."""

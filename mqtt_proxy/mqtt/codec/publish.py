@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from remoting.protocol.records.image import encode_mqtt_image
-from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
+from remoting.protocol.records.properties import MessageProperties, to_pairs
 from remoting.protocol.records.record import FLAG_RETAIN
 
 QOS_EXACT = 2

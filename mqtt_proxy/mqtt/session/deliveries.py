@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.session import in_flight
 from mqtt_proxy.mqtt.session.in_flight import Parts, Qos2Steps
 from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 TOO_LARGE = -1
 """What a delivery answers that its client could not take; nothing was sent."""

@@ -24,7 +24,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation, Reason, ReasonCode
 from mqtt_proxy.mqtt.codec.wire import check_text
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from remoting.protocol.records.topics import validate_filter, validate_topic_name
 
 KNOWN_TOPICS_MAX = 65_536

@@ -12,10 +12,12 @@ may have more (its read was full, or its peer has ended) or was paused is rememb
 Invariants
 - A turn takes at most `READ_BYTES_MAX` from one socket and begins nothing new beyond `TURN_BYTES_MAX`; who has to wait
   is served first in the next turn, in order, so that nobody starves and the loop's other callbacks run in between.
-- An event is believed only when its generation is that of the socket which has the descriptor now.
-- `fd` is -1 from the moment the descriptor is closed. Only this class closes it.
-Linux only; without it connections use the loop's transports. Loop rule: one driver per loop, on its thread. System
-calls do not block, so the interpreter's lock is kept: letting go of it would cost more than the calls do.
+- An event is believed only when its generation is that of the socket which has the descriptor now. - `fd` is -1 from
+the moment the descriptor is closed. Only this class closes it. `accept` and `peer_name` take a connection from a
+listening socket, and its name, with one system call each and no socket object; such a descriptor does not block and is
+not inherited by programs that are started; they keep nothing and may be called on any thread. Linux only; without it
+connections use the loop's transports. Loop rule: one driver per loop, on its thread. System calls do not block, so the
+interpreter's lock is kept: letting go of it would cost more than the calls do.
 """
 
 import os
@@ -23,13 +25,56 @@ import os
 import cython
 from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cython.cimports.libc.errno import EAGAIN, EINTR, errno
+from cython.cimports.libc.errno import EAGAIN, ECONNABORTED, EINTR, errno
 from cython.cimports.remoting.native.compiled import kernel
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from remoting.native.compiled.accept import peer_name
+
+def accept(listening: cython.int) -> tuple[int, object] | None:
+    """One connection of a listening socket: its descriptor, and (address, port) of its peer; None when nobody waits.
+    OSError when none can be had.
+    """
+    name: kernel.sockaddr_storage
+    length: kernel.socklen_t = cython.sizeof(kernel.sockaddr_storage)
+    address: cython.pointer(kernel.sockaddr) = cython.cast(cython.pointer(kernel.sockaddr), cython.address(name))
+    fd: cython.int = kernel.accept4(
+        listening, address, cython.address(length), kernel.SOCK_NONBLOCK | kernel.SOCK_CLOEXEC
+    )
+    if fd >= 0:
+        return fd, named(address, length)
+    if errno in (EAGAIN, EINTR, ECONNABORTED):
+        return None
+    raise OSError(errno, os.strerror(errno))
+
+
+def peer_name(fd: cython.int) -> tuple[str, int] | None:
+    """(address, port) of the other end; None when there is none any more."""
+    name: kernel.sockaddr_storage
+    length: kernel.socklen_t = cython.sizeof(kernel.sockaddr_storage)
+    address: cython.pointer(kernel.sockaddr) = cython.cast(cython.pointer(kernel.sockaddr), cython.address(name))
+    if kernel.getpeername(fd, address, cython.address(length)):
+        return None
+    return named(address, length)
+
+
+@cython.cfunc
+def named(address: cython.pointer(kernel.sockaddr), length: kernel.socklen_t):
+    """(address, port) of a socket of the internet; None for any other."""
+    host: cython.char[64]  # an IPv6 address and its interface
+    port: cython.int
+    if address.sa_family == kernel.AF_INET:
+        port = cython.cast(cython.pointer(kernel.sockaddr_in), address).sin_port
+    elif address.sa_family == kernel.AF_INET6:
+        port = cython.cast(cython.pointer(kernel.sockaddr_in6), address).sin6_port
+    else:
+        return None
+    if kernel.getnameinfo(address, length, host, 64, cython.NULL, 0, kernel.NI_NUMERICHOST):
+        return None
+    text: cython.p_char = host
+    return text.decode("ascii"), kernel.ntohs(port)
+
 
 EVENTS_MAX = cython.declare(cython.int, 256)
 """Sockets the kernel tells of in one turn."""

@@ -16,7 +16,7 @@ from cython.cimports.remoting.native.compiled.machine import record_dispatch, re
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from remoting.native import packet_contracts as contracts
+from remoting.native import contracts
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records import record
 

@@ -1,7 +1,7 @@
 """The compiled twin, first part: entry blocks, the index tail's memory, confirming. Pure-Python-mode Cython.
 
-Declared in `ring.pxd`; C pointers make it useless uncompiled. Invariant: number for number what `reference.ring` does.
-Thread rule: loop thread, holding the interpreter's lock.
+Declared in `ring.pxd`; C pointers make it useless uncompiled. Invariant: number for number what the `Ring`
+of the reference does. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython

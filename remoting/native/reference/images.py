@@ -12,14 +12,15 @@ from remoting.protocol.records.image import (
     KIND_BATCH,
     KIND_MQTT,
     QUEUE_INDEX_ANY,
+    hide,
     iter_images,
     kind_of,
     packet_id_of,
+    show,
     wanted_queue,
 )
-from remoting.protocol.records.mqtt_properties import EXPIRY
+from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import FLAG_RETAIN, FLAG_STAGED, RecordView, check_record
-from remoting.protocol.records.staged import hide, show
 
 if TYPE_CHECKING:
     from remoting.native.contracts import Blob, QueuesOfTopic, Starts, Way

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Collection
 from typing import Any
 
-from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL, Buffer, PushedRun, Written
+from remoting.native.contracts import FULL, NOTHING, SPECIAL, Buffer, PushedRun, Written
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import (
     CLIENT_ID_KEY,

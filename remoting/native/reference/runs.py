@@ -1,6 +1,7 @@
-"""The pure twin of the look-up over all runs of the index, and of their merge, in numpy.
+"""The reference of the runs of the index, in numpy: sorting entries into a run, looking up over all runs, merging.
 
-Invariant: number for number what the compiled twin does. Thread rule: loop thread; `merge` in any thread.
+Invariant: number for number what the compiled twin does. Thread rule: `RunTable` on the loop thread; sorting and
+`merge` in any thread.
 """
 
 from __future__ import annotations
@@ -11,7 +12,38 @@ from typing import Any
 import numpy as np
 
 from remoting.native.contracts import Column, Found, RunColumns, RunData
-from remoting.native.reference.sort import order_by_queue, run_data, starts_of
+
+
+def order_by_queue(queues: Column) -> Column:
+    """Return the stable order that sorts queue ids."""
+    return np.argsort(queues, kind="stable")
+
+
+def sort_entries(queues: Column, slots: Column, first: int, end: int) -> RunData:
+    """Return entries [first, end) of a ring as a run; `contracts.SLOT` says what a slot holds."""
+    chosen = np.arange(first, end) % len(queues)
+    qid, entries = queues[chosen], slots[chosen]
+    order = order_by_queue(qid)
+    qid, entries = qid[order], entries[order]
+    starts = starts_of(qid)
+    lasts = entries[np.append(starts[1:], len(qid))[: len(starts)] - 1]
+    columns = [np.ascontiguousarray(entries[name]) for name in ("offset", "position", "size", "tag")]
+    return run_data(qid, starts, lasts["offset"] + lasts["count"], *columns)
+
+
+def run_data(
+    qid: Column, starts: Column, next_offsets: Column, offsets: Column, positions: Column, sizes: Column, tags: Column
+) -> RunData:
+    """Make a run of sorted entries; leave the offsets out where they only count up."""
+    first_offsets, edges = offsets[starts], np.append(starts, len(qid))
+    dense = bool((next_offsets - first_offsets == np.diff(edges)).all())
+    edges = edges.astype("<u4")
+    return RunData(qid[starts], first_offsets, next_offsets, edges, positions, sizes, tags, None if dense else offsets)
+
+
+def starts_of(qid: Column) -> Column:
+    """Return where each queue begins in sorted queue ids."""
+    return np.flatnonzero(np.concatenate((np.ones(min(len(qid), 1), bool), qid[1:] != qid[:-1])))
 
 
 class RunTable:

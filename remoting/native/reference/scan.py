@@ -1,7 +1,10 @@
-"""The pure twin of the read side: `contracts` in plain Python, struct and numpy.
+"""The reference of the read side: walking over records, collecting their keys, and copying many of them into one piece.
 
-Invariant: accepts and refuses exactly what the compiled twin does. Thread rule: pure functions over buffers the caller
-keeps alive.
+Records of one queue lie apart, but few sizes occur among them: `gather` copies everything of one size by one numpy
+assignment between two views whose items are as long as a record and may begin at any multiple of 8. Invariants: accepts
+and refuses exactly what the compiled twin does; `gather` leaves the records back to back in the order given. Thread
+rule: pure functions over buffers the caller keeps alive; `KeyChunk.take` runs on the loop thread, and entries below
+`count` are never changed again, so that the index thread may read them.
 """
 
 from __future__ import annotations
@@ -12,9 +15,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, Column, Progress
-from remoting.native.reference.blocks import EntryBlock
+from remoting.native.reference.encoder import EntryBlock
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.records.record import BATCH, CONTROL, FILLER, FLAG_GROUP_OPEN, HEADER, HEADER_SIZE, check_record
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hashes
+from remoting.protocol.records.record import (
+    BATCH,
+    CONTROL,
+    FILLER,
+    FLAG_GROUP_OPEN,
+    FLAG_MQTT,
+    FLAG_STAGED,
+    HEADER,
+    HEADER_SIZE,
+    MESSAGE,
+    RecordView,
+    check_record,
+)
 
 _DISPATCHES = tuple(struct.Struct("<" + "I4xQ" * n) for n in range(17))
 
@@ -135,3 +151,76 @@ def first_bad(view: memoryview, base: int, positions: Sequence[int], sizes: Sequ
     except CorruptRecord:
         return row
     return -1
+
+
+GRAIN = 8
+"""Records begin and end at multiples of it."""
+SIZE_GROUP_MIN = 8
+"""Records per distinct size below which single slices are cheaper than one assignment per size."""
+
+
+def gather(source: memoryview, starts: Column, sizes: Column, out: memoryview) -> None:
+    """Fill `out` with the spans of `source`; starts and sizes in bytes, multiples of 8, inside `source`."""
+    assert int(sizes.sum()) == len(out), (int(sizes.sum()), len(out))
+    if not len(sizes):
+        return
+    distinct = np.flatnonzero(np.bincount(sizes // GRAIN)) * GRAIN
+    targets = np.cumsum(sizes) - sizes
+    if len(distinct) * SIZE_GROUP_MIN > len(sizes):
+        for start, size, target in zip(starts.tolist(), sizes.tolist(), targets.tolist(), strict=True):
+            out[target : target + size] = source[start : start + size]
+        return
+    for size in distinct.tolist():
+        chosen = slice(None) if len(distinct) == 1 else sizes == size
+        _items(out, size)[targets[chosen] // GRAIN] = _items(source, size)[starts[chosen] // GRAIN]
+
+
+def _items(buffer: memoryview, size: int) -> Column:
+    """View a buffer as overlapping items of `size` bytes, one beginning at every multiple of 8."""
+    return np.ndarray(((len(buffer) - size) // GRAIN + 1,), np.dtype((np.void, size)), buffer, strides=(GRAIN,))
+
+
+_KEYED = frozenset({MESSAGE, BATCH})
+
+
+class KeyChunk:
+    """Entries in log order in four columns of one length."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.count = 0
+        self._hashes = np.empty(capacity, np.uint32)
+        self._positions = np.empty(capacity, np.int64)
+        self._sizes = np.empty(capacity, np.uint32)
+        self._seconds = np.empty(capacity, np.uint32)
+
+    def columns(self) -> tuple[Column, Column, Column, Column]:
+        """Return hashes, positions, sizes and store times in seconds of the entries so far."""
+        n = self.count
+        return self._hashes[:n], self._positions[:n], self._sizes[:n], self._seconds[:n]
+
+    def take(self, view: bytes | memoryview, base: int, position: int, end: int) -> int:
+        """Take in the keys of the sound records in [position, end); return the first record there was no room for."""
+        unpack = HEADER.unpack_from
+        while position < end:
+            head = unpack(view, position - base)
+            shown = head[1] in _KEYED and head[11] and not head[9] & FLAG_STAGED
+            if shown and (head[14] or (head[12] and not head[9] & FLAG_MQTT)):
+                if self.capacity - self.count < KEYS_PER_RECORD_MAX:
+                    return position
+                self._put(key_hashes(RecordView(view, position - base)), position, head[0], head[6])
+            position += head[0]
+        return position
+
+    def _put(self, hashes: list[int], position: int, size: int, store_ms: int) -> None:
+        at, end = self.count, self.count + len(hashes)
+        self._hashes[at:end] = hashes
+        self._positions[at:end] = position
+        self._sizes[at:end] = size
+        self._seconds[at:end] = store_second(store_ms)
+        self.count = end
+
+
+def store_second(store_ms: int) -> int:
+    """Return the store time as the index keeps it: whole seconds, from 0 to 2**32 - 1."""
+    return min(max(store_ms // 1000, 0), 0xFFFF_FFFF)

@@ -1,4 +1,4 @@
-"""Bodies of the MQTT session requests: SESSION_OPEN/CLOSE/FENCED/FLOW, SUBSCRIBE, UNSUBSCRIBE, wills, offsets, HISTORY.
+"""Bodies of the requests about MQTT sessions, their wills, offsets and history, and about shared subscriptions.
 
 All are msgpack arrays but APPEND_OFFSETS, which is little-endian:
 
@@ -17,8 +17,17 @@ HISTORY reads, in bounded steps, what stood in the log before a wildcard filter'
 begins before its queue has a second offset: a log position, stored under the queue's id with `HISTORY_BIT` set. While
 no position is known, the requested start stands there as a negative number (`pack_before`); `FINISHED` means that the
 client has everything before the queue.
-Invariant: the second offset only rises: requested start < position < FINISHED. Thread rule: plain values, pure
-functions; use `encode(message)` and `decode(Kind, body)`.
+
+    SHARED_TAKE    members that begin to take from their group; the reply names those that may
+    SHARED_SETTLE  what members have acknowledged or give back, and how many more they can take; one-way
+    SHARED_GIVEN   u32 n, n x {u32 handle, u32 record size, i64 queue offset} | n raw records back to back; one-way,
+                   little-endian
+
+A proxy names each of its members by a handle of its own; a handle is never used again on one connection. Requests take
+effect in the order sent.
+Invariants: the second offset only rises: requested start < position < FINISHED; an offset is settled only by the member
+it was given to. Thread rule: plain values, pure functions; use `encode(message)` and `decode(Kind, body)`;
+records given are views of the body.
 """
 
 from __future__ import annotations
@@ -40,6 +49,7 @@ __all__ = [
     "HISTORY_BIT",
     "PHASE_PUBLISH",
     "PHASE_PUBREL",
+    "SHARED_BIT",
     "U32",
     "WILL_DISCARD",
     "WILL_DUE",
@@ -58,6 +68,11 @@ __all__ = [
     "SessionOpen",
     "SessionOpened",
     "SessionSubscription",
+    "SharedMember",
+    "SharedSettle",
+    "SharedSettled",
+    "SharedTake",
+    "SharedTaken",
     "SubscribeRequest",
     "SubscribeResult",
     "Subscribed",
@@ -67,7 +82,10 @@ __all__ = [
     "WillSpec",
     "WillVerdict",
     "decode",
+    "decode_given",
     "encode",
+    "encode_given",
+    "is_shared_place",
     "pack_before",
     "unpack_before",
 ]
@@ -246,7 +264,7 @@ class InflightEntry(msgspec.Struct, array_like=True):
 
     Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
     Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message), `HISTORY_BIT` in it one
-    of history, `shared_body.SHARED_BIT` that a group gave the message: the session's own place is another. Entries of
+    of history, `SHARED_BIT` that a group gave the message: the session's own place is another. Entries of
     QoS 2 are not part of what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
     """
 
@@ -389,3 +407,88 @@ class SessionFenced(msgspec.Struct, array_like=True):
     client_id: str
     epoch: Offset
     hand_over: bool = False
+
+
+Handle = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+Buffer = bytes | bytearray | memoryview
+
+SHARED_BIT = 0x4000_0000
+"""Set in the queue id of a QoS 2 delivery that a session was given by a group: its own subscription to the same queue
+has another place in it."""
+
+_GIVEN = struct.Struct("<IIq")
+
+
+def is_shared_place(queue_id: int) -> bool:
+    """Whether a delivery from this place was given by a group; places in the log have `HISTORY_BIT` set."""
+    return queue_id & (HISTORY_BIT | SHARED_BIT) == SHARED_BIT
+
+
+class SharedMember(msgspec.Struct, array_like=True):
+    """One member: its session, its whole filter, how many messages it can take, and which it has from before."""
+
+    handle: Handle
+    client_id: str
+    epoch: Offset
+    filter: str
+    credit: Handle
+    held: list[Offset] = []
+
+
+class SharedTake(msgspec.Struct, array_like=True):
+    """SHARED_TAKE: members of shared subscriptions begin, or resume after the proxy or the broker was away."""
+
+    members: list[SharedMember]
+
+
+class SharedTaken(msgspec.Struct, array_like=True):
+    """Reply to SHARED_TAKE: per member whether its session is subscribed and open under that epoch."""
+
+    joined: list[bool]
+
+
+class SharedSettled(msgspec.Struct, array_like=True):
+    """Report of one member: `credit` more it can take (negative: fewer), offsets its client has, offsets given back.
+
+    `sent`: of those it keeps, those that no other may get: sent with QoS 2 to a session that ends with its connection.
+    """
+
+    handle: Handle
+    credit: int
+    done: list[Offset] = []
+    back: list[Offset] = []
+    sent: list[Offset] = []
+    refused: list[Offset] = []
+    """Given back because its client may not see them: they go to other members only."""
+
+
+class SharedSettle(msgspec.Struct, array_like=True):
+    """SHARED_SETTLE: what members acknowledged, gave back, and can take."""
+
+    members: list[SharedSettled]
+
+
+def encode_given(given: Sequence[tuple[int, int, Buffer]]) -> bytes:
+    """Return a SHARED_GIVEN body of (handle, queue offset, record)."""
+    heads = [_GIVEN.pack(handle, len(record), offset) for handle, offset, record in given]
+    return b"".join((_COUNT.pack(len(given)), *heads, *[record for _, _, record in given]))
+
+
+def decode_given(body: Buffer) -> list[tuple[int, int, memoryview]]:
+    """Return (handle, queue offset, record) of each message given."""
+    view = memoryview(body)
+    if len(view) < _COUNT.size:
+        raise RemoteViolation(f"given of {len(view)} bytes has no count")
+    (count,) = _COUNT.unpack_from(view)
+    at = _COUNT.size + count * _GIVEN.size
+    if at > len(view):
+        raise RemoteViolation(f"given of {len(view)} bytes does not hold {count} messages")
+    given = []
+    for handle, size, offset in _GIVEN.iter_unpack(view[_COUNT.size : at]):
+        if at + size > len(view):
+            raise RemoteViolation(f"given: the record of offset {offset} passes the body's end")
+        given.append((handle, offset, view[at : at + size]))
+        at += size
+    if at != len(view):
+        raise RemoteViolation(f"given: {len(view) - at} bytes follow the last record")
+    return given

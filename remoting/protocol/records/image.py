@@ -5,11 +5,18 @@ the tail (lengths table, topic, keys, tags, properties, body and the zeros betwe
 A request carries images back to back, without a count or an envelope. Header fields the broker fills in are zero, but
 
      8 packet id of a QoS 2 publish whose id the broker has to note, else 0   (in the record: crc32c)
-    12 number of the wanted queue, 0xFFFF for whichever                       (in the record: epoch)
+    12 number of the wanted queue, 0xFFFF for any                             (in the record: epoch)
 
-Whether an image goes to MQTT's queues, to a queue of a RocketMQ topic or is a batch, its flags and its type say.
-Invariant: of an MQTT image the topic is the parent topic and the first property the full MQTT topic; one with a packet
-id has the client id as its second; a batch has nothing but a topic. Thread rule: pure functions.
+Its flags and type say whether an image goes to MQTT's queues, to a queue of a RocketMQ topic or is a batch. An image
+that is stored before it is published (rows of a sink before their commit, delayed messages) goes to one hidden queue,
+with the STAGED flag and, in producer_seq, what is needed to place it later:
+
+    bits 0-15 wanted queue | 16-23 kind | 24-31 low flags, of a batch format and codec | 32-63 its room's own
+
+The flags above bit 7 stay where they are, so that a staged batch is a batch and counts its messages.
+Invariants: of an MQTT image the topic is the parent topic and the first property the full MQTT topic; one with a packet
+id has the client id as its second; a batch has nothing but a topic; `show` returns the image that was hidden. Thread
+rule: pure functions.
 """
 
 from __future__ import annotations
@@ -37,6 +44,7 @@ from remoting.protocol.records.record import (
     FLAG_MQTT,
     FLAG_QOS_MASK,
     FLAG_RETAIN,
+    FLAG_STAGED,
     FLAG_SYS_SHIFT,
     FORMAT_ARROW,
     HEADER,
@@ -345,3 +353,18 @@ def stamp(
     queues = b"".join([DISPATCH.pack(queue_id, 0, offset) for queue_id, offset in dispatch])
     tail = b"".join((_pack(*fields)[CRC_START:], queues, image.raw[HEADER_SIZE:]))
     return _PREFIX.pack(fields[0], fields[1], crc32c(tail, CHECKSUM_SEEDS[fields[1]])) + tail
+
+
+def hide(image: RecordView, own: int = 0) -> bytes:
+    """Return the image as a staged one; `own` is kept in the upper half of its producer_seq."""
+    flags = image.flags
+    kept = flags >> FLAG_FORMAT_SHIFT if flags & FLAG_FORMAT_MASK else flags
+    seq = wanted_queue(image) & 0xFFFF | kind_of(image) << 16 | (kept & 0xFF) << 24 | own << 32
+    return change_image(image, flags=FLAG_STAGED | flags & ~0xFF, producer_seq=seq)
+
+
+def show(record: RecordView) -> bytes:
+    """Return the image that a staged record was hidden as."""
+    seq, flags = record.producer_seq, record.flags
+    low = 0 if flags & FLAG_FORMAT_MASK else seq >> 24 & 0xFF
+    return change_image(record, flags=flags & ~0xFF | low, queue_index=seq & 0xFFFF)

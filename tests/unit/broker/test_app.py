@@ -12,7 +12,7 @@ from broker.config import BrokerConfig
 from broker.store.recovery.log_end import DamagedRange
 from broker.store.settings import StoreSettings
 from remoting.client.connection import connect
-from remoting.protocol.bodies.route_body import RegisterBrokerBody, decode_body
+from remoting.protocol.bodies.controller_body import RegisterBrokerBody, decode_body
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode

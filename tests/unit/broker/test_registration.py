@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from remoting import inprocess
-from remoting.protocol.bodies.route_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
+from remoting.protocol.bodies.controller_body import DataVersion, RegisterBrokerBody, TopicConfigTable, decode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost

@@ -12,7 +12,7 @@ from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
 from controller.name_server.name_server import MetadataFile, NameServer
 from remoting import inprocess
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,

@@ -8,7 +8,7 @@ import pytest
 
 from controller.api import handlers
 from remoting import inprocess
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     ClusterInfo,
     DataVersion,
     MemberGroupBody,

@@ -11,7 +11,7 @@ from controller.config import ControllerConfig
 from remoting import inprocess
 from remoting.client.admin import AsyncAdmin
 from remoting.client.connection import connect
-from remoting.protocol.bodies.route_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
+from remoting.protocol.bodies.controller_body import RegisterBrokerBody, TopicConfig, TopicConfigTable, encode_body
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
 from runtime.files import DirectoryLocked

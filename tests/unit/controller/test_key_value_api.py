@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from controller.api import number, text, truth
-from remoting.protocol.bodies.route_body import KeyValueTable, decode_body
+from remoting.protocol.bodies.controller_body import KeyValueTable, decode_body
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.commands import Command
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller import api
 from controller.api import decode_registration
-from remoting.protocol.bodies.route_body import (
+from remoting.protocol.bodies.controller_body import (
     DataVersion,
     RegisterBrokerBody,
     TopicConfig,

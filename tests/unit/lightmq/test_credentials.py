@@ -11,7 +11,7 @@ from argon2 import PasswordHasher
 from lightmq.credentials import PasswordFile, make, variable
 from remoting.client.connection import read_signer
 from remoting.protocol.errors import LocalMisuse
-from remoting.server.access import parse_access_keys
+from remoting.server.router import parse_access_keys
 
 
 def test_users_are_added_changed_and_removed_and_comments_kept(tmp_path: Path) -> None:

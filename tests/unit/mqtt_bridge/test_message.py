@@ -24,7 +24,7 @@ from mqtt_bridge.message import (
 )
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.image import image_views
-from remoting.protocol.records.mqtt_properties import MessageProperties, to_pairs
+from remoting.protocol.records.properties import MessageProperties, to_pairs
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MESSAGE, RecordView, encode_record
 from runtime.metrics import Registry
 

@@ -15,7 +15,7 @@ from mqtt_bridge.config import RuleConfig
 from mqtt_bridge.message import OutgoingCopy, Target
 from mqtt_bridge.paho_client import code_in_words, from_paho, in_words, to_paho, why_ended
 from mqtt_bridge.peer import BridgeClient
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from tests.unit.mqtt_bridge.rig import connection, until
 from tests.unit.mqtt_bridge.scripted_peer import PUBLISH, ScriptedPeer, packet
 

@@ -28,6 +28,11 @@ from remoting.protocol.bodies.session_body import (
     SessionOpen,
     SessionOpened,
     SessionSubscription,
+    SharedMember,
+    SharedSettle,
+    SharedSettled,
+    SharedTake,
+    SharedTaken,
     Subscribed,
     SubscribeRequest,
     SubscribeResult,
@@ -39,13 +44,6 @@ from remoting.protocol.bodies.session_body import (
     decode,
     decode_offsets,
     encode,
-)
-from remoting.protocol.bodies.shared_body import (
-    SharedMember,
-    SharedSettle,
-    SharedSettled,
-    SharedTake,
-    SharedTaken,
     encode_given,
 )
 from remoting.protocol.errors import Refused

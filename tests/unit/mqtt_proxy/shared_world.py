@@ -8,7 +8,7 @@ from collections.abc import Callable
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import Outgoing
 from mqtt_proxy.shared import SharedHub, SharedSource
-from remoting.protocol.bodies.shared_body import (
+from remoting.protocol.bodies.session_body import (
     SharedSettle,
     SharedSettled,
     SharedTake,

@@ -20,7 +20,7 @@ from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.sessions.client import Client
 from mqtt_proxy.subscriptions import Subscriptions
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

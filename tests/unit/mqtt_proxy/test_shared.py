@@ -7,7 +7,7 @@ import pytest
 from mqtt_proxy import shared
 from mqtt_proxy.mqtt.session.in_flight import Outgoing, Qos2Steps
 from mqtt_proxy.shared import WINDOW_MAX, Memberships
-from remoting.protocol.bodies.shared_body import SharedSettled
+from remoting.protocol.bodies.session_body import SharedSettled
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView
 from tests.unit.mqtt_proxy.rig import settle
 from tests.unit.mqtt_proxy.shared_world import FakeOutbound, World, message, send_all

@@ -11,9 +11,8 @@ import pytest
 
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError
-from remoting.server.access import Access
-from remoting.server.authorizer import Authorizer
-from remoting.server.page_access import PageAccess
+from remoting.server.authorizer import Authorizer, PageAccess
+from remoting.server.router import Access
 from runtime.admin import READY_PARTS, AdminServer, Request
 from runtime.metrics import Registry
 

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from remoting.client.tls import ClientTls
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import Access
+from remoting.server.router import Access
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import TlsFailed, join_address
 from spark_connector.brokers import POOL, GroupMaster, Outage, ask, find_masters, patiently

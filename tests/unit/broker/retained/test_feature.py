@@ -6,7 +6,7 @@ from broker.retained.feature import RetainedFeature
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
-from remoting.protocol.records.mqtt_properties import EXPIRY
+from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import FLAG_RETAIN
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.rocketmq.group_requests import STRATEGIES, averagely, by_circle
-from remoting.protocol.bodies.route_body import QueueData, TopicRoute
+from remoting.protocol.bodies.controller_body import QueueData, TopicRoute
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command

@@ -16,8 +16,7 @@ from broker.roles.steps import KnownGroup
 from broker.store.errors import UnreadableOffsets
 from broker.store.log_store import LogStore
 from remoting.client.connection import connect
-from remoting.protocol.bodies.controller_body import EpochCache
-from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.bodies.controller_body import EpochCache, decode_body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.roles import member_state
-from remoting.protocol.bodies.controller_body import EpochCache, HaReplica, HaState
-from remoting.protocol.bodies.route_body import decode_body
+from remoting.protocol.bodies.controller_body import EpochCache, HaReplica, HaState, decode_body
 from tests.unit.broker.roles.cluster import Cluster, cluster, until
 
 

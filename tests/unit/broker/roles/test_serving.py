@@ -28,8 +28,7 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import Access
-from remoting.server.router import Router
+from remoting.server.router import Access, Router
 from remoting.server.server import RemotingServer
 from remoting.transport.failures import ConnectionLost, not_master
 from runtime.clock import SystemClock

@@ -13,13 +13,13 @@ from broker.wills.feature import Wills
 from remoting.protocol.bodies.session_body import (
     PHASE_PUBLISH,
     PHASE_PUBREL,
+    SHARED_BIT,
     FilterRequest,
     FlowBatch,
     SessionFlow,
     SessionOpen,
     SubscribeRequest,
 )
-from remoting.protocol.bodies.shared_body import SHARED_BIT
 from tests.support.images import placed
 
 NAME = "$share/g/x"

@@ -10,26 +10,24 @@ from broker.shared import feature as shared
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting import inprocess
 from remoting.protocol.bodies.session_body import (
+    SHARED_BIT,
     FilterRequest,
     FlowBatch,
     SessionClose,
     SessionFlow,
     SessionOpen,
     SessionOpened,
-    Subscribed,
-    SubscribeRequest,
-    UnsubscribeRequest,
-    decode,
-    encode,
-)
-from remoting.protocol.bodies.shared_body import (
-    SHARED_BIT,
     SharedMember,
     SharedSettle,
     SharedSettled,
     SharedTake,
     SharedTaken,
+    Subscribed,
+    SubscribeRequest,
+    UnsubscribeRequest,
+    decode,
     decode_given,
+    encode,
 )
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

@@ -11,8 +11,8 @@ from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import Refused
 from remoting.protocol.records import names
+from remoting.protocol.records.image import hide
 from remoting.protocol.records.record import RecordView
-from remoting.protocol.records.staged import hide
 
 
 class Sink:

@@ -7,8 +7,8 @@ import pytest
 from broker.sink.ledger import KEPT_EXPIRY_FACTOR, AttemptKey, Stages, parse_queue_name
 from broker.store.placed import Placed
 from remoting.protocol.errors import Refused
+from remoting.protocol.records.image import hide, show
 from remoting.protocol.records.record import FLAG_STAGED, RecordView
-from remoting.protocol.records.staged import hide, show
 
 KEY = AttemptKey("sink", 3, 1, 12)
 

@@ -11,19 +11,17 @@ from controller.consensus.engine import SingleEngine
 from controller.control_plane.control_plane import make_engine, members_of, role_command
 from remoting import inprocess
 from remoting.protocol.bodies.controller_body import (
+    DataVersion,
     MasterHeader,
     PushedGroup,
     PushedRoutes,
-    SyncStateSetBody,
-    from_fields,
-)
-from remoting.protocol.bodies.route_body import (
-    DataVersion,
     RegisterBrokerBody,
+    SyncStateSetBody,
     TopicConfig,
     TopicConfigTable,
     decode_body,
     encode_body,
+    from_fields,
 )
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.commands import Command

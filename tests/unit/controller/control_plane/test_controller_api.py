@@ -14,9 +14,10 @@ from remoting.protocol.bodies.controller_body import (
     MasterHeader,
     SyncStateData,
     SyncStateSetBody,
+    decode_body,
+    encode_body,
     from_fields,
 )
-from remoting.protocol.bodies.route_body import decode_body, encode_body
 
 GROUP = {"clusterName": "C", "brokerName": "g"}
 

@@ -17,7 +17,7 @@ from controller.name_server.state import (
     PutTopic,
     RegisterBroker,
 )
-from remoting.protocol.bodies.route_body import QueueData, TopicConfig
+from remoting.protocol.bodies.controller_body import QueueData, TopicConfig
 from remoting.protocol.errors import LocalMisuse, Refused
 
 

@@ -25,7 +25,7 @@ from controller.name_server.state import (
     SetWritable,
     TopicsTouched,
 )
-from remoting.protocol.bodies.route_body import DataVersion, QueueData, TopicConfig
+from remoting.protocol.bodies.controller_body import DataVersion, QueueData, TopicConfig
 
 
 def registration(name="b", broker_id=0, address="h:1", topics=("t",), counter=1, epoch=0, cluster="C", acting=False):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo
 from remoting.protocol.bodies.pull_body import (
     LightBounds,
     QueueBounds,
@@ -19,7 +20,6 @@ from remoting.protocol.bodies.pull_body import (
     encode_bounds_reply,
     encode_range_pull_reply,
 )
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import StoredMessage, encode_stored

@@ -8,7 +8,9 @@ import threading
 import msgspec
 
 from remoting.protocol.bodies.controller_body import (
+    BrokerData,
     CleanBrokerData,
+    ClusterInfo,
     ControllerMetadata,
     ElectMasterHeader,
     EpochCache,
@@ -17,10 +19,10 @@ from remoting.protocol.bodies.controller_body import (
     MasterHeader,
     ReplicaState,
     SyncStateData,
+    encode_body,
     from_fields,
     to_fields,
 )
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router

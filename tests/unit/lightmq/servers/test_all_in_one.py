@@ -14,8 +14,7 @@ from lightmq.servers.serving import PortTaken
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 from remoting.client.connection import connect
-from remoting.protocol.bodies.controller_body import ControllerMetadata, from_fields
-from remoting.protocol.bodies.route_body import ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import ClusterInfo, ControllerMetadata, decode_body, from_fields
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command

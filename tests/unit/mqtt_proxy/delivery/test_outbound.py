@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props
 from mqtt_proxy.mqtt.codec.packets import Publish
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from tests.unit.mqtt_proxy.rig import Rig, Wire, publish, running, settle
 
 FULL = MessageProperties(1, None, b"text/plain", b"answer/to", b"\x00\x01", [(b"b", b"1"), (b"a", b"2"), (b"b", b"3")])

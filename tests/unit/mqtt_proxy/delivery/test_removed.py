@@ -5,7 +5,7 @@ from __future__ import annotations
 from mqtt_proxy.delivery.outbound import Removed
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from runtime.metrics import Registry
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec import properties as props
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 USER = [(b"k", b"v"), (b"k", b"w"), (b"", b"")]
 MESSAGE = MessageProperties(1, 60, b"text/plain", b"answer/here", b"\x00\xff", USER)

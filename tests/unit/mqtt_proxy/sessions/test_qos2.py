@@ -6,8 +6,7 @@ import pytest
 
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.sessions import qos2 as module
-from remoting.protocol.bodies.session_body import PHASE_PUBREL
-from remoting.protocol.bodies.shared_body import SHARED_BIT
+from remoting.protocol.bodies.session_body import PHASE_PUBREL, SHARED_BIT
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Rig, Wire, publish, running, settle

@@ -7,7 +7,7 @@ import pytest
 from remoting import inprocess
 from remoting.client.admin import AsyncAdmin
 from remoting.client.threads import Admin
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, TopicList, TopicRoute, encode_body
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.stored_message import StoredMessage, encode_stored

@@ -13,7 +13,7 @@ import pytest
 from remoting.client import blocking
 from remoting.client.blocking import BlockingConnection
 from remoting.client.master_link import MasterLink
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, TopicRoute, encode_body
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, TopicRoute, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
 from remoting.server.server import RemotingServer

@@ -12,8 +12,7 @@ import pytest
 
 from remoting.client.batching import Message, ProducerSettings, Sent
 from remoting.client.threads import Producer
-from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, PushedGroup, PushedRoutes, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

@@ -11,8 +11,7 @@ import pytest
 from remoting.client.connection import connect, dial, read_signer, signing_dial
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.commands import Command
-from remoting.server.access import Access
-from remoting.server.router import Router
+from remoting.server.router import Access, Router
 from remoting.server.server import RemotingServer
 from remoting.transport.contracts import Peer
 from remoting.transport.failures import Unreachable

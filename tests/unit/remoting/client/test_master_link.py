@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.client.master_link import AskControllers, Backoff, DialMaster, MasterLink, full
-from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, PushedGroup, PushedRoutes
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command

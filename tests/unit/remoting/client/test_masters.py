@@ -9,8 +9,7 @@ import pytest
 from remoting import inprocess
 from remoting.client import masters
 from remoting.client.masters import Masters, RouteWatch
-from remoting.protocol.bodies.controller_body import PushedGroup, PushedRoutes
-from remoting.protocol.bodies.route_body import BrokerData, ClusterInfo, encode_body
+from remoting.protocol.bodies.controller_body import BrokerData, ClusterInfo, PushedGroup, PushedRoutes, encode_body
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command

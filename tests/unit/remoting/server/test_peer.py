@@ -15,10 +15,9 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.server import peer as peer_module
-from remoting.server.access import CHALLENGES_MAX, PROVED_ATTRIBUTE, Access
 from remoting.server.intake import Intake, IntakeLimits
 from remoting.server.peer import REFUSALS_MAX, PeerFrames, foreign, is_loopback
-from remoting.server.router import Router
+from remoting.server.router import CHALLENGES_MAX, PROVED_ATTRIBUTE, Access, Router
 from remoting.transport.failures import ConnectionLost
 from remoting.transport.signature import Signer
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from remoting.client.connection import SocketConnection
 from remoting.client.reconnecting import ReconnectingConnection
 from remoting.client.uplink import MasterConnection
 from remoting.inprocess import InProcessConnection, InProcessPeer
 from remoting.server.peer import SocketPeer
-from remoting.transport.contracts import Connection, Peer
+from remoting.transport.contracts import Connection, Ending, Peer, run_close_callback
 
 
 def members(protocol):
@@ -37,3 +39,25 @@ def test_every_transport_shows_the_whole_face():
         for kind in kinds:
             missing = {name for name in members(face) if not has(kind, name)}
             assert not missing, f"{kind.__name__} lacks {missing}"
+
+
+async def test_everyone_hears_of_it_once(caplog):
+    """Also who asks when it is over, and who stands behind one that fails."""
+    ending, heard = Ending(), []
+    ending.on_close(lambda reason: heard.append(reason) or 1 // 0)
+    ending.on_close(heard.append)
+    assert ending.closing is None
+    ending.closing = "enough"
+    assert ending.reason is None
+    ending.finish()
+    assert heard == ["enough", "enough"]
+    assert "a close callback failed" in caplog.text
+    late = asyncio.Queue()
+    ending.on_close(late.put_nowait)
+    assert late.empty(), "never inside the call"
+    assert await late.get() == ending.reason == "enough"
+
+
+def test_a_failing_close_callback_is_logged(caplog):
+    run_close_callback(lambda reason: 1 // 0, "why")
+    assert "a close callback failed" in caplog.text

@@ -16,7 +16,7 @@ from remoting.protocol.frames.frame import FrameDecoder, encode_frame
 from remoting.server.tls import ServerTls
 from remoting.transport import tls
 from remoting.transport.failures import reason_of
-from remoting.transport.output import RECEIVE_BUFFER_BYTES
+from remoting.transport.link import RECEIVE_BUFFER_BYTES
 from remoting.transport.tls import TlsTransport
 from tests.support.certificates import HAVE_OPENSSL, Authority
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from remoting.protocol.bodies.route_body import QueueData, TopicRoute, encode_body
+from remoting.protocol.bodies.controller_body import QueueData, TopicRoute, encode_body
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image

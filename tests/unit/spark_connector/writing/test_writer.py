@@ -13,7 +13,7 @@ import pyspark
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from remoting.protocol.bodies.route_body import QueueData
+from remoting.protocol.bodies.controller_body import QueueData
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import image_views

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from broker.store.index.tail import Tail, read_durable
 from remoting.native import core as native
 from remoting.native.contracts import NEXT
-from remoting.native.reference import ring as pure_ring
+from remoting.native.reference import encoder as pure_ring
 
 
 def add(tail: Tail, model: dict[int, list[int]], queues: list[int], position: int) -> None:

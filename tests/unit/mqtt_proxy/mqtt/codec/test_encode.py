@@ -23,7 +23,7 @@ from mqtt_proxy.mqtt.codec.encode import (
     unsuback5,
 )
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 
 @given(st.binary(max_size=300), st.integers(0, 20_000), st.integers(0, 2), st.booleans(), st.booleans())

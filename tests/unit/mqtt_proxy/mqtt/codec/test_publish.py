@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.mqtt.codec.publish import Publish
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 
 def test_what_only_mqtt_5_has_is_left_out_by_default() -> None:

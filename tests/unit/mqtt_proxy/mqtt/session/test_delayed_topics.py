@@ -7,7 +7,7 @@ import pytest
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.properties import REASON_STRING
 from mqtt_proxy.mqtt.session.events import PublishBatch, PublishRefused, Violated
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from tests.unit.mqtt_proxy.mqtt.session.test_handlers import send
 from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5, send5
 

@@ -11,7 +11,7 @@ from mqtt_proxy.mqtt.session.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.session.events import Acknowledged, Received
 from mqtt_proxy.mqtt.session.session import Session
 from remoting.protocol.errors import LocalMisuse
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5, deciding5, send5
 
 

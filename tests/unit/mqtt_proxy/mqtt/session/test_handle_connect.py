@@ -9,7 +9,7 @@ from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import NEVER, ConnectRequested, Disconnected, Violated
 from mqtt_proxy.mqtt.session.session import Session
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 WILL = packets.Will(b"w/x", b"gone", 1, True)
 

@@ -19,7 +19,7 @@ from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import SessionState
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.image import iter_images, packet_id_of
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 
 

@@ -8,7 +8,7 @@ from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.codec.reason_codes import PacketViolation
 from mqtt_proxy.mqtt.session import topic_names
 from mqtt_proxy.mqtt.session.topic_names import TopicNames, check_properties
-from remoting.protocol.records.mqtt_properties import MessageProperties
+from remoting.protocol.records.properties import MessageProperties
 
 
 def make() -> TopicNames:

@@ -4,9 +4,54 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from remoting.native import core as native
-from tests.unit.remoting.native.reference.test_runs import run_of
+from tests.sim.index_entries import ring_of
+from tests.unit.remoting.native.reference.test_runs import ENTRIES, Entry, columns_of, run_of, values_of
+
+
+@pytest.fixture(autouse=True)
+def _compiled(twin: str) -> None:
+    if twin != "compiled":
+        pytest.skip("about the compiled twin")
+
+
+@settings(deadline=None)
+@given(st.lists(ENTRIES, min_size=1, max_size=4), st.integers(1, 200))
+def test_twins_agree(parts: list[list[Entry]], first: int) -> None:
+    """Sorted part by part and merged: the same numbers of the same kinds."""
+    columns = columns_of([entry for part in parts for entry in part])
+    made: dict[str, list[dict[str, list[int] | None]]] = {}
+    for core in (native.pure_core(), native.compiled_core()):
+        runs, at = [], 0
+        for part in parts:
+            piece = [column[at : at + len(part)] for column in columns]
+            qid, slots = ring_of(*piece, capacity=len(part) + 3, first=first)
+            runs.append(core.sort_entries(qid, slots, first, first + len(part)))
+            at += len(part)
+        made[core.name] = [values_of(data) for data in (*runs, core.make_run_table(runs).merge())]
+    assert made["pure"] == made["compiled"]
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 5), (3, 2), (-1, 2), (9, 14)])
+def test_numbers_outside_the_ring_are_refused(first: int, end: int) -> None:
+    """More entries than slots, or fewer than none."""
+    qid, slots = ring_of(*columns_of([(1, 1, 8)] * 4))
+    with pytest.raises(AssertionError):
+        native.core.sort_entries(qid, slots, first, end)
+
+
+def test_arrays_of_another_kind_are_refused() -> None:
+    """Before anything is read from them."""
+    qid, slots = ring_of(*columns_of([(1, 1, 8)] * 4))
+    for wrong in (
+        (qid.astype("<i8"), slots), (qid[:3], slots), (qid, slots[:3]), (qid[::2], slots[::2]),
+        (qid, np.zeros(4, "<i8")), (qid[::2].copy(), slots[::2]),
+    ):  # fmt: skip
+        with pytest.raises(AssertionError):
+            native.core.sort_entries(*wrong, 0, 1)
 
 
 @pytest.fixture(autouse=True)

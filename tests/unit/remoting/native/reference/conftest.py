@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from remoting.native import packets
-from remoting.native.packet_contracts import PacketCore
+from remoting.native.contracts import PacketCore
 from tests.unit.broker.conftest import bench
 from tests.unit.broker.store.conftest import twin
 

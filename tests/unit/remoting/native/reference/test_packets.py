@@ -7,7 +7,7 @@ from array import array
 import pytest
 
 from mqtt_proxy.mqtt.codec.encode import publish_head
-from remoting.native.packet_contracts import FULL, NOTHING, SPECIAL, PacketCore
+from remoting.native.contracts import FULL, NOTHING, SPECIAL, PacketCore
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import CLIENT_ID_KEY, CONTROL, FLAG_MQTT, MQTT_TOPIC_KEY
 from tests.support.records import make_mqtt_record, make_record

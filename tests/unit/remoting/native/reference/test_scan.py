@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.native import core as native
 from remoting.native.contracts import Progress
+from remoting.native.reference.scan import gather, store_second
+from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 from tests.sim.batches import Bench, bare
+from tests.sim.keyed import back_to_back
 from tests.support.images import placed
 
 START = Progress(0, 0, 0, 0, 0, group_open=False)
@@ -103,3 +107,63 @@ def test_gather_copies_spans() -> None:
     out = bytearray(24)
     native.core.gather(source, np.array([40, 8]), np.array([8, 16]), memoryview(out))
     assert bytes(out) == bytes(source[40:48]) + bytes(source[8:24])
+
+
+SOURCE = bytes(range(256)) * 40
+SPAN = st.tuples(st.integers(0, 999), st.integers(1, 30))
+
+
+@given(spans=st.lists(SPAN, max_size=40), repeats=st.integers(1, 10))
+def test_any_spans(spans: list[tuple[int, int]], repeats: int) -> None:
+    """Few distinct sizes go by assignment, many by slices; both give the same bytes."""
+    spans = spans * repeats
+    starts = np.array([8 * start for start, _ in spans], np.int64)
+    sizes = np.array([8 * size for _, size in spans], np.int64)
+    out = bytearray(int(sizes.sum()))
+    gather(memoryview(SOURCE), starts, sizes, memoryview(out))
+    pairs = zip(starts.tolist(), sizes.tolist(), strict=True)
+    assert out == b"".join(SOURCE[start : start + size] for start, size in pairs)
+
+
+def test_one_size_up_to_the_very_end() -> None:
+    out = bytearray(8 * 20)
+    starts = np.arange(len(SOURCE) - 160, len(SOURCE), 8)
+    gather(memoryview(SOURCE), starts, np.full(20, 8), memoryview(out))
+    assert out == SOURCE[-160:]
+
+
+def test_a_span_outside_is_our_own_bug() -> None:
+    with pytest.raises(IndexError):
+        gather(memoryview(SOURCE), np.full(9, len(SOURCE)), np.full(9, 8), memoryview(bytearray(72)))
+
+
+def test_entries_stand_in_log_order_with_position_size_and_second() -> None:
+    """A record of several keys gives several entries; one without keys gives none."""
+    records = [
+        {"keys": b"a b", "store_ms": 5999, "properties": [(b"UNIQ_KEY", b"id")]},
+        {"keys": b""},
+        {"keys": b"a  a", "store_ms": 7000, "topic": b"u"},
+    ]
+    data, positions = back_to_back(records, base=4096)
+    chunk = native.core.make_key_chunk(200)
+    assert chunk.take(data, 4096, 4096, 4096 + len(data)) == 4096 + len(data)
+    hashes, found, sizes, seconds = (column.tolist() for column in chunk.columns())
+    assert hashes == [key_hash(b"t", b"id"), key_hash(b"t", b"a"), key_hash(b"t", b"b"), key_hash(b"u", b"a")]
+    assert found == [positions[0]] * 3 + [positions[2]]
+    assert sizes == [positions[1] - positions[0]] * 3 + [4096 + len(data) - positions[2]]
+    assert seconds == [5, 5, 5, 7]
+    assert chunk.count == 4
+
+
+def test_a_record_that_may_not_fit_is_left_for_the_next_chunk() -> None:
+    """The position of the first record not taken in comes back; what was taken in stays."""
+    data, positions = back_to_back([{"keys": b"k%d" % n} for n in range(3)])
+    chunk = native.core.make_key_chunk(KEYS_PER_RECORD_MAX + 1)
+    assert chunk.take(data, 0, 0, len(data)) == positions[2]
+    assert chunk.take(memoryview(data), 0, positions[2], len(data)) == positions[2]
+    assert [column.tolist() for column in chunk.columns()][1] == positions[:2]
+
+
+def test_seconds_stay_in_their_range() -> None:
+    """Times before 1970 and behind 2106 are kept at the ends."""
+    assert [store_second(ms) for ms in (-1, 0, 1999, 2**32 * 1000)] == [0, 0, 1, 2**32 - 1]
