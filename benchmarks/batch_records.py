@@ -19,8 +19,7 @@ import pyarrow as pa
 from benchmarks.gather_read import SCHEMA
 from benchmarks.stores import MIB, Meter, StoreBench, store_bench
 from broker.store.placed import Placed
-from remoting.batches import body
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow, body
 from remoting.protocol.bodies.pull_body import PulledRange
 from remoting.protocol.records.image import encode_batch_image
 from spark_connector.columns.batches import decode_range

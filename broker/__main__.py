@@ -16,10 +16,10 @@ from broker.app import BrokerApp
 from broker.config import BrokerConfig
 from broker.store.errors import StoreError
 from remoting.access.rights import page_actions
-from remoting.server.authorizer import PageAccess
+from remoting.server.server import PageAccess
 from runtime import logs, process
 from runtime.admin import AdminServer
-from runtime.config.tables import ConfigError, Flag, load
+from runtime.config import ConfigError, Flag, load
 from runtime.faults import parse_faults
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"

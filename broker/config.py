@@ -1,6 +1,6 @@
 """Every option of a broker, declared once: name, default, rule, and when to change it.
 
-`runtime.config.tables.load` fills the table from defaults, a TOML file, the environment and flags; the reference page
+`runtime.config.load` fills the table from defaults, a TOML file, the environment and flags; the reference page
 is made from the strings below. Values only, no behaviour. `store` is handed to the store as it stands.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.store.settings import StoreSettings
-from runtime.config.tables import setting
+from runtime.config import setting
 from runtime.tls_config import DialTlsConfig, ListenTlsConfig
 
 

@@ -60,7 +60,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
-from runtime.config.tables import keys_of
+from runtime.config import keys_of
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """Largest inflated body: about half a million topics."""

@@ -20,7 +20,7 @@ from remoting.client.tls import ClientTls
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, Router, parse_access_keys
 from remoting.server.server import RemotingServer
-from remoting.server.tls import ServerTls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, WatchedFile, make_directory

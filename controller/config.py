@@ -1,6 +1,6 @@
 """Every option of a controller, declared once: name, default, rule, and when to change it.
 
-`runtime.config.tables.load` fills the table from defaults, a TOML file, the environment and flags; the reference page
+`runtime.config.load` fills the table from defaults, a TOML file, the environment and flags; the reference page
 is made from the strings below. Values only, no behaviour.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.config.tables import setting
+from runtime.config import setting
 from runtime.tls_config import DialTlsConfig, ListenTlsConfig
 
 

@@ -14,7 +14,7 @@ from broker.config import BrokerConfig
 from controller.config import ControllerConfig
 from mqtt_bridge.config import BridgeConfig
 from mqtt_proxy.config import ProxyConfig
-from runtime.config.tables import Flag, Loaded, load, setting
+from runtime.config import Flag, Loaded, load, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from remoting.protocol.records.topics import is_wildcard, validate_filter
-from runtime.config.tables import setting
+from runtime.config import setting
 from runtime.tls_config import DialTlsConfig
 
 _PLUS, _HASH = "+", "#"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from runtime.config.tables import setting
+from runtime.config import setting
 from runtime.tls_config import DialTlsConfig
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.config.tables import setting
+from runtime.config import setting
 
 MODES = ("disabled", "permissive", "enforcing")
 

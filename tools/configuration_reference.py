@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lightmq.configuration import SECTIONS
-from runtime.config.page import render
+from runtime.config import render
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 

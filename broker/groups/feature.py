@@ -33,7 +33,7 @@ from broker.groups.groups import (
 from broker.requests import Feature, RequestTools, flag, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic
-from remoting.filtering import sql92
+from remoting.filtering import expressions
 from remoting.filtering.judge import properties_of
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -67,7 +67,7 @@ def selection(expression: str, kind: str) -> Selection | None:
         remark = "The broker does not support consumer to filter message by " + kind
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
     try:
-        predicate = sql92.parse(expression)
+        predicate = expressions.parse_sql92(expression)
     except LocalMisuse as error:
         raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
     return lambda view: predicate(properties_of(view)) is True

@@ -45,7 +45,7 @@ from remoting.protocol.records.record import DISPATCH_SIZE, FLAG_STAGED, HEADER_
 from remoting.server.authorizer import Authorizer, TopicJudge
 from remoting.server.router import Access, Router, parse_access_keys
 from remoting.server.server import RemotingServer
-from remoting.server.tls import ServerTls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Peer
 from runtime import logs, process
 from runtime.files import WatchedFile

@@ -48,7 +48,7 @@ from broker.store.append.replica_writer import RawPart
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.server.peer import is_loopback
-from remoting.server.tls import ServerTls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.turn import soon, turn_of
 from runtime.clock import Clock
 

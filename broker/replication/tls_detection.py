@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from remoting.server.peer import TLS_HANDSHAKE_BYTE
-from remoting.server.tls import ENFORCING, ServerTls
+from remoting.transport.certificates import ENFORCING, ServerTls
 from remoting.transport.tls import TlsTransport
 
 PLAIN_AFTER_S = 0.2

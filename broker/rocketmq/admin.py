@@ -23,7 +23,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
 from remoting.transport.contracts import Handler, Peer
-from runtime.config.tables import flatten
+from runtime.config import flatten
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups

@@ -45,7 +45,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
-from remoting.server.tls import ServerTls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Peer
 from remoting.transport.failures import join_address
 from remoting.transport.turn import soon

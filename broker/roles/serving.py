@@ -45,10 +45,10 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
-from remoting.server.intake import IntakeLimits
+from remoting.server.peer import IntakeLimits
 from remoting.server.router import Access, Router, Unsupported
 from remoting.server.server import RemotingServer
-from remoting.server.tls import ServerTls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.failures import OUTCOME_FIELD, OUTCOME_UNKNOWN, join_address
 from runtime import logs

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import Configuration, load_configuration
 from remoting.protocol.records.topics import validate_filter, validate_topic_name
-from runtime.config.tables import ConfigError, Flag, Loaded
+from runtime.config import ConfigError, Flag, Loaded
 
 
 @Parameter(name="*")

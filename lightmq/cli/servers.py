@@ -27,7 +27,7 @@ from lightmq.servers.serving import (
     who_gets_in,
 )
 from mqtt_proxy.config import ProxyConfig
-from runtime.config.tables import Flag
+from runtime.config import Flag
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

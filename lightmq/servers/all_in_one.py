@@ -28,10 +28,10 @@ from mqtt_proxy.listening.listener import PortUnavailable
 from remoting import inprocess
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError, LocalMisuse
-from remoting.server.authorizer import TRUSTED_ATTRIBUTE, PageAccess
+from remoting.server.authorizer import TRUSTED_ATTRIBUTE
 from remoting.server.router import Router
-from remoting.server.server import RemotingServer
-from remoting.server.tls import ENFORCING, ServerTls
+from remoting.server.server import PageAccess, RemotingServer
+from remoting.transport.certificates import ENFORCING, ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.admin import AdminServer
 from runtime.clock import Clock, SystemClock

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import page_actions
-from remoting.server.authorizer import Authorizer, PageAccess
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
+from remoting.server.server import PageAccess
 from runtime.admin import AdminServer, Guard
 from runtime.clock import SystemClock
 from runtime.files import WatchedFile

@@ -25,7 +25,7 @@ from lightmq.configuration import LogsConfig
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listening.listener import PortUnavailable
 from remoting.protocol.errors import LightMQError
-from runtime.config.tables import ENVIRONMENT_PREFIX, flatten
+from runtime.config import ENVIRONMENT_PREFIX, flatten
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 

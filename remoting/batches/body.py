@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Buffer
 

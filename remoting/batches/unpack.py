@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow
 from remoting.protocol.errors import CorruptRecord, LightMQError, LocalMisuse
 from remoting.protocol.records.record import (
     BATCH,

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import msgspec
 
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow
 from remoting.client.admin import AsyncAdmin
 from remoting.client.in_flight import FlightFrame, InFlight, WindowLimits
 from remoting.protocol.bodies.append_body import decode_append_reply

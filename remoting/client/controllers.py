@@ -17,7 +17,7 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 
-from remoting.client.reconnecting import PAUSE_FIRST_MS, ReconnectingConnection
+from remoting.client.connection import PAUSE_FIRST_MS, ReconnectingConnection
 from remoting.protocol.bodies.controller_body import LEADER_ADDRESS_FIELD, ControllerMetadata, from_fields
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode, ResponseCode

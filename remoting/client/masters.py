@@ -23,8 +23,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from remoting.client.connection import ReconnectingConnection
 from remoting.client.master_link import DialMaster, MasterLink
-from remoting.client.reconnecting import ReconnectingConnection
 from remoting.protocol.bodies.controller_body import (
     ClusterInfo,
     PushedRoutes,

@@ -26,9 +26,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from remoting.client.connection import PAUSE_FIRST_MS, PAUSE_MS_MAX, ReconnectingConnection
 from remoting.client.connection import connect as connect_socket
 from remoting.client.masters import Masters
-from remoting.client.reconnecting import PAUSE_FIRST_MS, PAUSE_MS_MAX, ReconnectingConnection
 from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.frames.commands import Command

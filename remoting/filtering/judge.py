@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from remoting.filtering import sql92
+from remoting.filtering import expressions
 from remoting.native.choice import Choice, choose
 from remoting.protocol.bodies.pull_body import Buffer, RowFilter, decode_row_filter
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
@@ -63,7 +63,7 @@ class Judge:
         self._tags = frozenset(tag.encode() for tag in row_filter.tags)
         self._tag_hashes = np.array(sorted(record.tag_hash(tag) for tag in self._tags), np.uint32)
         self._keys = {key.encode(): True for key in row_filter.keys}
-        self._sql = sql92.parse(row_filter.sql) if row_filter.sql else None
+        self._sql = expressions.parse_sql92(row_filter.sql) if row_filter.sql else None
         self._born = (row_filter.born_from_ms, row_filter.born_until_ms)
         self._known: dict[bytes, bool] = {b"": False}
         self.look_max = LOOK_SQL_MAX if self._sql is not None else LOOK_PURE_MAX if core is None else LOOK_MAX
@@ -138,7 +138,7 @@ class Judge:
         return _each(blob, starts, lambda view: predicate(properties_of(view)) is True)
 
 
-def properties_of(view: RecordView) -> sql92.Properties:
+def properties_of(view: RecordView) -> expressions.Properties:
     """The properties of a record by name; of a repeated one the last."""
     found: dict[str, str] | None = None
 

@@ -1,31 +1,19 @@
-"""Authorization: the one check before anything is shown or changed, for requests and administration pages.
+"""Authorization: the one check before anything is shown or changed.
 
-`Access` decides before whether a peer may send requests at all (this machine, or a valid signature). Here its identity
-meets an action on a resource. Without a policy every admitted peer may do everything; a policy comes from an access
-list or a test. `PageAccess` proves the key of a page's reader by HTTP, then asks the same policy:
-
-    Authorization: Basic base64(key:secret)      what browsers, curl and Prometheus' basic_auth send
-    Authorization: Bearer key:secret             the line of a key file as it stands, for Prometheus' credentials_file
-
-Keys are required as for requests: of no client on this machine while there is no access list, of every client else;
-with a list a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and reveal
-nothing but yes or no.
-Invariants: a refusal is Refused(NO_PERMISSION) naming action and resource, never silence; an unknown key and a wrong
-secret get the same answer; no secret is logged. Loop rule: on the loop's thread.
+Whether a peer may send requests at all (this machine, or a valid signature) is decided before, by `Access`. Here its
+identity meets an action on a resource. Without a policy every admitted peer may do everything; a policy comes from an
+access list or a test. Invariant: a refusal is Refused(NO_PERMISSION) naming action and resource, never silence. Loop
+thread only.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.peer import is_loopback
-from remoting.server.router import Access
 from remoting.transport.contracts import Peer
 from remoting.transport.signature import ACCESS_KEY_FIELD
 
@@ -133,56 +121,3 @@ class Authorizer:
         if isinstance(given, str):
             return given
         return command.fields.get(ACCESS_KEY_FIELD) or ANONYMOUS
-
-
-ALLOWED, UNPROVEN, FORBIDDEN = "", "unproven", "forbidden"
-
-
-class PageAccess:
-    """Answers for the administration port of one process; see `runtime.admin.Guard`."""
-
-    def __init__(self, access: Access, authorizer: Authorizer, actions: Mapping[str, str]) -> None:
-        """`actions`: page -> the action that `authorize` checks; empty for public pages."""
-        self._access = access
-        self._authorizer = authorizer
-        self._actions = dict(actions)
-
-    @property
-    def pages(self) -> Collection[str]:
-        """What it can be asked about."""
-        return self._actions.keys()
-
-    def proves(self, authorization: str) -> bool:
-        """Whether the header has a known key with its secret: no page in a browser can send one."""
-        return self._access.knows_secret(*credentials(authorization))
-
-    def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
-        """ALLOWED when the peer may see the page; UNPROVEN when a key would help, FORBIDDEN when another one would.
-
-        `counted`: whether a no is a refusal.
-        """
-        action = self._actions[page]
-        if not action:
-            return ALLOWED
-        key, secret = credentials(authorization)
-        identity = self._access.proved_by_secret(key, secret, loopback=is_loopback(address))
-        if identity is None:
-            return UNPROVEN
-        if self._authorizer.permits(identity, action, page, counted=counted):
-            return ALLOWED
-        return FORBIDDEN if identity else UNPROVEN
-
-
-def credentials(authorization: str) -> tuple[str, str]:
-    """Key and secret of the header; two empty texts where it holds none."""
-    scheme, _, rest = authorization.partition(" ")
-    rest = rest.strip()
-    if scheme.lower() == "basic":
-        try:
-            rest = base64.b64decode(rest, validate=True).decode()
-        except (binascii.Error, ValueError):
-            return "", ""
-    elif scheme.lower() != "bearer":
-        return "", ""
-    key, _, secret = rest.partition(":")
-    return key, secret

@@ -1,6 +1,13 @@
 # Types of router.py; see remoting/native/typed.py.
 
-from remoting.server.router cimport Access
+from remoting.protocol.frames.commands cimport Command
+
+cdef class Access:
+    cdef dict _keys
+    cdef bint _open_to_all, _keys_count, _bound_only
+
+    cpdef admit(self, peer, Command command)
+    cpdef check(self, peer, Command command)
 
 cdef class Router:
     cdef dict _handlers

@@ -49,7 +49,7 @@ from remoting.transport.signature import (
 )
 
 PROVED_ATTRIBUTE = "proved"
-"""Set on peers whose signature was valid once; see `remoting.server.intake`."""
+"""Set on peers whose signature was valid once; see `remoting.server.peer`."""
 
 
 SESSION_ATTRIBUTE = "signing session"

@@ -3,27 +3,38 @@
 Connections whose peers must prove a key and have not are closed when they stay silent, so that they occupy no slot:
 
     no request yet         a whole request within UNPROVEN_FIRST_S of the connection, TLS included
-    requests so far        the next one within `unproven_idle_ms`; `intake` limits the time of a frame that has begun
+    requests so far        the next one within `unproven_idle_ms`; `Intake` limits the time of a frame that has begun
     proved, or trusted     no longer watched: idle for as long as it likes
 
-Invariant: a peer is in `peers` from its connection to its loss, and there are never more than `connections_max`.
+`PageAccess` decides who may see which page of an administration port: the key of a page's reader is proved by HTTP,
+then the `Authorizer` of the requests is asked.
+
+    Authorization: Basic base64(key:secret)      what browsers, curl and Prometheus' basic_auth send
+    Authorization: Bearer key:secret             the line of a key file as it stands, for Prometheus' credentials_file
+
+Keys are required as for requests: of no client on this machine while there is no access list, of every client else;
+with a list a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and reveal
+nothing but yes or no.
+Invariants: a peer is in `peers` from its connection to its loss, and there are never more than `connections_max`; an
+unknown key and a wrong secret get the same answer; no secret is logged.
 Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 from remoting.protocol.frames.frame import FRAME_SIZE_BYTES_MAX
-from remoting.server.intake import Intake, IntakeLimits
-from remoting.server.peer import PeerFrames, SocketPeer
+from remoting.server.authorizer import Authorizer
+from remoting.server.peer import Intake, IntakeLimits, PeerFrames, SocketPeer, is_loopback
 from remoting.server.router import Access
-from remoting.server.tls import ServerTls
-from remoting.transport.certificates import LOOK_INTERVAL_MS
+from remoting.transport.certificates import LOOK_INTERVAL_MS, ServerTls
 from remoting.transport.contracts import Handler
 from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkCounters, LinkSettings
 
@@ -251,3 +262,56 @@ class RemotingServer:
         if not self.peers:
             self._empty.set()
         LOG.debug("connection of %s ended: %s", peer.address, reason)
+
+
+ALLOWED, UNPROVEN, FORBIDDEN = "", "unproven", "forbidden"
+
+
+class PageAccess:
+    """Answers for the administration port of one process; see `runtime.admin.Guard`."""
+
+    def __init__(self, access: Access, authorizer: Authorizer, actions: Mapping[str, str]) -> None:
+        """`actions`: page -> the action that `authorize` checks; empty for public pages."""
+        self._access = access
+        self._authorizer = authorizer
+        self._actions = dict(actions)
+
+    @property
+    def pages(self) -> Collection[str]:
+        """What it can be asked about."""
+        return self._actions.keys()
+
+    def proves(self, authorization: str) -> bool:
+        """Whether the header has a known key with its secret: no page in a browser can send one."""
+        return self._access.knows_secret(*credentials(authorization))
+
+    def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
+        """ALLOWED when the peer may see the page; UNPROVEN when a key would help, FORBIDDEN when another one would.
+
+        `counted`: whether a no is a refusal.
+        """
+        action = self._actions[page]
+        if not action:
+            return ALLOWED
+        key, secret = credentials(authorization)
+        identity = self._access.proved_by_secret(key, secret, loopback=is_loopback(address))
+        if identity is None:
+            return UNPROVEN
+        if self._authorizer.permits(identity, action, page, counted=counted):
+            return ALLOWED
+        return FORBIDDEN if identity else UNPROVEN
+
+
+def credentials(authorization: str) -> tuple[str, str]:
+    """Key and secret of the header; two empty texts where it holds none."""
+    scheme, _, rest = authorization.partition(" ")
+    rest = rest.strip()
+    if scheme.lower() == "basic":
+        try:
+            rest = base64.b64decode(rest, validate=True).decode()
+        except (binascii.Error, ValueError):
+            return "", ""
+    elif scheme.lower() != "bearer":
+        return "", ""
+    key, _, secret = rest.partition(":")
+    return key, secret

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from remoting.batches import body
-from remoting.filtering import sql92
+from remoting.filtering import expressions
 from remoting.protocol.bodies.pull_body import PulledRange, RowFilter
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records import record
@@ -75,8 +75,8 @@ def _born_us(rows: pa.RecordBatch, born_ms: int) -> Ints:
 
 
 @lru_cache(_PREDICATES_MAX)
-def _predicate(text: str) -> sql92.Predicate:
-    return sql92.parse(text)
+def _predicate(text: str) -> expressions.Predicate:
+    return expressions.parse_sql92(text)
 
 
 def _by_sql(rows: pa.RecordBatch, text: str) -> Bools:

@@ -22,7 +22,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from remoting.filtering import sql92, tags
+from remoting.filtering import expressions
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records import topics
 from remoting.protocol.records.names import valid_rocketmq_topic
@@ -243,7 +243,7 @@ def assignment(text: str) -> frozenset[QueueName]:
 def tag_expression(text: str) -> tuple[str, ...]:
     """Parse RocketMQ's tag expression; empty for every message."""
     try:
-        return tags.parse(text) or ()
+        return expressions.parse_tags(text) or ()
     except LocalMisuse as failure:
         raise ValueError(str(failure)) from None
 
@@ -252,7 +252,7 @@ def sql_expression(text: str) -> str:
     """Check an SQL92 expression and return it as it is; empty for every message."""
     if text.strip():
         try:
-            sql92.parse(text)
+            expressions.parse_sql92(text)
         except LocalMisuse as failure:
             raise ValueError(str(failure)) from None
     return text.strip()

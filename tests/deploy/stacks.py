@@ -13,7 +13,7 @@ import yaml
 from lightmq.configuration import Configuration, load_configuration
 from lightmq.credentials import variable
 from remoting.access.acl_file import load
-from runtime.config.tables import Loaded, flatten
+from runtime.config import Loaded, flatten
 from tests.deploy.dockerfile import Stage, stages
 from tests.support.tree import ROOT
 

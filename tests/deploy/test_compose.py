@@ -16,7 +16,7 @@ from broker.roles.durability import rule_of
 from lightmq.cli.application import run
 from remoting.access.acl_file import load
 from remoting.server.router import parse_access_keys
-from runtime.config.tables import ConfigError
+from runtime.config import ConfigError
 from tests.deploy import stacks
 from tests.deploy.stacks import (
     ACCESS_LIST,

@@ -10,7 +10,7 @@ import pytest
 
 from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY
 from lightmq.configuration import load_configuration
-from runtime.config.tables import ConfigError
+from runtime.config import ConfigError
 from tests.deploy.dockerfile import stages
 from tests.deploy.stacks import ACCESS_LIST, CONFIGURATION, DEPLOY, KEYS, SECRETS, documents, secrets_of
 from tests.deploy.test_images import CLUSTER, ports

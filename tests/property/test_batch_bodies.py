@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remoting.batches import body
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow, body
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from tests.support.batches import make_rows

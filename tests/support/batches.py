@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from remoting.batches import body
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow, body
 from remoting.protocol.records.record import (
     BATCH,
     CODEC_LZ4,

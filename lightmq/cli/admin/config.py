@@ -11,8 +11,19 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.configuration import Configuration
-from runtime.config.page import attribute_docs, default_text, toml_text
-from runtime.config.tables import ENVIRONMENT_PREFIX, RULE, ValueOrigin, flatten, keys_of, rule_text, type_name, unknown
+from runtime.config import (
+    ENVIRONMENT_PREFIX,
+    RULE,
+    ValueOrigin,
+    attribute_docs,
+    default_text,
+    flatten,
+    keys_of,
+    rule_text,
+    toml_text,
+    type_name,
+    unknown,
+)
 from runtime.logs import REDACTED, SECRET_KEY
 
 config = App(name="config", help="Show the configuration in force, or explain a key.", help_format="plaintext")
@@ -78,7 +89,7 @@ def _plain(value: Any) -> Any:
 
 
 def _doc(key: str) -> str:
-    from runtime.config.tables import fields_of, is_table
+    from runtime.config import fields_of, is_table
 
     table: type = Configuration
     *sections, name = key.split(".")

@@ -32,7 +32,7 @@ from remoting.native.choice import remedy
 from remoting.protocol.errors import LightMQError
 from remoting.transport.failures import TlsFailed
 from runtime.clock import Clock, SystemClock
-from runtime.config.tables import Flag
+from runtime.config import Flag
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig

@@ -267,7 +267,7 @@ Names = Annotated[tuple[str, ...], Meta(max_length=NAMES_MAX)]
 class RowFilter(msgspec.Struct, frozen=True, omit_defaults=True):
     """What is wanted: everything that is set must be true of a message; of several names one is enough.
 
-    `born_from_ms` is inclusive, `born_until_ms` exclusive; `sql` is an expression as in `remoting.filtering.sql92`.
+    `born_from_ms` is inclusive, `born_until_ms` exclusive; `sql` is one of `filtering.expressions`.
     """
 
     mqtt: Names = ()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from runtime.config.page import render
-from runtime.config.tables import ConfigError, Flag, load
+from runtime.config import ConfigError, Flag, load, render
 
 
 def test_defaults_environment_and_flags() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from controller import config
 from controller.config import ControllerConfig
-from runtime.config.tables import ConfigError, Flag, keys_of, load
+from runtime.config import ConfigError, Flag, keys_of, load
 
 
 def test_defaults_listen_on_this_machine_only():

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from lightmq.configuration import SECTIONS, Configuration, load_configuration
-from runtime.config.page import attribute_docs
-from runtime.config.tables import ConfigError, Flag
+from runtime.config import ConfigError, Flag, attribute_docs
 
 
 def test_the_sections_are_the_fields() -> None:

@@ -12,7 +12,7 @@ from lightmq.configuration import load_configuration
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig, overlap
 from remoting.client.master_link import Backoff
 from remoting.protocol.records.topics import matches, validate_filter
-from runtime.config.tables import ConfigError
+from runtime.config import ConfigError
 
 OUT = RuleConfig(filter="#", local_prefix="a/")
 

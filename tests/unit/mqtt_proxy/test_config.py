@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mqtt_proxy.config import ListenConfig, ProxyConfig
-from runtime.config.page import attribute_docs
-from runtime.config.tables import ConfigError, Flag, load
+from runtime.config import ConfigError, Flag, attribute_docs, load
 
 
 def test_every_option_is_documented() -> None:

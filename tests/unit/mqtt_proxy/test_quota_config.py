@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mqtt_proxy.config import QuotaConfig
-from runtime.config.page import attribute_docs
-from runtime.config.tables import ConfigError, Flag, load
+from runtime.config import ConfigError, Flag, attribute_docs, load
 
 
 def test_every_option_is_documented() -> None:

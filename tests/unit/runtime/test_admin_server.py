@@ -11,8 +11,9 @@ import pytest
 
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import LightMQError
-from remoting.server.authorizer import Authorizer, PageAccess
+from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access
+from remoting.server.server import PageAccess
 from runtime.admin import READY_PARTS, AdminServer, Request
 from runtime.metrics import Registry
 

@@ -13,7 +13,7 @@ import pytest
 from broker.replication import tls_detection as ha_door
 from broker.replication.tls_detection import TlsAcceptor
 from remoting.client.tls import ClientTls
-from remoting.server.tls import ENFORCING, PERMISSIVE, ServerTls
+from remoting.transport.certificates import ENFORCING, PERMISSIVE, ServerTls
 from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.broker.replication.streams import Master, Replica, fill, same_bytes, until
 

@@ -8,7 +8,7 @@ import pytest
 
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
 from lightmq.cli.outcome import CommandFailed
-from runtime.config.tables import ConfigError, Flag
+from runtime.config import ConfigError, Flag
 
 
 def test_options_become_configuration(tmp_path: Path) -> None:

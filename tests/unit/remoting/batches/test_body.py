@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from remoting.batches import body
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow, body
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from tests.support.batches import make_rows
@@ -218,3 +217,8 @@ def _with_endianness(packed: bytes) -> bytes:
 def test_times_are_microseconds_of_the_messages() -> None:
     batch = body.from_rows([BatchRow(b"", 1_700_000_000_123)])
     assert np.asarray(batch.column("bornTimestamp").cast(pa.int64()))[0] == 1_700_000_000_123_000
+
+
+def test_a_row_needs_only_its_body() -> None:
+    assert BatchRow(b"x") == BatchRow(b"x", 0, b"", b"", ())
+    assert BatchRow(b"x", key=b"k") != BatchRow(b"x")

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from remoting import inprocess
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow
 from remoting.batches.unpack import ArrowMissing
 from remoting.client.batching import (
     OVERHEAD_BYTES,
@@ -20,7 +20,7 @@ from remoting.client.batching import (
     size_of,
     to_row,
 )
-from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.connection import ReconnectingConnection
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import image_views, wanted_queue

@@ -15,8 +15,7 @@ from remoting.client.threads import Producer
 from remoting.client.tls import ClientTls, handshake_with
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.tls import ENFORCING, ServerTls
-from remoting.transport.certificates import CertificateProblem
+from remoting.transport.certificates import ENFORCING, CertificateProblem, ServerTls
 from remoting.transport.failures import ConnectionLost, TlsFailed, Unreachable
 from runtime.tls_config import DialTlsConfig
 from tests.support.certificates import HAVE_OPENSSL, Authority

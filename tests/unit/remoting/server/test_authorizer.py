@@ -9,18 +9,9 @@ import pytest
 from remoting.access.rights import page_actions
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.commands import Command
-from remoting.server.authorizer import (
-    ALLOWED,
-    ANONYMOUS,
-    FORBIDDEN,
-    IDENTITY_ATTRIBUTE,
-    TRUSTED_ATTRIBUTE,
-    UNPROVEN,
-    Authorizer,
-    PageAccess,
-    credentials,
-)
+from remoting.server.authorizer import ANONYMOUS, IDENTITY_ATTRIBUTE, TRUSTED_ATTRIBUTE, Authorizer
 from remoting.server.router import Access
+from remoting.server.server import ALLOWED, FORBIDDEN, UNPROVEN, PageAccess, credentials
 
 
 class FakePeer:

@@ -11,7 +11,7 @@ import pytest
 from remoting.client.connection import connect
 from remoting.protocol.frames.commands import Command
 from remoting.server import server as module
-from remoting.server.intake import IntakeLimits
+from remoting.server.peer import IntakeLimits
 from remoting.server.router import Access, Router
 from remoting.server.server import UNPROVEN_FIRST_S, RemotingServer, Strangers
 from remoting.transport.failures import ConnectionLost

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from remoting.client.connection import SocketConnection
-from remoting.client.reconnecting import ReconnectingConnection
+from remoting.client.connection import ReconnectingConnection, SocketConnection
 from remoting.client.uplink import MasterConnection
 from remoting.inprocess import InProcessConnection, InProcessPeer
 from remoting.server.peer import SocketPeer

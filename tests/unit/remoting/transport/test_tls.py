@@ -13,8 +13,8 @@ from remoting.client.connection import connect
 from remoting.client.tls import ClientTls
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.frames.frame import FrameDecoder, encode_frame
-from remoting.server.tls import ServerTls
 from remoting.transport import tls
+from remoting.transport.certificates import ServerTls
 from remoting.transport.failures import reason_of
 from remoting.transport.link import RECEIVE_BUFFER_BYTES
 from remoting.transport.tls import TlsTransport

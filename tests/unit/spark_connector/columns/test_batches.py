@@ -6,7 +6,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow
 from remoting.batches.unpack import Unpacker
 from remoting.protocol.bodies import pull_body
 from remoting.protocol.bodies.pull_body import RowFilter

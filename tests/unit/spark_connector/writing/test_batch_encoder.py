@@ -5,8 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from remoting.batches import body
-from remoting.batches.row import BatchRow
+from remoting.batches import BatchRow, body
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, image_views, wanted_queue
 from spark_connector.errors import OptionError
 from spark_connector.writing import row_encoder as batch_entries

@@ -4,7 +4,7 @@ from broker.config import BrokerConfig, ReplicationConfig
 from broker.replication.leader import promise
 from broker.roles.durability import rule_of
 from lightmq.cli.admin.cluster import promised
-from runtime.config.tables import flatten
+from runtime.config import flatten
 
 
 def told(config: BrokerConfig) -> dict[str, str]:

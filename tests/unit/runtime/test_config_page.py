@@ -3,8 +3,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.config.page import attribute_docs, render, toml_text
-from runtime.config.tables import setting
+from runtime.config import attribute_docs, render, setting, toml_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""RocketMQ's SQL92 filters over message properties: text to a predicate, parsed once and called for every message.
+"""RocketMQ's filter expressions: tags separated by `||`, and SQL92 over message properties, parsed once to a predicate.
 
     a > 5 AND region IN ('north', 'south') OR (b IS NOT NULL AND NOT c BETWEEN 1 AND 9) OR name STARTSWITH 'x'
 
@@ -62,7 +62,7 @@ class Token(NamedTuple):
     at: int
 
 
-def parse(text: str) -> Predicate:
+def parse_sql92(text: str) -> Predicate:
     """Return the predicate of an expression. Raises LocalMisuse that names the position of the error."""
     if len(text) > TEXT_MAX:
         raise LocalMisuse(f"an SQL expression of {len(text)} characters, the limit is {TEXT_MAX}")
@@ -333,3 +333,19 @@ def _as_number(value: str | float | bool) -> int | float | None:
         return float(value)
     except ValueError:
         return None
+
+
+TAGS_MAX = 1_000
+"""Tags of one expression; more are refused."""
+
+
+def parse_tags(text: str) -> tuple[str, ...] | None:
+    """Return the tags of an expression, None for all messages. Raises LocalMisuse."""
+    if text.strip() in {"", "*"}:
+        return None
+    found = tuple(dict.fromkeys(part.strip() for part in text.split("||")))
+    if "" in found or "*" in found:
+        raise LocalMisuse(f"the tag expression {text!r} has an empty part or a * among others")
+    if len(found) > TAGS_MAX:
+        raise LocalMisuse(f"a tag expression of {len(found)} tags, the limit is {TAGS_MAX}")
+    return found

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.filtering import sql92
+from remoting.filtering import expressions
 from remoting.protocol.errors import LocalMisuse
 
 MESSAGE = {"a": "5", "b": "north", "c": "2.5", "yes": "TRUE", "big": "12345678901234567890", "TAGS": "t"}
@@ -54,7 +54,7 @@ MESSAGE = {"a": "5", "b": "north", "c": "2.5", "yes": "TRUE", "big": "1234567890
     ],
 )
 def test_meaning(text: str, found: bool | None) -> None:
-    assert sql92.parse(text)(MESSAGE.get) is found
+    assert expressions.parse_sql92(text)(MESSAGE.get) is found
 
 
 @pytest.mark.parametrize(
@@ -80,13 +80,13 @@ def test_meaning(text: str, found: bool | None) -> None:
 )
 def test_what_is_wrong_is_said(text: str, said: str) -> None:
     with pytest.raises(LocalMisuse, match=said):
-        sql92.parse(text)
+        expressions.parse_sql92(text)
 
 
 @given(st.text(alphabet="ab ()'=<>1.,-ANDORTI", max_size=30))
 def test_any_text_is_an_expression_or_misuse(text: str) -> None:
     try:
-        found = sql92.parse(text)
+        found = expressions.parse_sql92(text)
     except LocalMisuse:
         return
     assert found(MESSAGE.get) in (True, False, None)
@@ -99,7 +99,7 @@ _VALUES = {"a = 5": True, "a > 9": False, "missing = 1": None}
 @given(st.recursive(_TERMS, lambda inner: st.tuples(st.sampled_from(["AND", "OR", "NOT"]), inner, inner), max_leaves=8))
 def test_three_truth_values(tree: object) -> None:
     text, value = _build(tree)
-    assert sql92.parse(text)(MESSAGE.get) is value
+    assert expressions.parse_sql92(text)(MESSAGE.get) is value
 
 
 def _build(tree: object) -> tuple[str, bool | None]:
@@ -130,13 +130,13 @@ def _build(tree: object) -> tuple[str, bool | None]:
 def test_texts_and_booleans_have_no_order(text: str) -> None:
     """RocketMQ refuses these; accepted they would never match."""
     with pytest.raises(LocalMisuse, match="no order"):
-        sql92.parse(text)
+        expressions.parse_sql92(text)
 
 
 @pytest.mark.parametrize("text", ["9" * 4_301, "9" * 8_000, "1" * 101, "1e999", "-1e999", f".{'0' * 200}1"])
 def test_numbers_that_cannot_be_held_are_refused(text: str) -> None:
     with pytest.raises(LocalMisuse, match="number"):
-        sql92.parse(f"a = {text}")
+        expressions.parse_sql92(f"a = {text}")
 
 
 _WORDS = st.sampled_from(
@@ -149,7 +149,21 @@ _TEXTS = st.text(max_size=8).map(lambda text: "'" + text.replace("'", "''") + "'
 @given(st.lists(_WORDS | _NUMBERS | _TEXTS | st.text(max_size=4), max_size=30).map(" ".join))
 def test_whatever_is_written_is_a_predicate_or_a_refusal(text: str) -> None:
     try:
-        predicate = sql92.parse(text)
+        predicate = expressions.parse_sql92(text)
     except LocalMisuse:
         return
     assert predicate(MESSAGE.get) in (True, False, None)
+
+
+def test_expressions() -> None:
+    assert expressions.parse_tags(" * ") is None
+    assert expressions.parse_tags("") is None
+    assert expressions.parse_tags("a || b||a") == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a ||", "|| a", "a || *", "a||||b", "||".join(map(str, range(expressions.TAGS_MAX + 1)))]
+)
+def test_wrong_expressions(wrong: str) -> None:
+    with pytest.raises(LocalMisuse):
+        expressions.parse_tags(wrong)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.config.tables import (
+from runtime.config import (
     BadValueError,
     ConfigError,
     Flag,

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config.page import render, toml_text
-from runtime.config.tables import ConfigError, Flag, flatten, load, setting
+from runtime.config import ConfigError, Flag, flatten, load, render, setting, toml_text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,0 @@
-"""Declared configuration tables: loading, lists of tables, single values and the reference page."""
