@@ -1,4 +1,4 @@
-"""Says which modules of this package are typed: compiled with the `.pxd` beside them where that is possible."""
+"""Lists the modules of this package that are typed: compiled with the `.pxd` beside them where that is possible."""
 
 from pathlib import Path
 
@@ -31,4 +31,4 @@ TYPED = typed(
 )
 
 WITHOUT_SCAN = TYPED.reason or why_unusable(Path(__file__).parent / "mqtt" / "session", ("compiled_scan",))
-"""Why the compiled scan of packets must not be taken, "" when it may: it reaches into the typed classes."""
+"""Why the compiled scan of packets cannot be used, "" when it can: it accesses fields of the typed classes."""

@@ -1,9 +1,9 @@
-"""Composition root of the proxy: builds every part, starts them in order, stops them without losing what was accepted.
+"""Composition root of the proxy: builds every part, starts them in order, stops them without losing accepted messages.
 
-Stopping: the listener closes every connection (wills go out, sessions hand in their offsets), then the link to the
-broker stays open until all of that was answered or the deadline has passed. The proxy itself keeps nothing.
-Invariant: owners come before the notifier and the puller, so that after a reconnection sessions are taken again before
-they read (`make_services`). Loop rule: made and used on one event loop.
+Stopping: the listener closes every connection (wills are published, sessions report their offsets); the link to the
+broker stays open until all of that is answered or the deadline passes. The proxy itself stores nothing.
+Invariant: owners are registered before the notifier and the puller, so that after a reconnection sessions are reopened
+before they read (`make_services`). Loop rule: created and used on one event loop.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ def _delivery_tools(config: ProxyConfig, link: Link, clock: Clock, metrics: Prox
 
 
 FIRST_DELAY_DIVISOR = 20
-"""The first pause before the broker is dialled again is the longest one divided by this; it doubles from there."""
+"""The first pause before the broker is dialled again is the longest one divided by this; each further one doubles."""
 
 
 class ProxyApp:
-    """One MQTT proxy; `connection` leads to a broker in this process, without it the configuration says where to go."""
+    """One MQTT proxy; `connection` leads to a broker in this process, otherwise the configuration gives its address."""
 
     def __init__(
         self, config: ProxyConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
@@ -157,7 +157,7 @@ class ProxyApp:
 
     @property
     def ready(self) -> bool:
-        """Whether clients can be served: the broker is there."""
+        """Whether clients can be served: the broker is connected."""
         return self._link.up
 
     async def start(self) -> int:
@@ -179,12 +179,14 @@ class ProxyApp:
         return {"mqtt" if name == "tcp" else f"mqtt-{name}": port for name, port in self._listening.ports.items()}
 
     def reload(self) -> None:
-        """Read the files again that may change while the proxy runs. What is wrong is logged and the old one stays."""
+        """Read the files again that may change while the proxy runs. A bad file is logged, and its old contents stay in
+        use."""
         self._gate.reload()
         self._listener.reload()
 
     async def stop(self) -> None:
-        """Send all clients away in their turns, have wills and session states confirmed, then leave the broker."""
+        """Disconnect all clients, wait until wills and session states are confirmed, then close the link to the
+        broker."""
         deadline_s = self._config.stop_deadline_ms / 1000
         listen = self._config.listen
         await drain(
@@ -205,14 +207,14 @@ class ProxyApp:
         await self._gate.close()
 
     async def _settled(self) -> None:
-        """Everything said to the broker has been answered."""
+        """Wait until every request to the broker has been answered."""
         await self._services.publisher.drain()
         while self._services.tasks:
             await asyncio.wait(self._services.tasks)
 
 
 def session_limits(config: ProxyConfig) -> SessionLimits:
-    """What one session may cost, as configured."""
+    """The limits of one session, as configured."""
     return SessionLimits(
         packet_size_bytes_max=config.packet_size_bytes_max,
         in_flight_max=config.in_flight_max,

@@ -223,7 +223,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 LOOPBACK = "127.0.0.1"
-EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit wish
+EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - listened on only with a password file or by explicit setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Messages from before a subscription: how a client asks for them, and how they are read.
+"""Messages stored before a subscription: how a client requests them, and how they are read.
 
 MQTT 5: one user property of SUBSCRIBE, for all filters of the packet:
 
@@ -6,13 +6,13 @@ MQTT 5: one user property of SUBSCRIBE, for all filters of the packet:
     from-offset   offset in the filter's queue; 0 = everything that is kept
     last          number of messages
 
-Both versions: `$history/<name>=<value>/<filter>`, for that filter alone. It is the subscription `<filter>`, begun
-earlier, and is unsubscribed from under either name. What stands in the filter's queue is had by a lower cursor there.
+Both versions: `$history/<name>=<value>/<filter>`, for that filter alone. It creates the subscription `<filter>` with an
+earlier start, and either name unsubscribes it. Messages in the filter's queue are read from a lower cursor.
 
-What stood in the log before the queue began is read by a `HistoryRun`, in steps no larger than can be sent. It goes out
-before anything at the source's cursor, like retained messages but without the retain flag, and is acknowledged by log
-position: the lowest one the client may not have is committed like a queue offset, so that it goes on there after a
-crash.
+Messages stored before the queue existed are read by a `HistoryRun`, in steps no larger than can be sent. They go out
+before anything at the source's cursor, like retained messages but without the retain flag, and are acknowledged by log
+position: the lowest position the client may not have is committed like a queue offset, so that delivery continues there
+after a crash.
 
 Invariant: a request that is not understood is refused, never ignored. At most one request of a run is under way;
 `unacked` is in rising order, all of it below what `ready` holds. Loop rule: on the loop's thread.
@@ -49,29 +49,29 @@ NUMBER_DIGITS_MAX = 18
 
 
 class NotUnderstood(ValueError):
-    """A wish that names no time, offset or number of messages."""
+    """A request that names no valid time, offset or number of messages."""
 
 
 def plain_filter(topic_filter: str) -> str:
-    """Return the filter that a `$history/` name subscribes to; every other filter is itself."""
+    """Return the filter that a `$history/` name subscribes to; every other filter unchanged."""
     if not topic_filter.startswith(HISTORY_PREFIX):
         return topic_filter
     return topic_filter[len(HISTORY_PREFIX) :].partition("/")[2]
 
 
 def start_of_filter(topic_filter: str) -> HistoryStart | None:
-    """Return what a `$history/` name asks for; None for every other filter. Raises NotUnderstood."""
+    """Return the start that a `$history/` name requests; None for every other filter. Raises NotUnderstood."""
     if not topic_filter.startswith(HISTORY_PREFIX):
         return None
-    said, slash, inner = topic_filter[len(HISTORY_PREFIX) :].partition("/")
-    name, equals, value = said.partition("=")
+    option, slash, inner = topic_filter[len(HISTORY_PREFIX) :].partition("/")
+    name, equals, value = option.partition("=")
     if not (slash and inner and equals):
         raise NotUnderstood(f"{topic_filter!r} is not {HISTORY_PREFIX}<name>=<value>/<filter>")
     return _start(name, value)
 
 
 def start_of_user(user: Iterable[tuple[bytes, bytes]]) -> HistoryStart | None:
-    """Return what the user properties of a SUBSCRIBE ask for; None when nothing. Raises NotUnderstood."""
+    """Return the start that the user properties of a SUBSCRIBE request; None without one. Raises NotUnderstood."""
     found = [(key.decode(), value) for key, value in user if key in _KEYS]
     if not found:
         return None
@@ -112,7 +112,7 @@ def _time_ms(value: str) -> int:
 
 
 RETRY_PAUSE_S = 0.2
-"""Pause before a step is asked for again that was not answered."""
+"""Pause before a request that failed is repeated."""
 
 LOG = get_logger("proxy.history")
 
@@ -145,7 +145,7 @@ class HistoryRun(DeliveryOrigin):
         wake: Callable[[], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
-        """`before` is the place to begin at, see `session_body`; `refused` hears that the broker will not go on."""
+        """`before` is where to begin, see `session_body`; `refused` is called when the broker will not continue."""
         super().__init__(own_queue | HISTORY_BIT)
         self._link = link
         self._filter = topic_filter
@@ -155,7 +155,7 @@ class HistoryRun(DeliveryOrigin):
         self._position, self._from_ms, self._last = unpack_before(before)
         self._busy = False
         self.ended = before == FINISHED
-        """Whether there is nothing more to read."""
+        """Whether there is nothing left to read."""
         self.committed = before
         self.ready: deque[RecordView] = deque()
         self.unacked: dict[int, None] = {}
@@ -167,16 +167,16 @@ class HistoryRun(DeliveryOrigin):
 
     @property
     def located(self) -> bool:
-        """Whether it is a position already where it goes on, and not a wish."""
+        """Whether the start is a log position already, and not a request."""
         return self.ended or (self._position > 0 and not self._last)
 
     @property
     def cursor(self) -> int:
-        """Where sending goes on."""
+        """Where sending continues."""
         return self.ready[0].position if self.ready else FINISHED if self.ended else self._position
 
     def lowest(self) -> int:
-        """The place to commit: everything below it is with the client."""
+        """The position to commit: the client has everything below it."""
         for position in self.unacked:
             return position
         return self.cursor if self.located else self.committed
@@ -190,7 +190,7 @@ class HistoryRun(DeliveryOrigin):
         self.unacked.pop(offset, None)
 
     def fetch(self) -> None:
-        """Ask for the next step unless one is here or under way."""
+        """Request the next step unless one is here or in flight."""
         if self._busy or self.ready or self.ended or not self._link.up:
             return
         self._busy = True
@@ -205,7 +205,7 @@ class HistoryRun(DeliveryOrigin):
         error = task.exception()
         if error is not None:
             LOG.warning("history_not_read", filter=self._filter, error=str(error))
-            if isinstance(error, Refused):  # over too many queues, or what cannot be read: live is better than nothing
+            if isinstance(error, Refused):  # too many queues, or unreadable: live messages are better than none
                 self.ended = True
                 self._refused()
                 self._wake()

@@ -1,9 +1,9 @@
-"""The proxy's one connection to a broker: in-process, or TCP that is made again whenever it is lost.
+"""The proxy's one connection to a broker: in-process, or TCP that reconnects whenever it is lost.
 
-Requests leave in the order of the calls (`call`, `post`, `request` alike), which everything above relies on: a
-SESSION_CLOSE posted before a SESSION_OPEN is handled before it. A request ends in its reply's body, `Refused`, or
-`LinkDownError` when nobody can say whether the broker carried it out. Listeners hear `up` after every (re)connection
-and `down` after every loss.
+Requests are sent in the order of the calls (`call`, `post`, `request` alike), which everything above relies on: a
+SESSION_CLOSE posted before a SESSION_OPEN is handled before it. A request ends with its reply's body, `Refused`, or
+`LinkDownError` when it is unknown whether the broker executed it. Listeners of `up` are called after every
+(re)connection, those of `down` after every loss.
 Invariant: between `down` and the next `up` no request is sent. Loop rule: everything on the loop's thread.
 """
 
@@ -28,7 +28,7 @@ class LinkDownError(LightMQError):
 
 
 class _Asked:
-    """A request on its way: who is answered, and on which connection it left."""
+    """A request in flight: its callback, and the connection it was sent on."""
 
     __slots__ = ("_connection", "_done", "_link")
 
@@ -50,7 +50,7 @@ class _Asked:
 
 
 class Link:
-    """A connection that comes back. `start` begins to connect, `wait_up` waits for the first success."""
+    """A connection that reconnects. `start` begins to connect, `wait_up` waits for the first success."""
 
     def __init__(self, uplink: Uplink) -> None:
         self._uplink = uplink
@@ -90,7 +90,7 @@ class Link:
         await self._first.wait()
 
     async def stop(self) -> None:
-        """Close and do not come back."""
+        """Close and do not reconnect."""
         self._stopping = True
         await self._uplink.close()
 
@@ -102,11 +102,12 @@ class Link:
         *,
         fields: dict[str, str] | None = None,
     ) -> asyncio.Future[bytes]:
-        """Send a request; the future ends in the reply's body. Raises LinkDownError at once without a connection."""
+        """Send a request; the future resolves to the reply's body. Raises LinkDownError at once without a
+        connection."""
         future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
 
         def done(reply: bytes, error: Exception | None) -> None:
-            if future.done():  # whoever waited has been cancelled
+            if future.done():  # the waiting task was cancelled
                 return
             if error is None:
                 future.set_result(reply)
@@ -145,11 +146,11 @@ class Link:
         return await self.post(code, body, timeout_ms)
 
     def drop(self, reason: str) -> None:
-        """Give the connection up and make another: what was not answered ends in LinkDownError first."""
+        """Drop the connection and reconnect: unanswered requests fail with LinkDownError first."""
         self._line.drop(reason)
 
     def not_master(self, connection: Connection, denial: NotMaster) -> LinkDownError:
-        """Leave a connection whose broker does not lead the group; what its request ends in."""
+        """Drop a connection whose broker does not lead the group; returns the error of the request."""
         self._uplink.leave(connection.address, denial)
         return LinkDownError(str(denial))
 

@@ -1,6 +1,6 @@
-"""What the proxy counts, declared once, by what it is about.
+"""The proxy's counters, declared once, by subject.
 
-Invariant: every path that drops, refuses or closes has a counter with a reason here and a log event beside it.
+Invariant: every path that drops, refuses or closes has a counter with a reason here and logs an event.
 Thread rule: written on the event loop's thread only; plain integers on the hot path.
 """
 
@@ -72,7 +72,7 @@ class DeliveryCounters:
         self.pulled = counter("rocketmq_mqtt_pulled_records_total", "Records pulled from the broker")
 
     def skipped(self, reason: str) -> Counter:
-        """Messages a session was not given, by reason: retention, queue gone, log shorter, note full."""
+        """Messages that a session missed, by reason: retention, queue deleted, log shorter, note full."""
         return self._skipped.child(reason)
 
 

@@ -3,17 +3,17 @@
     socket opened   -> `opening(address)`            OPEN, OVER_RATE (its CONNECT is refused), CUT (closed at once)
     CONNECT, known  -> `join(user, client id)`       refused above `connections_per_user_max`; `leave` gives it back
     SUBSCRIBE       -> `filter_refused(filter)`
-    PUBLISH         -> `rates`: what was read is accepted, always; above a quota the answer is how long to read nothing
+    PUBLISH         -> `rates`: what was read is always accepted; above a quota the result is how long to pause reading
 
 Rates are token buckets: a bucket fills with `per_s` tokens a second up to `burst`. `take` is for what can be refused:
-it takes when there is enough. `charge` is for what has happened: it may leave a debt, and returns how long paying it
-back takes.
+it succeeds when there are enough tokens. `charge` is for what has happened: it may leave a debt, and returns how long
+paying it back takes.
 
-Invariants: quotas judge, others act: nothing here closes, pauses or drops anything. A quota of 0 costs and forbids
-nothing. A client id that comes again while its old connection is still counted does not count twice, so a take-over is
+Invariants: quotas decide, callers act: nothing here closes, pauses or drops anything. A quota of 0 costs and limits
+nothing. A client id that reconnects while its old connection is still counted is not counted twice, so a take-over is
 never refused. Over any time t no more than burst + per_s * t is taken, plus one overdraft of `charge` at a time; a debt
-is at most `DEBT_S_MAX` seconds' worth. Time that goes backwards gives nothing and takes nothing.
-Pure: time comes in as `now_ms`. Loop rule: one owner per proxy.
+is at most `DEBT_S_MAX` seconds' worth. A clock that goes back adds and removes nothing.
+Pure: time is passed in as `now_ms`. Loop rule: one owner per proxy.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TokenBucket:
         self._seen_ms = now_ms
 
     def level(self, now_ms: int) -> float:
-        """Tokens there are; below zero is a debt."""
+        """Tokens left; negative for a debt."""
         passed_ms = now_ms - self._seen_ms
         if passed_ms > 0:
             self._seen_ms = now_ms
@@ -52,7 +52,7 @@ class TokenBucket:
         return self._level
 
     def is_full(self, now_ms: int) -> bool:
-        """Whether it is as a new one would be."""
+        """Whether it equals a new one."""
         return self.level(now_ms) >= self._burst
 
     def take(self, amount: float, now_ms: int, floor: float = 0.0) -> bool:
@@ -63,14 +63,14 @@ class TokenBucket:
         return True
 
     def charge(self, amount: float, now_ms: int) -> int:
-        """Take `amount` whatever is there; milliseconds until the debt is paid, 0 without one."""
+        """Take `amount` in any case; milliseconds until the debt is paid, 0 without one."""
         level = max(self.level(now_ms) - amount, -DEBT_S_MAX * 1_000 * self._per_ms)
         self._level = level
         return 0 if level >= 0 else int(-level / self._per_ms) + 1
 
 
 class BucketTable:
-    """Buckets of one kind by who they belong to, bounded."""
+    """Buckets of one kind by owner, bounded."""
 
     __slots__ = ("_buckets", "_burst", "_per_s")
 
@@ -99,7 +99,7 @@ class BucketTable:
 
 @dataclass(slots=True, frozen=True)
 class RatedPublisher:
-    """Whom a batch is charged to; without a user nothing is charged to one."""
+    """Whom a batch is charged to; without a user no user quota applies."""
 
     client_id: str
     user: str | None
@@ -108,7 +108,7 @@ class RatedPublisher:
 
 @dataclass(slots=True, frozen=True)
 class Pause:
-    """How long to read nothing, and whose quota of what says so: `client_messages`, `user_bytes`..."""
+    """How long to pause reading, and which quota requires it: `client_messages`, `user_bytes`..."""
 
     ms: int
     quota: str
@@ -147,13 +147,13 @@ SHARED_PREFIX = "$share/"
 
 
 class SocketOpening(Enum):
-    """What becomes of a new socket."""
+    """The verdict on a new socket."""
 
     OPEN = "open"
     OVER_RATE = "over_rate"
-    """Its address connects too fast: its CONNECT is answered with a refusal."""
+    """Its address connects too fast: its CONNECT is refused."""
     CUT = "cut"
-    """Far too fast: not even that."""
+    """Its address connects far too fast: the socket is closed at once."""
 
 
 class Quotas:
@@ -179,7 +179,7 @@ class Quotas:
         return SocketOpening.OPEN if bucket.level(now_ms) >= 0 else SocketOpening.OVER_RATE
 
     def join(self, user: str, client_id: str) -> bool:
-        """Count a connection of a known user in, unless that is one too many."""
+        """Count a connection of a known user; refuse it above the limit."""
         joined = self._joined.setdefault(user, {})
         most = self._config.connections_per_user_max
         if most and client_id not in joined and len(joined) >= most:
@@ -188,7 +188,7 @@ class Quotas:
         return True
 
     def leave(self, user: str, client_id: str) -> None:
-        """Count a client out that had joined."""
+        """Remove a client that `join` counted."""
         joined = self._joined[user]
         joined[client_id] -= 1
         if not joined[client_id]:
@@ -197,7 +197,7 @@ class Quotas:
                 del self._joined[user]
 
     def keep_alive_s(self, asked_s: int) -> int:
-        """The keep-alive that holds for a client that asked for this one; 0 is none."""
+        """The keep-alive granted to a client that requested this one; 0 is none."""
         most = self._config.keep_alive_s_max
         return most if most and (asked_s == 0 or asked_s > most) else asked_s
 

@@ -1,9 +1,9 @@
-"""Retained messages of a fresh SUBSCRIBE: positions in the log, read in steps no larger than can be sent.
+"""Retained messages for a new subscription: positions in the log, read in steps no larger than can be sent.
 
-The broker answers a SUBSCRIBE with positions only. A run holds them, asks for the next step when the last one is out,
-and keeps at most one step of messages: ten thousand retained topics cost ten thousand numbers. A message that was
-replaced or removed meanwhile is left out of the answer; its successor comes as a live message.
-Invariant: at most one request under way per run. Loop rule: on the loop's thread.
+The broker answers a SUBSCRIBE with positions only. A run keeps them, requests the next step when the last one has been
+sent, and keeps at most one step of messages: ten thousand retained topics cost ten thousand numbers. A message that was
+replaced or removed meanwhile is left out of the answer; its successor arrives as a live message.
+Invariant: at most one request in flight per run. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from remoting.protocol.records.record import RecordView, iter_records
 from runtime.logs import get_logger
 
 STEP_RECORDS_MAX = 64
-"""Retained messages asked for at once; a default in-flight window."""
+"""Retained messages per request; a default in-flight window."""
 
 RETRY_PAUSE_S = 0.2
-"""Pause before a step is asked for again that was not answered."""
+"""Pause before a request that failed is repeated."""
 
 Retained = tuple[int, bytes, memoryview, int, RecordView]
 """(log position, topic, payload, QoS it was published with, the record itself)."""
@@ -31,7 +31,7 @@ LOG = get_logger("proxy.retained")
 
 
 class RetainedRun:
-    """What one subscription still has to be given of its retained messages."""
+    """The retained messages that one subscription still has to receive."""
 
     __slots__ = ("_busy", "_link", "_positions", "_step", "_wake", "ready")
 
@@ -41,7 +41,7 @@ class RetainedRun:
         self._wake = wake
         self._busy = False
         self._step: list[int] = []
-        """What the request under way asks for."""
+        """Positions of the request in flight."""
         self.ready: deque[Retained] = deque()
 
     @property
@@ -50,7 +50,7 @@ class RetainedRun:
         return not (self._positions or self.ready or self._busy)
 
     def extend(self, positions: Iterable[int]) -> None:
-        """The filter was subscribed again: its retained messages come again [MQTT-3.8.4-3]."""
+        """The filter was subscribed again: its retained messages are sent again [MQTT-3.8.4-3]."""
         self._positions.extend(positions)
 
     def remaining(self) -> list[int]:
@@ -58,7 +58,7 @@ class RetainedRun:
         return [position for position, *_ in self.ready] + self._step + list(self._positions)
 
     def fetch(self) -> None:
-        """Ask for the next step unless one is here or under way."""
+        """Request the next step unless one is here or in flight."""
         if self._busy or self.ready or not self._positions or not self._link.up:
             return
         step = [self._positions.popleft() for _ in range(min(STEP_RECORDS_MAX, len(self._positions)))]

@@ -1,16 +1,16 @@
 """Shared subscriptions: one session's memberships in groups, and the proxy's requests to the broker about all of them.
 
 The broker decides which member gets a message and pushes it; a member (`SharedSource`) reports how many more it can
-take, which is what its session's window has free. A message is done when the client has acknowledged it (QoS 0: when it
-was handed to the socket), has expired, or is too large for the client; one that finds the window or the socket full
-waits, and goes back to the broker for another member when that takes long. A message sent with QoS 2 goes to no other
-member: a kept session has noted it (`exact`), for others the broker is informed.
-What all members report in one loop turn leaves as one SHARED_SETTLE (`SharedHub`). After a loss of the broker a member
+take, which is the free part of its session's window. A message is done when the client has acknowledged it (QoS 0: when
+it was written to the socket), has expired, or is too large for the client; one that finds the window or the socket full
+waits, and is returned to the broker for another member when that takes long. A message sent with QoS 2 is never given
+to another member: a durable session has noted it (`exact`), for others the broker is informed.
+The reports of all members in one loop turn are one SHARED_SETTLE (`SharedHub`). After the broker was lost a member
 joins again under a new handle and names what its client still has to acknowledge. The members of one session take turns
 in sending and share its window (`Memberships`).
 
 Invariant: an offset given to a member is in exactly one of `waiting`, `unacked`, `done`, `back` and `refused` until it
-was reported; a handle names one member of one connection to the broker; each member knows how many share its window.
+is reported; a handle names one member of one connection to the broker; each member knows how many share its window.
 Loop rule: on the loop's thread.
 """
 
@@ -44,26 +44,26 @@ from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
 WINDOW_MAX = 64
-"""Messages one member has or may be given at most; a smaller window of the client's is kept to."""
+"""Most messages given to one member; a smaller window of its client takes precedence."""
 TOP_UP_SHARE = 4
-"""A member with nothing else to say asks for more once this fraction (1/n) of its window is free."""
+"""A member with nothing else to report requests more once this fraction (1/n) of its window is free."""
 
 
 class MemberCalls(Protocol):
-    """Who speaks to the broker for all members: the hub."""
+    """What a member calls to reach the broker: the hub."""
 
     def join(self, source: SharedSource) -> None:
-        """Let a member begin to take."""
+        """Join the member to its group at the broker."""
 
     def mark(self, source: SharedSource) -> None:
-        """A member has something to say at the end of the turn."""
+        """The member has something to report at the end of the turn."""
 
     def watch(self, source: SharedSource) -> None:
-        """A member has messages that it cannot send now."""
+        """The member has messages that it cannot send now."""
 
 
 class MessageSender(Protocol):
-    """Who sends a message to the client: the outgoing half of its session."""
+    """Sends messages to the client: the outgoing half of its session."""
 
     budget_bytes: int
     may_read: Callable[[bytes, int], bool]
@@ -78,13 +78,13 @@ class MessageSender(Protocol):
         token: object,
         subscription_ids: Sequence[int] = (),
     ) -> bool:
-        """Send a message; False when it is not for this client any more."""
+        """Send a message; False when it cannot be sent to this client any more."""
 
 
 class SharedSource(DeliveryOrigin):
     """One session's membership in one group."""
 
-    noted = False  # the group gives them to another member; those of QoS 2 are noted before they are sent
+    noted = False  # the group gives them to another member; QoS 2 deliveries are noted before they are sent
     flow_bit = SHARED_BIT
 
     __slots__ = (
@@ -123,20 +123,20 @@ class SharedSource(DeliveryOrigin):
         self.client_id = ""
         self.epoch = 0
         self.handle = 0
-        """0 while it has not joined."""
+        """0 until it has joined."""
         self.credit = 0
-        """How many the broker may still give without being told again."""
+        """How many messages the broker may still give without a further report."""
         self.waiting: deque[tuple[int, memoryview]] = deque()
         """(queue offset, record) given and not yet sent."""
         self.unacked: dict[int, None] = {}
         self.exact: dict[int, None] = {}
-        """Of those unacknowledged, what was sent with QoS 2 to a session that ends with its connection."""
+        """Unacknowledged offsets sent with QoS 2 to a session that ends with its connection."""
         self.sent: list[int] = []
-        """Those not reported to the broker yet: no other member may get them."""
+        """Offsets not yet reported to the broker: no other member may get them."""
         self.done: list[int] = []
         self.back: list[int] = []
         self.refused: list[int] = []
-        """Of what was given, what this client may not see: the group asks its other members."""
+        """Offsets that this client may not read: the group offers them to its other members."""
         self.judged = False
         """Whether each message is judged by its own topic."""
         self.leaving = False
@@ -148,12 +148,12 @@ class SharedSource(DeliveryOrigin):
     # -- joining -------------------------------------------------------------------------------------------------------
 
     def join(self, client_id: str, epoch: int, wake: Callable[[], None]) -> None:
-        """Begin to take, or go on under a new epoch."""
+        """Join, or join again under a new epoch."""
         self.client_id, self.epoch, self._wake = client_id, epoch, wake
         self._hub.join(self)
 
     def lost(self) -> None:
-        """The broker does not know this member any more, and has given to others what was not sent."""
+        """The broker has lost this member, and has given its unsent messages to others."""
         self.waiting.clear()
         self.back.clear()
         self.refused.clear()
@@ -161,7 +161,7 @@ class SharedSource(DeliveryOrigin):
         self.credit = self.handle = 0
 
     def leave(self) -> None:
-        """Unsubscribed: what is not sent goes to others, what is under way stays until it is acknowledged."""
+        """Unsubscribed: unsent messages go to others, those in flight stay until they are acknowledged."""
         self.leaving = True
         self.give_back()
         self._hub.mark(self)
@@ -189,7 +189,7 @@ class SharedSource(DeliveryOrigin):
             self._hub.mark(self)
 
     def send(self, outbound: MessageSender, offset: int, record: RecordView, qos: int) -> int:
-        """Send the first of `waiting`; 0 when it is not for anybody any more, and so is done."""
+        """Send the first of `waiting`; 0 when no member may receive it any more, and it is done."""
         first, _ = self.waiting.popleft()
         assert first == offset, (first, offset)
         topic, begun = record.mqtt_topic or bytes(record.topic), False
@@ -223,18 +223,18 @@ class SharedSource(DeliveryOrigin):
 
     @property
     def retain_as_published(self) -> bool:
-        """Whether the client wants the flag that a message was published with."""
+        """Whether the client receives the retain flag that a message was published with."""
         return self.options & 2 != 0
 
     def give_back(self) -> None:
-        """What waits cannot be sent now: let others have it."""
+        """Return the waiting messages, which cannot be sent now, to the group."""
         if self.waiting:
             self.back += [offset for offset, _ in self.waiting]
             self.waiting.clear()
             self._hub.mark(self)
 
     def set_writable(self, writable: bool) -> None:
-        """The socket takes messages again, or no longer."""
+        """The socket accepts messages again, or no longer."""
         self.writable = writable
         if writable:
             self.room_again()
@@ -248,7 +248,7 @@ class SharedSource(DeliveryOrigin):
             self._hub.mark(self)
 
     def missing(self) -> int:
-        """How many more the member can be given beyond what it may be given already."""
+        """How many more messages the member can take beyond those it may be given already."""
         if self.leaving or not self.writable:
             return 0
         return max(0, self._window() - len(self.waiting) - self.credit)
@@ -259,7 +259,7 @@ class SharedSource(DeliveryOrigin):
         return min(WINDOW_MAX - len(self.unacked), -(-self._outgoing.free // self.sharers))
 
     def settled(self) -> SharedSettled | None:
-        """What there is to say, which counts as said then."""
+        """The report to send now; it counts as sent."""
         credit = self.missing()
         if not (self.done or self.back or self.sent or self.refused or credit):
             return None
@@ -270,18 +270,18 @@ class SharedSource(DeliveryOrigin):
 
     @property
     def finished(self) -> bool:
-        """Whether nothing of it is left to say."""
+        """Whether nothing is left to report."""
         return self.leaving and not (self.unacked or self.done or self.back or self.refused)
 
 
 STUCK_S = 1.0
-"""How long a message waits for a window or a socket that stays full before another member gets it."""
+"""How long a message waits for a full window or socket before another member gets it."""
 
 LOG = get_logger("proxy.shared")
 
 
 class SharedHub:
-    """All members of this proxy and their conversation with the broker."""
+    """All members of this proxy and their requests to the broker."""
 
     def __init__(self, link: Link, metrics: ProxyMetrics) -> None:
         self._link = link
@@ -300,14 +300,14 @@ class SharedHub:
         return len(self._members)
 
     def join(self, source: SharedSource) -> None:
-        """Let a member begin to take; it gets a new handle."""
+        """Join a member; it gets a new handle."""
         self._members.pop(source.handle, None)
         source.lost()
         self._joining[source] = None
         self._schedule()
 
     def mark(self, source: SharedSource) -> None:
-        """A member has something to say at the end of the turn."""
+        """A member has something to report at the end of the turn."""
         self._marked[source] = None
         self._schedule()
 
@@ -334,23 +334,23 @@ class SharedHub:
         self._marked.pop(source, None)
 
     def flush(self) -> None:
-        """Say everything now: what follows on the link must find it said."""
+        """Send all reports now, before anything that follows on the link."""
         if not self._link.up:
             return
         joining, self._joining = self._joining, {}
         if joining:
             self._take(list(joining))
         marked, self._marked = self._marked, {}
-        said = []
+        reports = []
         for source in marked:
             if source.handle:
                 settled = source.settled()
                 if settled is not None:
-                    said.append(settled)
+                    reports.append(settled)
                 if source.finished:
                     self._members.pop(source.handle, None)
-        if said:
-            self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(said)))
+        if reports:
+            self._link.oneway(RequestCode.SHARED_SETTLE, encode(SharedSettle(reports)))
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -368,7 +368,7 @@ class SharedHub:
             source.handle = self._handles
             self._members[source.handle] = source
             source.credit = source.missing()
-            # What was acknowledged but not yet said is its own too, until it is said.
+            # Offsets acknowledged but not yet reported still belong to this member.
             held = [*source.unacked, *source.done]
             members.append(
                 SharedMember(source.handle, source.client_id, source.epoch, source.filter, source.credit, held)
@@ -383,7 +383,7 @@ class SharedHub:
                 return
             for member, joined in zip(members, decode(SharedTaken, body).joined, strict=True):
                 if not joined:
-                    # The session has another owner by now, which its connection is told, or its filter is gone.
+                    # The session has another owner by now, which ends its connection, or its filter was removed.
                     self._metrics.subscriptions.refused.child("shared_not_joined").value += 1
                     LOG.info("shared_not_joined", client_id=member.client_id, filter=member.filter)
 
@@ -395,7 +395,7 @@ class SharedHub:
             source = self._members.get(handle)
             if source is not None:
                 source.given(offset, record)
-            else:  # it left while this was on its way; the broker may not have known that yet
+            else:  # the member left while this was in flight, perhaps before the broker knew
                 late.setdefault(handle, []).append(offset)
         if late and self._link.up:
             self._metrics.subscriptions.shared_late.value += sum(map(len, late.values()))
@@ -432,19 +432,19 @@ class Memberships:
         return source
 
     def remove(self, source: SharedSource) -> None:
-        """A subscription has ended; the broker is told before anything else is asked of it."""
+        """A subscription has ended; the broker is informed before it gets any further request."""
         self.sources.remove(source)
         self._share()
         source.leave()
         self._hub.flush()
 
     def rejoin(self, epoch: int) -> None:
-        """The broker was lost and is back."""
+        """The connection to the broker is back."""
         for source in self.sources:
             source.join(source.client_id, epoch, self._wake)
 
     def set_writable(self, writable: bool) -> None:
-        """The socket takes messages again, or no longer."""
+        """The socket accepts messages again, or no longer."""
         for source in self.sources:
             source.set_writable(writable)
 
@@ -458,13 +458,13 @@ class Memberships:
         return next((source for source in self.sources if source.queue_id == queue_id), None)
 
     def release(self) -> None:
-        """The session has ended; everything there is to say was said by `SharedHub.flush`."""
+        """The session has ended; `SharedHub.flush` has sent all reports."""
         for source in self.sources:
             self._hub.forget(source)
         self.sources.clear()
 
     def send(self, outbound: MessageSender, portion: int) -> int:
-        """Send up to `portion` messages as far as the turn's budget goes; how many were."""
+        """Send up to `portion` messages within the turn's budget; returns how many were sent."""
         sent = 0
         for _ in range(len(self.sources)):
             self._turn = (self._turn + 1) % len(self.sources)

@@ -1,11 +1,11 @@
 """SUBSCRIBE and UNSUBSCRIBE of one session.
 
-The broker stores queue, subscription and start offset before it answers, and captures the retained messages in the
-same moment; the SUBACK follows that answer, so a subscription is effective before its SUBACK and nothing between is
-missed. A filter subscribed again gets its new QoS and its retained messages; its place in the log stays
-[MQTT-3.8.4-3]. Filters that may not be read, or above the limit, get a reason code (0x80 in 3.1.1) and touch nothing
-else.
-Invariant: `by_filter` is what the broker has for this session. Loop rule: on the loop's thread.
+The broker stores queue, subscription and start offset before it answers, and captures the retained messages at the same
+moment; the SUBACK follows that answer, so a subscription is effective before its SUBACK and nothing in between is
+missed. A filter subscribed again gets its new QoS and its retained messages; its position in the log stays
+[MQTT-3.8.4-3]. Filters that may not be read, or are above the limit, get a reason code (0x80 in 3.1.1) and change
+nothing else.
+Invariant: `by_filter` equals the broker's subscriptions of this session. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _REFUSALS = {
     "not_authorized": ReasonCode.NOT_AUTHORIZED,
     "too_many": ReasonCode.QUOTA_EXCEEDED,
 }
-"""Why a filter is refused -> what its client is told."""
+"""Why a filter is refused -> reason code in the SUBACK."""
 
 
 def _options(request: SubscriptionRequest) -> int:
@@ -74,7 +74,7 @@ def _options(request: SubscriptionRequest) -> int:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionParts:
-    """What the subscriptions of all sessions share."""
+    """Shared by the subscriptions of all sessions."""
 
     link: Link
     metrics: ProxyMetrics
@@ -84,24 +84,24 @@ class SubscriptionParts:
 
 
 class PendingSubscribe:
-    """A SUBSCRIBE on its way."""
+    """A SUBSCRIBE in progress."""
 
     __slots__ = ("codes", "moved", "packet_id", "places", "request")
 
     def __init__(self, packet_id: int) -> None:
         self.packet_id = packet_id
         self.codes: list[int] = []
-        """Per filter, as in SUBACK; of those the broker is asked about, the QoS up to which they may be read."""
+        """Per filter, as in SUBACK; for those sent to the broker, the highest QoS allowed."""
         self.places: list[int] = []
-        """Which filters the broker is asked about."""
+        """Which filters are sent to the broker."""
         self.request: SubscribeRequest | None = None
         """None when there is none of these."""
         self.moved: dict[str, Source] = {}
-        """What begins again with history, as it was."""
+        """Sources that start again with history, in their previous state."""
 
 
 class Subscriptions:
-    """The filters of one session and the sources they are."""
+    """The filters of one session and their sources."""
 
     __slots__ = (
         "_client_id", "_delivery", "_durable", "_ended", "_fresh_sys", "_may", "_parts", "_sys", "_wire",
@@ -128,12 +128,12 @@ class Subscriptions:
         self._sys: SysFollower | None = None
         self._ended = False
         self._fresh_sys: dict[str, bool] | None = None
-        """`$SYS` filters to be followed once SUBACK or CONNACK is out -> whether the values are to be sent then."""
+        """`$SYS` filters to be followed once SUBACK or CONNACK is sent -> whether their values are sent then."""
         self.epoch = epoch
         self.by_filter: dict[str, Source | SharedSource] = {}
 
     def resume(self, stored: Sequence[SessionSubscription], cursors: Mapping[int, int]) -> None:
-        """All subscriptions of a stored session go on at these places."""
+        """All subscriptions of a stored session continue at these positions."""
         for one in stored:
             if self.restore_shared(one, one.queue_id) is not None:
                 continue
@@ -145,7 +145,7 @@ class Subscriptions:
                 self.begin_before(source, cursors.get(one.queue_id | HISTORY_BIT, one.before))
 
     def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, history: bool = True) -> Source:
-        """A stored subscription goes on at `cursor`; `history`: perhaps among messages from before it."""
+        """A stored subscription continues at `cursor`; `history`: perhaps among messages from before it."""
         judged = self._may.is_partial(topic_filter, history=history)
         source = self._delivery.add(topic_filter, queue_id, qos, cursor, judged=judged)
         self.by_filter[topic_filter] = source
@@ -159,24 +159,24 @@ class Subscriptions:
         self._fresh_sys[topic_filter] = with_values
 
     def ask(self, event: SubscribeRequested, qos_allowed: Callable[[str], int]) -> PendingSubscribe:
-        """What a SUBSCRIBE asks of the broker; `granted` takes the answer.
+        """The broker's request for a SUBSCRIBE; `granted` takes the answer.
 
-        `qos_allowed` says up to which QoS a filter may be read, and less than 0 when it may not.
+        `qos_allowed` returns the highest QoS at which a filter may be read, and less than 0 when it may not.
         """
         asked = PendingSubscribe(event.packet_id)
         wanted = []
         for index, one in enumerate(event.filters):
-            wish = self._history_start(event, one.filter)
-            if isinstance(wish, NotUnderstood):
+            start = self._history_start(event, one.filter)
+            if isinstance(start, NotUnderstood):
                 asked.codes.append(ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
                 continue
             topic_filter = plain_filter(one.filter)
-            code = self._admit(topic_filter, wish, qos_allowed)
+            code = self._admit(topic_filter, start, qos_allowed)
             asked.codes.append(code)
             if code < FAILURE:
                 asked.places.append(index)
                 wanted.append(
-                    FilterRequest(topic_filter, min(one.qos, code), _options(one), event.subscription_id, wish)
+                    FilterRequest(topic_filter, min(one.qos, code), _options(one), event.subscription_id, start)
                 )
         if wanted:
             asked.moved = self._set_aside(wanted)
@@ -187,7 +187,7 @@ class Subscriptions:
         """The broker has answered: `asked.codes` are complete; retained positions per source, for `begin_retained`
         once the SUBACK is out.
         """
-        if self._ended:  # the client did not wait for the answer; nobody would ever unfollow what is followed now
+        if self._ended:  # the client disconnected before the answer; nothing would ever unfollow these queues
             return []
         assert asked.request is not None
         retained = dict(reply.retained)
@@ -206,12 +206,12 @@ class Subscriptions:
                     self.begin_before(source, result.before)
             elif retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
-        for topic_filter, old in asked.moved.items():  # not granted again: it goes on
+        for topic_filter, old in asked.moved.items():  # not granted again: it continues
             self.restore(topic_filter, old.queue_id, old.qos, old.lowest()).choose(old.options, old.subscription_id)
         return runs
 
     def begin_before(self, source: Source, place: int) -> None:
-        """Send what stands in the log before the source's queue, from this place on."""
+        """Send the messages stored before the source's queue, from this position on."""
         wake, refused = self._delivery.wake, self._history_refused
         source.history = HistoryRun(self._parts.link, source.filter, source.queue_id, place, wake, refused)
 
@@ -219,7 +219,8 @@ class Subscriptions:
         self._parts.metrics.deliveries.skipped("history_refused").value += 1
 
     def _set_aside(self, wanted: Sequence[FilterRequest]) -> dict[str, Source]:
-        """Stop what begins again with history, so that nothing is said of its former place from here on."""
+        """Stop sources that start again with history, so that no offset of their former position is committed any
+        more."""
         moved: dict[str, Source] = {}
         for one in wanted:
             source = self.by_filter.get(one.filter)
@@ -230,12 +231,12 @@ class Subscriptions:
         return moved
 
     def _history_start(self, event: SubscribeRequested, topic_filter: str) -> HistoryStart | NotUnderstood | None:
-        """What history a filter is to begin with."""
+        """The history with which a filter starts."""
         try:
-            wish = start_of_filter(topic_filter) or start_of_user(event.user)
-            if wish is not None and share_of(topic_filter) is not None:
+            start = start_of_filter(topic_filter) or start_of_user(event.user)
+            if start is not None and share_of(topic_filter) is not None:
                 raise NotUnderstood("a shared subscription has one place for all its members")
-            return wish
+            return start
         except NotUnderstood as wrong:
             self._parts.metrics.subscriptions.refused.child("history").value += 1
             LOG.info("history_not_understood", client_id=self._client_id, filter=topic_filter, reason=str(wrong))
@@ -268,19 +269,19 @@ class Subscriptions:
         return [ReasonCode.SUCCESS if found else ReasonCode.NO_SUBSCRIPTION_EXISTED for found in reply.found]
 
     def let_go(self) -> None:
-        """The session has ended: nothing is followed any more, and nothing leads back to its client."""
+        """The session has ended: follow nothing any more, and keep no reference to its client."""
         self._ended = True
         self._wire = None
 
     def _sys_follower(self) -> SysFollower:
-        """Made when a filter of `$SYS` is subscribed: few sessions have one."""
+        """Created when a `$SYS` filter is subscribed: few sessions have one."""
         wire, delivery = self._wire, self._delivery
         if wire is None:
             raise LocalMisuse("the session has ended")
         return self._parts.sys_tree.follower(wire.session, wire.flush, lambda: delivery.writable, self._may.may_read)
 
     def judge_all(self) -> None:
-        """The rules have changed: nothing goes out unasked until it is known what holds for each filter."""
+        """The rules have changed: deliver nothing unchecked until each filter has been checked again."""
         for source in self.by_filter.values():
             source.judge(True)
 
@@ -296,7 +297,7 @@ class Subscriptions:
                 self._fresh_sys.pop(topic_filter, None)
 
     async def subscribe_again(self) -> None:
-        """After a loss of the broker: say all filters again; a queue that is still the same is read on, not anew."""
+        """After a loss of the broker: subscribe all filters again; a queue that is still the same is read on."""
         filters = [
             FilterRequest(topic_filter, source.qos, source.options | RETAIN_HANDLING_NEVER, source.subscription_id)
             for topic_filter, source in self.by_filter.items()
@@ -310,7 +311,7 @@ class Subscriptions:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
 
     def restore_shared(self, stored: SessionSubscription | FilterRequest, queue_id: int) -> SharedSource | None:
-        """A stored or fresh subscription begins to take from its group; None when it is not a shared one."""
+        """A stored or new subscription joins its group; None when it is not a shared one."""
         if share_of(stored.filter) is None:
             return None
         judged = self._may.is_partial(stored.filter)
@@ -320,7 +321,7 @@ class Subscriptions:
         return source
 
     def rejoin(self) -> None:
-        """The broker was lost and is back: take from the groups again."""
+        """The connection to the broker is back: join the groups again."""
         if self._delivery.memberships is not None:
             self._delivery.memberships.rejoin(self.epoch)
 
@@ -350,8 +351,8 @@ class Subscriptions:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh
 
-    def _admit(self, topic_filter: str, wish: HistoryStart | None, qos_allowed: Callable[[str], int]) -> int:
-        """Up to which QoS the filter may be subscribed to, or the reason code why it may not."""
+    def _admit(self, topic_filter: str, start: HistoryStart | None, qos_allowed: Callable[[str], int]) -> int:
+        """The highest QoS at which the filter may be subscribed to, or the reason code of its refusal."""
         reason, qos = "", REFUSED
         filters_max = self._parts.filters_per_session_max
         problem = validate_subscription(topic_filter) if topic_filter.startswith("$") else None
@@ -359,13 +360,13 @@ class Subscriptions:
             reason = "invalid"
         elif self._parts.quotas.filter_refused(inner_filter(topic_filter)):
             reason = "too_wide"
-        elif (qos := qos_allowed(topic_filter if wish is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
+        elif (qos := qos_allowed(topic_filter if start is None else HISTORY_PREFIX + "/" + topic_filter)) == REFUSED:
             reason = "not_authorized"
         elif topic_filter not in self.by_filter and len(self.by_filter) >= filters_max:
             reason = "too_many"
         if not reason:
             return qos
         self._parts.metrics.subscriptions.refused.child(reason).value += 1
-        said = reason if problem is None else f"{reason}: {problem}"
-        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=said)
+        detail = reason if problem is None else f"{reason}: {problem}"
+        LOG.info("subscription_refused", client_id=self._client_id, filter=topic_filter, reason=detail)
         return _REFUSALS[reason]

@@ -1,4 +1,4 @@
-"""The `$SYS` tree: served by the proxy itself, never stored. Its values have the names that Mosquitto's users know.
+"""The `$SYS` tree: served by the proxy itself, never stored. Its values have Mosquitto's names.
 
     $SYS/broker/version, uptime, timestamp
     $SYS/broker/clients/connected, disconnected, total, maximum, expired
@@ -7,15 +7,15 @@
     $SYS/broker/subscriptions/count    retained messages/count    heap/current, heap/maximum
     $SYS/broker/load/<messages|publish|bytes>/<received|sent>/1min, 5min, 15min    load/connections, load/sockets
 
-What a proxy counts is its own since its start, subscriptions those of clients connected to it; clients, retained and
-stored messages are the broker's, of all its proxies, as of its last answer. `messages/...` are PUBLISHes, their
+A proxy's own counts begin at its start, and its subscriptions are those of clients connected to it; clients, retained
+and stored messages are the broker's, of all its proxies, as of its last answer. `messages/...` are PUBLISHes, their
 acknowledgements and CONNECTs.
 
-A subscription whose filter begins with `$SYS/` is an ordinary one for the broker, which thereby keeps it in durable
+The broker treats a subscription whose filter begins with `$SYS/` as an ordinary one, and so keeps it in durable
 sessions; its queue stays empty, because no client may publish there. After the SUBACK, or after the CONNACK of a
-resumed session, it gets all values it matches with the retain flag, later those that changed, all at QoS 0. `#` and
-`+/...` do not match, as the standard says of topics that begin with `$`. A slow subscriber is left out for a while and
-then given what has changed since: of a value only the newest counts.
+resumed session, the subscriber gets all values that match with the retain flag, later those that changed, all at QoS 0.
+`#` and `+/...` do not match, as the standard requires for topics that begin with `$`. A slow subscriber is skipped for
+a while and then given what has changed since: only the newest value counts.
 Invariant: one timer and one request per interval, however many follow. Loop rule: on the loop's thread.
 """
 
@@ -57,8 +57,8 @@ WINDOWS_MIN = (1, 5, 15)
 class Loads:
     """Rates of counters that only go up, by name: exponentially weighted means of the rates between samples.
 
-    After a window's length two thirds of its mean come from within the window. The first sample gives rates of 0, time
-    that stands still changes nothing.
+    About two thirds of a mean come from within its window. The first sample gives rates of 0; a sample at the same time
+    as the last changes nothing.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Loads:
         self._means: dict[tuple[str, int], float] = {}
 
     def sample(self, counts: Mapping[str, float], now_ms: int) -> None:
-        """Take in what the counters say now."""
+        """Add the counters' present values."""
         if self._seen_ms is not None and now_ms <= self._seen_ms:
             return
         minutes = 0.0 if self._seen_ms is None else (now_ms - self._seen_ms) / 60_000
@@ -86,7 +86,7 @@ class Loads:
 
 
 class SysValues:
-    """Reads the counters when it is asked."""
+    """Reads the counters on request."""
 
     def __init__(self, metrics: ProxyMetrics, front: FrontCounters, clock: Clock, connected: Callable[[], int]) -> None:
         self._metrics = metrics
@@ -97,27 +97,27 @@ class SysValues:
         self._loads = Loads()
         self._clients_max = 0
         self._memory_bytes_max = 0
-        self._said: dict[str, str] = {}
+        self._from_broker: dict[str, str] = {}
         self._version = f"LightMQ {metadata.version('lightmq')}"
         self.sample()
 
     def sample(self) -> None:
-        """Take in the counters for the load averages; call it regularly."""
+        """Sample the counters for the load averages; call it regularly."""
         self._clients_max = max(self._clients_max, self._connected())
         self._loads.sample(self._counts(), self._clock.monotonic_ns() // 1_000_000)
 
     def set_broker_status(self, status: Mapping[str, object]) -> None:
-        """Take in the broker's own numbers; what it does not name is not shown."""
-        self._said = {topic: str(status[key]) for key, topic in _OF_THE_BROKER.items() if key in status}
+        """Take over the broker's own numbers; what it does not name is not shown."""
+        self._from_broker = {topic: str(status[key]) for key, topic in _OF_THE_BROKER.items() if key in status}
         total, connected = status.get("clients_total"), status.get("clients_connected")
         if isinstance(total, int) and isinstance(connected, int):
-            self._said["clients/disconnected"] = str(total - connected)
+            self._from_broker["clients/disconnected"] = str(total - connected)
             self._clients_max = max(self._clients_max, connected)
 
     def read(self) -> dict[bytes, bytes]:
         """Topic -> value, all of them."""
         uptime_s = self._clock.monotonic_ns() // 1_000_000_000 - self._started_ms // 1_000
-        # The kernel updates its own maximum with a delay: what was seen now may be above it.
+        # The kernel updates its own maximum with a delay: the present value may be above it.
         memory_bytes, peak_bytes = _resident_bytes(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1_024
         self._memory_bytes_max = max(self._memory_bytes_max, memory_bytes, peak_bytes)
         values = {
@@ -133,7 +133,7 @@ class SysValues:
         }
         values |= {name: str(int(count)) for name, count in self._counts().items() if name not in _LOADS_ONLY}
         values |= {f"load/{_load_name(name)}/{window}min": f"{mean:.2f}" for name, window, mean in self._loads.items()}
-        values |= self._said
+        values |= self._from_broker
         return {(BROKER_PREFIX + name).encode(): value.encode() for name, value in values.items()}
 
     def _counts(self) -> dict[str, float]:
@@ -165,7 +165,7 @@ def _sum(counter: Counter) -> int:
 
 
 def _resident_bytes() -> int:
-    """Memory this process holds now; 0 where the system does not say."""
+    """Memory of this process now; 0 where the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -199,10 +199,10 @@ class SysFollower:
         self.filters: dict[str, int] = {}
         """Filter -> subscription identifier, 0 for none."""
         self.seen = 0
-        """The round it has been given everything of."""
+        """The last round whose values it has received in full."""
 
     def follow(self, topic_filter: str, subscription_id: int = 0, *, with_values: bool = True) -> None:
-        """Send changes of what the filter matches from now on, and all values as retained messages now if wanted."""
+        """Send changes of what the filter matches from now on, and if requested all values as retained messages now."""
         self.filters[topic_filter] = subscription_id
         self._tree.follow(self, topic_filter if with_values else None)
 
@@ -258,14 +258,14 @@ class SysTree:
         return len(self._followers)
 
     def start(self) -> None:
-        """Read the values, ask the broker for its own, and so again every interval; nothing with an interval of 0."""
+        """Read the values and request the broker's own, now and at every interval, unless that is 0."""
         if self._interval_s:
             self._read(self._round)
             self._ask()
             self._timer = asyncio.get_running_loop().call_later(self._interval_s, self._tick)
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """Notify no follower any more."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -280,7 +280,7 @@ class SysTree:
         return SysFollower(self, session, flush, writable, may_read)
 
     def follow(self, follower: SysFollower, topic_filter: str | None) -> None:
-        """Tell it of changes; send the present values that this filter matches."""
+        """Notify it of changes; send the present values that this filter matches."""
         if not self._interval_s:
             return
         if follower not in self._followers:
@@ -310,14 +310,14 @@ class SysTree:
             follower.send_changed(changed)
 
     def _read(self, told_in: int) -> None:
-        """Note which values changed, to be told in this round."""
+        """Note which values changed, to be sent in this round."""
         for topic, value in self._values.read().items():
             known = self._newest.get(topic)
             if known is None or known[0] != value:
                 self._newest[topic] = (value, told_in)
 
     def _ask(self) -> None:
-        """Ask the broker for its numbers: there for who subscribes from then on, told to others in the next round."""
+        """Request the broker's numbers: new subscribers get them from then on, others in the next round."""
         if self._link.up and (self._asking is None or self._asking.done()):
             self._asking = self._link.post(RequestCode.CLUSTER_STATUS, b"")
             self._asking.add_done_callback(self._answered)

@@ -1,13 +1,13 @@
 """WebSocket without a socket: the opening handshake, and frames of a server. RFC 6455.
 
 The opening is one HTTP request, answered with 101 or refused with a status, by the `Rules` of its listener. HTTP itself
-is read by h11, below wsproto. The frame layer is our own because it costs a fifth of wsproto's.
+is read by h11, below wsproto. The frame layer is our own because it costs a fifth of wsproto's CPU.
 
     byte 0: FIN, three reserved bits, opcode | byte 1: MASK, length (126: two more bytes, 127: eight) | mask | payload
 
-Invariants: nothing a peer sends raises: it becomes a refusal of fixed text that repeats nothing of the request, or
-`close_code`, behind which nothing is looked at. Of a handshake at most `REQUEST_BYTES_MAX` are kept, of a data frame
-only its header. Cutting the input differently gives the same. No extension is agreed on. Pure.
+Invariants: no input of a peer raises an exception: it becomes a refusal with fixed text that repeats nothing of the
+request, or `close_code`, after which nothing is read. Of a handshake at most `REQUEST_BYTES_MAX` are kept, of a data
+frame only its header. Cutting the input differently gives the same result. No extension is agreed on. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 from remoting.protocol.web_host import is_safe_host, is_same_origin
 
 SUBPROTOCOLS = ("mqtt", "mqttv3.1")
-"""What MQTT calls itself there [MQTT-6.0.0-3]; the second is what 3.1 used and clients still offer."""
+"""The subprotocol names of MQTT [MQTT-6.0.0-3]; the second is MQTT 3.1's, which clients still offer."""
 
 ANY_ORIGIN = "*"
 
@@ -35,7 +35,7 @@ class Rules:
 
     path: str = "/mqtt"
     origins: tuple[str, ...] = ()
-    """Pages that may connect beside those of this address; `*`: all. Who sends no Origin is no browser."""
+    """Pages that may connect beside those of this address; `*`: all. A client that sends no Origin is no browser."""
 
     def origin_allowed(self, origin: str | None, host: str = "") -> bool:
         """Whether a page of this origin may connect that asked this host."""
@@ -61,14 +61,14 @@ _REASONS = {
 
 @dataclass(slots=True, frozen=True)
 class HandshakeOutcome:
-    """How a handshake ended."""
+    """What a handshake ended in: bytes to send, and the first frames or the reason of a refusal."""
 
     response: bytes
-    """What to send; when it is a refusal, the socket is closed behind it."""
+    """Bytes to send; after a refusal, the socket is closed."""
     refusal: str = ""
-    """Why, in our words; empty when the WebSocket is open."""
+    """The reason in our words; empty when the WebSocket is open."""
     rest: bytes = b""
-    """What came behind the request: the first frames."""
+    """Bytes after the request: the first frames."""
 
 
 class Handshake:
@@ -98,7 +98,7 @@ class Handshake:
             hint = error.event_hint
             status = hint.status_code if isinstance(hint, RejectConnection) else 400
             return _refuse(status if status in _REASONS else 400, str(error))
-        except (LocalProtocolError, ValueError) as error:  # names and hosts that are no text
+        except (LocalProtocolError, ValueError) as error:  # names and hosts that are not text
             return _refuse(400, type(error).__name__)
         return None if found < 0 else _refuse(400, "no request for a WebSocket")
 
@@ -154,11 +154,11 @@ class FrameReader:
         self.frame_size_bytes_max = frame_size_bytes_max
         """Longest data frame that may begin now; None: any."""
         self.ping: bytes | None = None
-        """The last ping that was not answered yet; whoever answers it takes it out."""
+        """The last ping not yet answered; the caller that answers it clears it."""
         self.close_code: int | None = None
-        """The connection has to be closed with this code: the peer's own, or what it did wrong."""
+        """The connection has to be closed with this code: the peer's own, or that of its error."""
         self.peer_closed = False
-        """Whether it was the peer who closed, in the right way."""
+        """Whether the peer closed the connection properly."""
         self._head = b""
         self._left = 0
         self._mask = b""
@@ -167,7 +167,7 @@ class FrameReader:
         self._control = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what the socket had; the bytes of the application in it."""
+        """Take bytes from the socket; returns the application's bytes in them."""
         if self._head:
             data = self._head + data
             self._head = b""
@@ -184,7 +184,7 @@ class FrameReader:
         return taken[0] if len(taken) == 1 else b"".join(taken)
 
     def _take(self, data: bytes, position: int, end: int, taken: list[bytes]) -> int:
-        """Take of the payload what is there; the position behind it."""
+        """Take the payload that is there; returns the position behind it."""
         size = min(self._left, end - position)
         if size:
             chunk = _unmask(data[position : position + size], self._mask)
@@ -201,7 +201,7 @@ class FrameReader:
         return position + size
 
     def _begin(self, data: bytes, position: int, end: int) -> int:
-        """Read a frame's header; the position of its payload, -1 when the header is not complete."""
+        """Read a frame's header; returns the position of its payload, -1 when the header is not complete."""
         if end - position < 2:
             return -1
         first, second = data[position], data[position + 1]
@@ -266,7 +266,7 @@ def _judge_close(payload: bytes) -> int:
 
 
 def _unmask(data: bytes, mask: bytes) -> bytes:
-    """Masking again undoes masking. One big number is the fastest way through it without compiled code."""
+    """Masking again undoes masking. One large integer is the fastest way without compiled code."""
     size = len(data)
     repeated = (mask * (size // 4 + 1))[:size]
     return (int.from_bytes(data, "little") ^ int.from_bytes(repeated, "little")).to_bytes(size, "little")

@@ -1,9 +1,9 @@
-"""Wills: handed to the broker with SESSION_OPEN, judged here once more when one is due.
+"""Wills: sent to the broker with SESSION_OPEN, authorized here again when one is due.
 
-The broker keeps a will, counts its delay, notices when a proxy dies, and asks one proxy when a will is due. That proxy
-asks `authorize()` for the user who left it, as at CONNECT: a right that was taken away meanwhile counts. The verdict
-leaves behind everything that clients of this proxy published before. What becomes of a will is counted and logged;
-there is no client left to be told.
+The broker stores a will, counts its delay, notices when a proxy dies, and asks one proxy for a verdict when a will is
+due. That proxy calls `authorize()` for the user of the connection, as at CONNECT: a right that was revoked meanwhile
+counts. The verdict is sent after everything that clients of this proxy published before. The outcome is counted and
+logged; there is no client left to inform.
 Loop rule: on the loop's thread.
 """
 
@@ -30,7 +30,7 @@ LOG = get_logger("proxy.wills")
 
 
 class Author(msgspec.Struct, array_like=True):
-    """Who left a will, as the broker keeps it."""
+    """The user of a will's connection, as the broker stores it."""
 
     name: str
     anonymous: bool
@@ -41,7 +41,7 @@ class Author(msgspec.Struct, array_like=True):
 
 
 def will_spec(will: Will, identity: Identity) -> WillSpec:
-    """A will of a CONNECT as the broker keeps it."""
+    """The will of a CONNECT as the broker stores it."""
     author = Author(
         identity.name, identity.anonymous, identity.client_id, identity.groups, identity.rules, identity.bridge
     )
@@ -50,7 +50,7 @@ def will_spec(will: Will, identity: Identity) -> WillSpec:
 
 
 def identity_of(author: bytes) -> Identity:
-    """Who left a will. Raises RemoteViolation when that cannot be read."""
+    """The user of a will's connection. Raises RemoteViolation when it cannot be read."""
     given = decode(Author, author)
     return Identity(given.name, given.anonymous, given.client_id, given.groups, given.rules, bridge=given.bridge)
 
@@ -77,11 +77,11 @@ class WillJudge:
         self._link.on_up(self._watch)
 
     def _watch(self) -> None:
-        if self._link.up:  # a connection that went down again before this turn is followed by another
+        if self._link.up:  # a connection that was lost again before this turn is followed by another
             self._link.post(RequestCode.WILL_WATCH, b"").add_done_callback(self._watched)
 
     def _watched(self, task: asyncio.Future[bytes]) -> None:
-        if not task.cancelled() and task.exception() is not None:  # lost: said again when the broker is back
+        if not task.cancelled() and task.exception() is not None:  # lost: repeated when the broker is back
             LOG.warning("wills_not_watched", error=str(task.exception()))
 
     def _due(self, command: Command) -> None:

@@ -2,10 +2,10 @@
 
     written (end of the log) >= flushed >= kept = flushed, or with flush = "async" written >= confirmed
 
-In a group of replicas nothing is confirmed beyond the limit the group sets; a fresh start is limited to what the
-MANIFEST remembers as confirmed until `limit_confirm` is called. Invariant: kept and confirmed positions are ends of
-whole atomic groups; nothing is kept before it is as safe as the settings ask. Thread rule: loop thread; `schedule`
-runs a function there.
+In a broker group nothing is confirmed beyond the limit that replication sets; a new start is limited to the confirmed
+position in the MANIFEST until `limit_confirm` is called. Invariant: kept and confirmed positions are ends of whole
+atomic groups; nothing is kept before it is as safe as the settings require. Thread rule: loop thread; `schedule` runs a
+function there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PositionListener = Callable[[int], None]
 
 @dataclass(slots=True)
 class Listeners:
-    """The listeners of the positions; they survive a cut of the log."""
+    """The listeners of the positions; they survive a truncation of the log."""
 
     advance: list[tuple[Listener, Sized | None]] = field(default_factory=list)
     written: list[PositionListener] = field(default_factory=list)
@@ -36,7 +36,7 @@ class Listeners:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class FlushTools:
-    """What flushing needs of the owner's loop."""
+    """How flushing uses the owner's loop."""
 
     clock: Clock
     schedule: Schedule
@@ -44,7 +44,7 @@ class FlushTools:
     soon: Schedule | None
     """Runs a function at the end of the loop's turn; with it small quick flushes are done there."""
     busy: Callable[[], bool]
-    """Whether something else keeps the disk busy."""
+    """Whether other work keeps the disk busy."""
 
 
 class ConfirmPositions:
@@ -63,7 +63,8 @@ class ConfirmPositions:
         limit: int,
         whole_below: Callable[[int], int] | None,
     ) -> None:
-        """`limit`: see `limit_confirm`; `whole_below` gives the last end of a group, where the log may end within."""
+        """`limit`: see `limit_confirm`; `whole_below` returns the last end of a group, as the log may end within
+        one."""
         self._log = log
         self._index = index
         self._confirm = confirm
@@ -105,7 +106,7 @@ class ConfirmPositions:
 
     @property
     def certain(self) -> int:
-        """Up to where the group will not take the log back, flushed here or not: the end of whole groups."""
+        """Everything below it will not be truncated by this node, flushed or not: the end of whole groups."""
         end = self._index.end_position
         return end if self._limit >= end else self._confirm.position
 
@@ -122,16 +123,19 @@ class ConfirmPositions:
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
-        """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
+        """Call `callback(None)` once everything below `position` is confirmed, or with StoreFailed if it never will
+        be."""
         self._confirm.when_confirmed(position, callback)
 
     def on_advance(self, listener: Listener, among: Sized | None = None) -> None:
-        """Tell `listener` the ids of queues whose confirmed end moved, once per move; with `among` while it has any."""
+        """Call `listener` with the ids of queues whose confirmed end moved, once per move; with `among` while not
+        empty."""
         self._listeners.advance.append((listener, among))
         self._confirm.on_advance(listener, among)
 
     def on_fresh(self, listener: FreshListener) -> None:
-        """Give `listener` the small batches that were confirmed, just before `on_advance` reports the same move."""
+        """Call `listener` with the small batches that were confirmed, just before `on_advance` reports the same
+        move."""
         self._confirm.on_fresh(listener)
 
     def on_written(self, listener: PositionListener) -> None:
@@ -142,12 +146,12 @@ class ConfirmPositions:
         """Call `listener(kept position)` each time it may have moved and what it allows has been confirmed."""
         self._listeners.kept.append(listener)
 
-    # -- what moves them ----------------------------------------------------------------------------------------------
+    # -- movements -----------------------------------------------------------------------------------------------------
 
     def take_written(self) -> None:
-        """An append was written: tell, and have it flushed."""
+        """An append was written: notify its listeners, and have it flushed."""
         written = self._listeners.written
-        if written:  # before the flush: what they send is on its way then
+        if written:  # before the flush, so that what they send is in flight meanwhile
             end = self._log.end
             for listener in written:
                 listener(end)
@@ -162,14 +166,15 @@ class ConfirmPositions:
             self._keep(self._index.end_position)  # the end of whole groups
 
     def take_flushed(self, position: int) -> None:
-        """Everything below `position` has been through fdatasync; what is not a whole group may go at a restart."""
+        """Everything below `position` has been through fdatasync; a group that is not whole may be lost at a
+        restart."""
         if self._whole_below is not None:
             position = self._whole_below(position)
         self.flushed = position
         self._keep(position)
 
     def _keep(self, position: int) -> None:
-        """What stands below is as safe as the settings ask."""
+        """Everything below `position` is as safe as the settings require."""
         if position > self.kept:
             self.kept = position
         self._advance()
@@ -183,10 +188,10 @@ class ConfirmPositions:
         self._confirm.advance(min(self.kept, limit))
         self._index.tail.publish_confirm(self._confirm.position, self.flushed)
 
-    # -- what the group says ------------------------------------------------------------------------------------------
+    # -- replication ---------------------------------------------------------------------------------------------------
 
     def limit_confirm(self, position: int | None) -> None:
-        """Confirm up to `position` at most, None: as far as this node by itself would; what is confirmed stays so."""
+        """Confirm up to `position` at most, None: without a limit; what is confirmed stays so."""
         if self._given_up:
             return
         self._limit = UNLIMITED if position is None else position
@@ -194,14 +199,15 @@ class ConfirmPositions:
             self._advance()
 
     def give_up(self, reason: GivenUp) -> None:
-        """Tell all who wait to have something confirmed, and all who ask later, that it may stay or go: see `GivenUp`.
+        """Report to all callbacks that wait, and all later ones, that their records may or may not survive: see
+        `GivenUp`.
 
-        Nothing more is confirmed by this opening; what was is. For a master that is one no more.
+        Nothing more is confirmed by this opening; what was is. For a master that has lost its role.
         """
         self._limit, self._given_up = self._confirm.position, True
         self._confirm.fail(reason)
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    # -- closing -------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Flush once more and end the thread; what that allows is confirmed unless the store has failed."""
@@ -210,5 +216,5 @@ class ConfirmPositions:
             self._advance()
 
     def silence(self) -> None:
-        """Notify no listener from now on: the log is about to be cut, and the part cut off must not be acknowledged."""
+        """Notify no listener from now on: the log will be truncated, and the removed part must not be acknowledged."""
         self._listeners = Listeners()

@@ -1,11 +1,10 @@
-"""The door of the store: append, read, confirm, state. One instance owns one data directory.
+"""The store's interface: append, read, confirm, state. One instance owns one data directory.
 
     loop thread: append, read, callbacks | flusher thread: fdatasync | index thread: runs, merges, snapshots, files
 
-Invariant: a message is confirmed only when every byte of its group is on the disk (flush = "sync"); nobody sees
-anything at or above the confirm position; offsets are dense per queue; what is confirmed survives any crash. Thread
-rule: every method belongs to the owner's loop thread; `schedule` runs a function there and may be called from any
-thread.
+Invariant: a message is confirmed only when every byte of its group is on the disk (flush = "sync"); nothing at or above
+the confirm position is visible; offsets are dense per queue; confirmed records survive any crash. Thread rule: every
+method belongs to the owner's loop thread; `schedule` runs a function there and may be called from any thread.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from runtime.files import DirectoryLock, make_directory
 
 
 class LogStore:
-    """The commit log with its queue index and state tables; made by :meth:`open`.
+    """The commit log with its queue index and state tables; created by :meth:`open`.
 
-    `queues` names the queues, `reading` reads them, `positions` tells how far the log is safe, `disk` what room there
-    is, `replica` is for the group of replicas. They, `state`, `keys`, `retention` and `groups` belong to one opening:
-    after a cut of the log ask again.
+    `queues` names the queues, `reading` reads them, `positions` has the positions up to which the log is safe, `disk`
+    the free space, `replica` is for replication. They, `state`, `keys`, `retention` and `groups` belong to one opening:
+    fetch them again after a truncation of the log.
     """
 
     def __init__(self, site: Site, lock: DirectoryLock) -> None:
-        """Recover the directory that `lock` holds; use :meth:`open`."""
+        """Recover the directory that `lock` locks; use :meth:`open`."""
         self._site = site
         self._lock = lock
         self.directory = site.directory
@@ -65,10 +64,10 @@ class LogStore:
         role: str = WRITER,
         epoch: int | None = None,
     ) -> Self:
-        """Open or make the store in `directory` and recover it.
+        """Open or create the store in `directory` and recover it.
 
         `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
-        `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`flusher`).
+        `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`Flusher`).
         `role` and `epoch`: see `role` and the README. Raises DirectoryLocked, WrongFormat, CorruptLog (the log is
         damaged below its durable position), LocalMisuse (the epoch was used before), OSError.
         """
@@ -87,7 +86,7 @@ class LogStore:
             raise
 
     def _use(self, parts: Parts) -> None:
-        """Take the parts of a new opening."""
+        """Use the parts of a new opening."""
         self._parts = parts
         self._log = parts.opened.log
         self._writer = parts.writer
@@ -110,15 +109,16 @@ class LogStore:
         return self._writer.append(placed, changes, atomic=atomic or bool(changes))
 
     def append_state(self, changes: Sequence[StateChange]) -> int:
-        """Append state changes as one group; return its end position. Deletions are taken even on a full disk."""
+        """Append state changes as one group; return its end position. Deletions are accepted even on a full disk."""
         essential = all(change.value is None for change in changes)
         return self._writer.append((), changes, atomic=True, essential=essential).end_position
 
     def when_confirmed(self, position: int, callback: Callback) -> None:
-        """Call `callback(None)` once all below `position` is confirmed, or with StoreFailed if never."""
+        """Call `callback(None)` once everything below `position` is confirmed, or with StoreFailed if it never will
+        be."""
         self._parts.confirm.when_confirmed(position, callback)
 
-    # -- what is asked of it ------------------------------------------------------------------------------------------
+    # -- status --------------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -142,36 +142,36 @@ class LogStore:
 
     @property
     def replayed_records(self) -> int:
-        """How many records its opening has read to know index and state."""
+        """How many records recovery has read to restore index and state."""
         return self._parts.opened.replayed_records
 
     @property
     def refusal(self) -> StoreError | None:
-        """What an append gets now instead of being taken; None while it is taken."""
+        """The error that an append gets now; None while appends are accepted."""
         return self._parts.failure.refusal
 
     @property
     def quarantined(self) -> Sequence[DamagedRange]:
-        """The stretches of the log that were durable and are damaged."""
+        """The ranges of the log that were durable and are damaged."""
         return tuple(self._parts.damage.quarantine)
 
     def metrics(self) -> dict[str, int]:
         """Return gauges and totals of the store."""
         return self._parts.metrics()
 
-    # -- upkeep and the end -------------------------------------------------------------------------------------------
+    # -- upkeep and closing --------------------------------------------------------------------------------------------
 
     def maintain(self, now_ms: int) -> bool:
         """Do a bounded piece of upkeep (disk, segments, runs, snapshot, retention). Call about once a second.
 
-        Return whether there is more to do: call again soon then, but let the loop serve others in between.
+        Return whether there is more to do: call again soon then, but let the loop run in between.
         """
         if self._parts.failure.error is not None:
             return False
         return self._parts.maintenance.step(now_ms, self.positions.flushed)
 
     def close(self) -> None:
-        """Flush, deliver what is confirmed, write run and snapshot, and leave a clean checkpoint; idempotent."""
+        """Flush, confirm, write run and snapshot, and leave a clean checkpoint; idempotent."""
         if self._closed:
             return
         parts, log = self._parts, self._log
@@ -192,10 +192,10 @@ class LogStore:
         self._log.close()
         self._lock.close()
 
-    # -- a cut of a replica's log -------------------------------------------------------------------------------------
+    # -- truncation of a replica's log ---------------------------------------------------------------------------------
 
     def _rebuild(self, change: Change) -> Parts:
-        """Put the parts to rest, change the directory and make them anew; what fails leaves a store that is closed."""
+        """Stop the parts, change the directory and open them anew; after a failure the store is closed."""
         parts, site = self._parts, self._site
         try:
             self._dismantle()
@@ -213,7 +213,7 @@ class LogStore:
         return self._parts
 
     def _dismantle(self) -> None:
-        """Put everything to rest that works on the directory, with nothing more written; the log stays open."""
+        """Stop everything that works on the directory without writing more; the log stays open."""
         parts = self._parts
         self._log.growing = False
         parts.positions.silence()

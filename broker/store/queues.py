@@ -1,8 +1,8 @@
-"""Queues by name and what is read of them: the side of a store that its readers use.
+"""Queues by name, and reading them: the part of a store that its readers use.
 
-Invariant: ids of queues are never reused; nothing at or above the confirm position is ever returned, and nothing that
-fails its checks without an error that names it. Thread rule: loop thread; what is returned are views and copies that
-stay as they are.
+Invariant: ids of queues are never reused; nothing at or above the confirm position is ever returned, and records that
+fail their checks raise an error that names them. Thread rule: loop thread; results are views and copies that do not
+change.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Queues:
         self._failure = failure
 
     def open(self, name: bytes) -> int:
-        """Return the id of the queue `name`, made if it is not there (one state record)."""
+        """Return the id of the queue `name`, created if it does not exist (one state record)."""
         queue = self._registry.find(name)
         return self.open_all([name])[0] if queue is None else queue
 
     def open_all(self, names: Sequence[bytes]) -> list[int]:
-        """Return the ids of the queues `names`; the missing ones are made by one state record."""
+        """Return the ids of the queues `names`; the missing ones are created by one state record."""
         find = self._registry.find
         missing = list(dict.fromkeys(name for name in names if find(name) is None))
         if missing:
@@ -51,18 +51,18 @@ class Queues:
         return [self._registry.find(name) or 0 for name in names]
 
     def find(self, name: bytes) -> int | None:
-        """Return the id of the queue `name`, None when there is none."""
+        """Return the id of the queue `name`, None when it does not exist."""
         return self._registry.find(name)
 
     def name(self, queue: int) -> bytes:
-        """Return the name of a queue. Raises LocalMisuse when there is none with that id."""
+        """Return the name of a queue. Raises LocalMisuse for an unknown id."""
         name = self._registry.name(queue)
         if name is None:
             raise LocalMisuse(f"queue id {queue} does not exist")
         return name
 
     def delete(self, queues: Sequence[int], changes: Sequence[StateChange] = ()) -> int:
-        """Delete queues for ever, as one with `changes`, on a full disk too; return the end position."""
+        """Delete queues permanently, in one group with `changes`, on a full disk too; return the end position."""
         gone = [change for queue in queues if self.name(queue) for change in self._registry.deletion(queue)]
         return self._writer.append((), [*changes, *gone], atomic=True, essential=True).end_position
 
@@ -79,19 +79,19 @@ class Reading:
         self._times = times
         self._damage = damage
         self.confirmed_end = index.tail.confirmed_end
-        """(queue that exists) -> offset behind its last confirmed record; the cheapest question there is."""
+        """(existing queue) -> offset after its last confirmed record; the cheapest lookup."""
 
     def _known(self, queue: int) -> None:
         if not self._registry.exists(queue):
             raise LocalMisuse(f"queue id {queue} does not exist")
 
     def bounds(self, queue: int) -> tuple[int, int]:
-        """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse when there is none with that id."""
+        """Return (oldest offset, confirmed end) of a queue. Raises LocalMisuse for an unknown id."""
         self._known(queue)
         return self._reader.bounds(queue)
 
     def next_offset(self, queue: int) -> int:
-        """Return the offset the queue's next record gets; it may lie above the confirmed end."""
+        """Return the offset of the queue's next record; it may lie above the confirmed end."""
         self._known(queue)
         return self._index.next_offset(queue)
 
@@ -114,7 +114,7 @@ class Reading:
         return self._reader.read_at(position)
 
     def positions(self, queue: int, offset: int, count: int) -> list[int]:
-        """Return where the messages [offset, offset + count) of `queue` stand; fewer when the index has fewer."""
+        """Return the positions of the messages [offset, offset + count) of `queue`; fewer when the index has fewer."""
         return [int(position) for position in self._index.read(queue, offset, count).positions]
 
     def search_time(self, queue: int, store_ms: int, upper: bool = False) -> int:

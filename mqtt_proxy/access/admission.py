@@ -1,13 +1,13 @@
-"""Whether a CONNECT may have its session: who it is, and whether that one may leave this will.
+"""Whether a CONNECT may have its session: its identity, and whether that identity may leave this will.
 
 Enhanced authentication goes by AUTH packets, at CONNECT and again later:
 
     CONNECT (method, first message) -> AUTH challenge -> AUTH (proof) -> CONNACK with the server's proof
     AUTH re-authenticate            -> AUTH challenge -> AUTH (proof) -> AUTH success, or DISCONNECT
 
-Invariants: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to look at a password
-says so, which says nothing about the password. A client that proves itself again must be the same user; anything else
-ends the connection. Loop rule: on the loop's thread.
+Invariants: a refusal has a code for the CONNACK and a reason for its counter. A server too busy to check a password
+answers so, which reveals nothing about the password. A client that authenticates again must be the same user; anything
+else ends the connection. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from remoting.protocol.records.topics import says_something_else
 
 
 class Dialog:
-    """One client's steps."""
+    """The authentication steps of one client."""
 
     __slots__ = ("_access", "_again", "_answer", "_wire", "proof")
 
@@ -40,7 +40,7 @@ class Dialog:
         """The server's own proof, for the CONNACK."""
 
     async def prove(self, method: str, data: bytes | None, shown: Shown) -> Identity | Unproven | None:
-        """Whom a CONNECT with this method proves; None when the method is not offered."""
+        """The identity that a CONNECT with this method proves; None when the method is not offered."""
         exchange = self._access.begin_exchange(method, shown)
         if exchange is None:
             return None
@@ -60,7 +60,7 @@ class Dialog:
         return outcome.identity
 
     def received(self, event: AuthReceived, identity: Identity | None, shown: Shown) -> None:
-        """A step of the client; `identity` is whose the connection is, once that is known."""
+        """A step of the client; `identity` is that of the connection, once it is known."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(event)
         elif event.reason == ReasonCode.RE_AUTHENTICATE:
@@ -98,7 +98,7 @@ class Dialog:
 
 
 class Caller(Protocol):
-    """What is asked of the connection."""
+    """What admission needs of the connection."""
 
     is_loopback: bool
     peer_address: str
@@ -111,7 +111,7 @@ class Caller(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class ConnectRefusal:
-    """What the CONNACK says, and what is counted."""
+    """The code of the CONNACK, and the reason that is counted."""
 
     code: int
     reason: str
@@ -120,7 +120,7 @@ class ConnectRefusal:
 def at_hand(
     access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
 ) -> Identity | ConnectRefusal | None:
-    """What `admit` would answer, if nothing has to be waited for; else None."""
+    """The result of `admit` if nothing has to be waited for; else None."""
     if caller.over_connect_rate:
         return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
     if event.auth_method is not None:
@@ -132,7 +132,7 @@ def at_hand(
 async def admit(
     access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool], dialog: Dialog
 ) -> Identity | ConnectRefusal:
-    """The identity of a CONNECT that may go on, or its refusal; nothing is spent on one that is not `present`."""
+    """The identity of a CONNECT that may proceed, or its refusal; costs nothing for one that is not `present`."""
     if caller.over_connect_rate:
         return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
     shown = shown_by(event, caller, present)
@@ -169,7 +169,7 @@ def _may_leave(access: AccessControl, identity: Identity, will: Will) -> bool:
 
 
 def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool]) -> Shown:
-    """What a CONNECT shows of itself."""
+    """The credentials in a CONNECT."""
     return Shown(
         client_id=event.client_id,
         username=event.username,
@@ -182,9 +182,9 @@ def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool
 
 
 def join(quotas: Quotas, admitted: Identity | ConnectRefusal, event: ConnectRequested) -> Identity | ConnectRefusal:
-    """Count an admitted client in under its user, or refuse it after all; `leave` when its connection ends.
+    """Count an admitted client for its user, or refuse it after all; `leave` when its connection ends.
 
-    Nobody owns anonymous clients.
+    Anonymous clients have no owner.
     """
     if isinstance(admitted, ConnectRefusal):
         return admitted
@@ -197,6 +197,6 @@ def join(quotas: Quotas, admitted: Identity | ConnectRefusal, event: ConnectRequ
 
 
 def leave(quotas: Quotas, identity: Identity, client_id: str) -> None:
-    """Count a client out that was joined."""
+    """Remove a client that `join` counted."""
     if not identity.anonymous:
         quotas.leave(identity.name, client_id)

@@ -1,15 +1,15 @@
-"""Authentication: which identity a CONNECT has, by methods in their configured order or by AUTH packets.
+"""Authentication: the identity of a CONNECT, by methods in their configured order or by AUTH packets.
 
     a method returns   an identity: admitted       Unproven: refused, no further method is tried       None: not mine
     none decides       without user name, or without any method, from loopback: anonymous; all others are refused
 
 MQTT 5's enhanced authentication is SCRAM-SHA-256 with the credentials of the password file (`Exchange`). A token or a
-hook brings groups and rules along with a name (`texts`, `rules_of`). `AccessControl` is what the rest of the proxy
-uses; `gate.Gate` implements it.
+hook supplies groups and rules with a name (`texts`, `rules_of`). `AccessControl` is what the rest of the proxy uses;
+`gate.Gate` implements it.
 
-Invariants: fails closed: a method that breaks refuses, and a claim that cannot be understood is an error, never
-nothing, since it may have been a deny. Only the final proof of an exchange makes an identity. Every answer is counted,
-every refusal logged without secrets, by the one that refuses.
+Invariants: fails closed: a method that fails refuses, and a claim that cannot be understood is an error and never
+ignored, since it may have been a deny. Only the final proof of an exchange makes an identity. Every answer is counted,
+every refusal logged without secrets, by the method that refuses.
 Loop rule: on the loop's thread; a step of an exchange costs microseconds.
 """
 
@@ -37,25 +37,25 @@ RULES_MAX = 256
 
 
 class ClaimError(LightMQError):
-    """Something that came along cannot be used; the text holds no value of it."""
+    """A claim or attribute cannot be used; the text contains no value of it."""
 
 
 def is_name(value: object) -> bool:
-    """Whether this can be the name of a user or group."""
+    """Whether this is a valid name of a user or group."""
     return (
         isinstance(value, str) and value.isprintable() and 0 < len(value.encode("utf-8", "replace")) <= NAME_BYTES_MAX
     )
 
 
 def texts(value: object, count_max: int = GROUPS_MAX, what: str = "groups") -> tuple[str, ...]:
-    """A list of names. Raises BroughtError when it is something else."""
+    """A list of names. Raises BroughtError for anything else."""
     if not isinstance(value, list) or len(value) > count_max or not all(map(is_name, value)):
         raise ClaimError(f"its {what} are not a list of at most {count_max} names")
     return tuple(value)
 
 
 def rules_of(value: object, place: str) -> tuple[Rule, ...]:
-    """Rules as they stand behind `pattern` in an access list. Raises BroughtError or AclError."""
+    """Rules in the syntax of an access list behind `pattern`. Raises BroughtError or AclError."""
     if value is None:
         return ()
     if not isinstance(value, list) or not 0 < len(value) <= RULES_MAX or not all(isinstance(one, str) for one in value):
@@ -65,19 +65,19 @@ def rules_of(value: object, place: str) -> tuple[Rule, ...]:
 
 
 METHOD = "scram"
-"""As metric label."""
+"""The metric label."""
 
 
 @dataclass(slots=True, frozen=True)
 class Proven:
-    """The end of an exchange that went well: whose it was, and the server's own proof."""
+    """A successful exchange: its identity, and the server's own proof."""
 
     identity: Identity
     proof: bytes
 
 
 class Exchanges:
-    """Begins exchanges."""
+    """Starts exchanges."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Exchanges:
         counters: AccessCounters,
         like: Callable[[str], str | None] = lambda _username: None,
     ) -> None:
-        """`stored` gives a user's credential (None: there is no password file), `like` one for who has none."""
+        """`stored` returns a user's credential (None: there is no password file), `like` one for an unknown user."""
         self._stored = stored
         self._like = like
         self._counters = counters
@@ -143,13 +143,13 @@ class Exchange:
 
 
 class AccessControl(Protocol):
-    """Authentication and authorization as sessions ask for them."""
+    """Authentication and authorization as sessions use them."""
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
-        """What `authenticate` would answer, if that can be said without waiting; None when it cannot."""
+        """The result of `authenticate` if it is available without waiting; None when it is not."""
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
-        """The identity, or why there is none."""
+        """The identity, or the reason of a refusal."""
 
     def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
         """An enhanced authentication by this method; None when it is not offered."""
@@ -157,41 +157,41 @@ class AccessControl(Protocol):
     def authorize(
         self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
     ) -> Verdict:
-        """Whether it may do this with the topic or filter; a refusal is counted and logged."""
+        """Whether the identity may do this with the topic or filter; a refusal is counted and logged."""
 
     def write_mask(self, identity: Identity, topic: bytes) -> int:
-        """Which messages it may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
+        """Which messages the identity may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
 
     def read_mask(self, identity: Identity, topic: bytes) -> int:
         """How messages of the topic may be read, as bits of `rules.READ_LIVE` and so on; nothing is counted."""
 
 
 class Waits(Enum):
-    """What stands for an answer that has to be waited for."""
+    """Stands for an answer that has to be waited for."""
 
     LATER = "later"
 
 
 class Method(Protocol):
-    """One way to prove who one is."""
+    """One way to prove an identity."""
 
     name: str
-    """As in the configuration, and as metric label."""
+    """The name in the configuration and as metric label."""
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
-        """What `check` would answer, if that can be said without waiting; else `Waits.LATER`, and nothing was done."""
+        """The result of `check` if it is available without waiting; else `Waits.LATER`, and nothing was done."""
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """Whom this proves, why it does not, or None when it is not for this method to say."""
+        """The identity this proves, why it proves none, or None when it is for another method to decide."""
 
     def refresh(self) -> None:
         """Files may have changed."""
 
     def files(self) -> Sequence[WatchedFile[Any]]:
-        """Files the gate has to watch for it."""
+        """Files that the gate has to watch for it."""
 
     async def close(self) -> None:
-        """Stop what runs beside the loop."""
+        """Stop its threads and tasks."""
 
 
 class Authenticator:
@@ -203,9 +203,9 @@ class Authenticator:
         self._log = get_logger("mqtt_proxy.auth")
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
-        """What `authenticate` would answer, if that can be said without waiting; None when it cannot.
+        """The result of `authenticate` if it is available without waiting; None when it is not.
 
-        Whoever comes with nothing to prove, or with what was proved a moment ago, costs no task.
+        A client with nothing to prove, or with credentials accepted a moment ago, costs no task.
         """
         for method in self._methods:
             answer = method.at_hand(shown)
@@ -213,15 +213,15 @@ class Authenticator:
                 return None
             if answer is not None:
                 return self._answered(answer, method, shown)
-        return self._nobodys(shown)
+        return self._anonymous(shown)
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
-        """The identity of a CONNECT, or why there is none."""
+        """The identity of a CONNECT, or the reason of a refusal."""
         for method in self._methods:
             answer = await method.check(shown)
             if answer is not None:
                 return self._answered(answer, method, shown)
-        return self._nobodys(shown)
+        return self._anonymous(shown)
 
     def _answered(self, answer: Identity | Unproven, method: Method, shown: Shown) -> Identity | Unproven:
         if isinstance(answer, Identity):
@@ -243,15 +243,15 @@ class Authenticator:
             method.refresh()
 
     def files(self) -> list[WatchedFile[Any]]:
-        """What has to be watched."""
+        """Files that have to be watched."""
         return [file for method in self._methods for file in method.files()]
 
     async def close(self) -> None:
-        """Stop what runs beside the loop."""
+        """Stop the threads and tasks of all methods."""
         for method in self._methods:
             await method.close()
 
-    def _nobodys(self, shown: Shown) -> Identity | Unproven:
+    def _anonymous(self, shown: Shown) -> Identity | Unproven:
         if shown.username is not None and self._methods:
             result = "no_method"
         elif not shown.loopback:

@@ -1,13 +1,14 @@
-"""Checking a password against its argon2id hash without stopping the loop, and remembering what was right.
+"""Checking a password against its argon2id hash without blocking the loop, and caching successes.
 
 Invariants: hashing runs in a small executor behind a bounded, fair queue, never on the loop; peer addresses take turns,
-and the users of an address do; whoever has left by his turn costs no hash. Only successes are remembered, under a keyed
-hash of user, password and stored hash, so the cache holds no password and a changed password misses by itself. An
-unknown user costs the same work as a wrong password. Loop rule: called on one loop; the executor's threads only hash.
+and so do the users of an address; a client that has disconnected before its turn costs no hash. Only successes are
+cached, under a keyed hash of user, password and stored hash, so the cache contains no password and a changed password
+misses by itself. An unknown user costs the same work as a wrong password. Loop rule: called on one loop; the executor's
+threads only hash.
 
 The queue's places and turns are shared between origins, which are peer addresses, and within each between its lanes,
 which are users. Origins take turns, the lanes of an origin take turns, a lane is first in, first out. When there is no
-place left, the longest loses its newest entry: a client that fills the queue takes no place from others.
+place left, the longest lane loses its newest entry: a client that fills the queue takes no place from others.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class FairQueue(Generic[T]):
         return self._size
 
     def crowded(self, origin: str) -> bool:
-        """Whether somebody is turned away when this origin puts one more."""
+        """Whether an entry is rejected when this origin adds one more."""
         known = self._origins.get(origin)
         return self._size >= self._total_max or (known is not None and known.size >= self._origin_max)
 
     def put(self, origin: str, lane: str, entry: T) -> T | None:
-        """Add an entry; the one that is turned away for it, which may be the entry itself."""
+        """Add an entry; returns the entry rejected for it, which may be the same."""
         if self.crowded(origin):
             dropped = self._make_room(origin, lane)
             if dropped is None:
@@ -107,7 +108,7 @@ class FairQueue(Generic[T]):
         return taken
 
     def sweep(self, unwanted: Callable[[T], bool]) -> list[T]:
-        """Take out every unwanted entry, wherever it stands."""
+        """Remove every unwanted entry."""
         swept: list[T] = []
         for origin, known in list(self._origins.items()):
             for lane, entries in list(known.lanes.items()):
@@ -130,9 +131,9 @@ class FairQueue(Generic[T]):
         return kept
 
     def _make_room(self, origin: str, lane: str) -> T | None:
-        """Drop for a newcomer the newest entry of whoever has most.
+        """Drop, for a new entry, the newest entry of the origin or lane with the most.
 
-        None when the newcomer would then have as many himself: two that have the same must not drop each other in turn.
+        None when the new one would then have as many: two of equal length must not drop each other in turn.
         """
         own = self._origins.get(origin)
         size = 0 if own is None else own.size
@@ -153,19 +154,19 @@ class FairQueue(Generic[T]):
 
 
 VERIFIED_MAX = 10_000
-"""Remembered successes; the oldest is forgotten first."""
+"""Cached successes; the oldest is dropped first."""
 
 VERIFIED_FOR_MS = 300_000
-"""How long a success is remembered; then the hash is computed again."""
+"""How long a success is cached; then the hash is computed again."""
 
 WAITING_MAX = 512
-"""Verifications that may wait; above it whoever waits most is turned away as busy, so that a flood costs no memory."""
+"""Verifications that may wait; above it the longest lane loses one, which is answered as busy: bounded memory."""
 
 WAITING_PER_ADDRESS_MAX = 64
 """Verifications of one peer address that may wait, seconds of work; above it the user with most of them loses one."""
 
 IPV6_NETWORK_BITS = 64
-"""What one customer has of IPv6 is one address to us: he could use as many as he likes."""
+"""A customer's IPv6 network counts as one address: all addresses in it are theirs."""
 
 THREADS = 2
 """Threads that hash; each costs the hash's memory (64 MiB by default) while it works."""
@@ -200,11 +201,11 @@ class _Waiting:
     result: asyncio.Future[str]
 
     def unwanted(self) -> bool:
-        """Nobody would hear the result."""
+        """Whether the result is not needed any more."""
         return self.result.done() or not self.wanted()
 
     def settle(self, result: str) -> None:
-        """Say the result, if anybody still waits for it."""
+        """Deliver the result if it is still needed."""
         if not self.result.done():
             self.result.set_result(result)
 
@@ -221,10 +222,10 @@ class CredentialCheck:
         self._hashing = 0
         self._decoy: str | None = None
         self.hashes = 0
-        """Verifications that were begun."""
+        """Verifications that were started."""
 
     def remembers(self, username: str, password: bytes, stored: str) -> bool:
-        """Whether this was right a moment ago."""
+        """Whether this was accepted a moment ago."""
         expires_ms = self._verified.get(self._fingerprint(username, password, stored))
         return expires_ms is not None and expires_ms > self._now_ms()
 
@@ -240,14 +241,14 @@ class CredentialCheck:
     ) -> str:
         """ "accepted", "denied", "busy" or "left"; `stored` is None for a user that does not exist.
 
-        `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is asked
-        before work is begun, and false means that the peer has gone.
+        `like` is the credential whose work an unknown user costs; `address` is the peer's; `wanted` is called before
+        work is started, and false means that the peer has disconnected.
         """
         if stored is not None and self.remembers(username, password, stored):
             return "accepted"
         fingerprint = self._fingerprint(username, password, stored or "")
         waiting = _Waiting(stored, like, password, wanted, asyncio.get_running_loop().create_future())
-        # Names that do not exist are made up at no cost: they share one lane.
+        # Unknown names can be invented at no cost: they share one lane.
         self._put(origin_of(address), f"user {username}" if stored is not None else "unknown", waiting)
         self._begin()
         result = await waiting.result
@@ -256,7 +257,7 @@ class CredentialCheck:
         return result
 
     def close(self) -> None:
-        """Stop the threads; what waits is dropped."""
+        """Stop the threads; waiting verifications are dropped."""
         while self._queue:
             self._queue.take().settle("busy")
         if self._executor is not None:
@@ -272,7 +273,7 @@ class CredentialCheck:
             dropped.settle("busy")
 
     def _begin(self) -> None:
-        """Let as many hash as there are threads."""
+        """Start as many hashes as there are threads."""
         while self._queue and self._hashing < THREADS:
             waiting = self._queue.take()
             if waiting.unwanted():
@@ -328,7 +329,7 @@ class CredentialCheck:
 
 
 def origin_of(address: str) -> str:
-    """Who counts as one peer: an IPv4 address, or the network of an IPv6 address."""
+    """The unit that counts as one peer: an IPv4 address, or the network of an IPv6 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,23 +1,23 @@
-"""Access control of one proxy as a whole: which identity a CONNECT has, what it may do, and changed files.
+"""Access control of one proxy: the identity of a CONNECT, what it may do, and changed files.
 
 `Authority.authorize(identity, action, topic)` is the one place that decides what an identity may do:
 
     publish, will   topic name, QoS, retain    `$` topics are the server's own: never, except `connection_state`
     subscribe       filter                     `$share/group/filter` is judged as its filter
     history         filter                     the same, and the rule must give history
-    deliver         topic name, retained       what a client gets outside the run of a subscription just allowed
+    deliver         topic name, retained       messages outside the run of a subscription that was just allowed
 
 Without an access list every admitted client may do everything else; with one, what no rule allows is denied. The rules
-in force are one object, swapped as a whole: no question is answered partly by old rules and partly by new ones. Each
-identity's rules are compiled once and remembered; `write_mask` lets callers remember a topic's answer themselves.
+in force are one object, replaced as a whole: no check uses partly old and partly new rules. Each identity's rules are
+compiled once and cached; `write_mask` lets callers cache the result for a topic themselves.
 
 Invariants: the access list in force is a whole, valid one. An unusable list denies everything at the start, until it is
 corrected; later the previous one stays in force. Either is an error in the log that names the lines, and a counter.
-Every denial is counted with action and reason, and logged within a budget, never with a payload or secret.
-A method that is listed and not configured is an error, since clients it should refuse would get in by the others
-(`make_methods`); libraries of methods that are not used are not loaded. With a client certificate the name that the
-listener has verified is the user; a user name in the CONNECT must be the same.
-Loop rule: made anywhere, started and used on one loop.
+Every denial is counted with action and reason, and logged within a budget, never with a payload or secret. A method
+that is listed and not configured is an error, since clients it should refuse would be admitted by the others
+(`make_methods`); libraries of unused methods are not loaded. With a client certificate the name that the listener has
+verified is the user; a user name in the CONNECT must be the same. Loop rule: created anywhere, started and used on one
+loop.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ class CertificateMethod:
     name = "certificate"
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """The answer of `at_hand`: a certificate needs no waiting."""
+        """The answer of `at_hand`: checking a certificate needs no waiting."""
         return self.at_hand(shown)
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
-        """The user of the certificate; without one it is not for this method to say."""
+        """The user of the certificate; without one another method decides."""
         if not shown.certificate:
             return None
         if shown.username and shown.username != shown.certificate:
@@ -76,14 +76,14 @@ class CertificateMethod:
         return ()
 
     def refresh(self) -> None:
-        """Nothing was read."""
+        """Does nothing: no file is read."""
 
     async def close(self) -> None:
         """Nothing to release."""
 
 
 def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters) -> list[Method]:
-    """The methods, in order. Raises LightMQError when a file of theirs may not be used: do not start then."""
+    """The methods, in order. Raises LightMQError when one of their files cannot be used: do not start then."""
     access = config.access
     configured = configured_methods(config)
     for name in access.methods:
@@ -100,7 +100,7 @@ def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters)
 
 
 def configured_methods(config: ProxyConfig) -> tuple[str, ...]:
-    """The methods there is something for."""
+    """Names of the methods for which there is a file, a URL or an authority of certificates."""
     there = {
         "certificate": config.listen.tls_client_ca is not None,
         "jwt": config.access.jwt_keys_file is not None,
@@ -128,7 +128,7 @@ def _http(config: ProxyConfig, clock: Clock) -> Method:
 
 
 GRANTS_MAX = 10_000
-"""Identities whose compiled rules are remembered; the one not asked for the longest is forgotten first."""
+"""Identities whose compiled rules are cached; the one unused for the longest is dropped first."""
 
 DENIALS_LOGGED_PER_S_MAX = 20
 """Denials logged in one second; the others are counted, and their number is logged with the next one."""
@@ -144,10 +144,10 @@ EVERYTHING = Grants(RuleSet(open=True), ANONYMOUS)
 
 
 class Authority:
-    """Answers what an identity may do."""
+    """Decides what an identity may do."""
 
     def __init__(self, rules: RuleSet, *, clock: Clock, counters: AccessCounters, partly: bool = True) -> None:
-        """`partly`: whether a filter is granted of which only some topics may be read."""
+        """`partly`: whether a filter is granted when only some of its topics may be read."""
         self.rules = rules
         self._partly = partly
         self._clock = clock
@@ -185,7 +185,7 @@ class Authority:
         return verdict
 
     def decide(self, identity: Identity, action: str, topic: bytes, *, qos: int = 0, retain: bool = False) -> Verdict:
-        """The verdict alone: nothing is counted."""
+        """The decision alone: nothing is counted."""
         if action in (Action.PUBLISH, Action.WILL):
             if topic.startswith(b"$"):
                 return self._write_state(identity, topic, qos, retain=retain, will=action == Action.WILL)
@@ -212,10 +212,10 @@ class Authority:
         return self._grants_of(identity).read_mask(topic)
 
     def _write_state(self, identity: Identity, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
-        """Whether the identity may say that a bridge is connected, retained as it must be.
+        """Whether the identity may publish that a bridge is connected, retained as it must be.
 
-        Without an access list any client may for its client id. With one a rule has to name the topic, as any other;
-        a bridge that has proved its name needs none for its own client id.
+        Without an access list any client may for its client id. With one a rule has to name the topic, as any other; an
+        authenticated bridge needs none for its own client id.
         """
         owner = topics.owner_of(topic)
         if owner is None or not retain:
@@ -276,11 +276,11 @@ def inner_filter(topic_filter: bytes) -> tuple[bytes, bool]:
 
 
 LOOK_INTERVAL_S = 1.0
-"""How often changed files are looked for; a change takes effect after two looks at most."""
+"""How often changed files are checked for; a change takes effect after two checks at most."""
 
 
 class Gate:
-    """What the bridge asks: `at_hand`, `authenticate` and `authorize`."""
+    """What the proxy calls: `at_hand`, `authenticate` and `authorize`."""
 
     def __init__(
         self,
@@ -291,7 +291,7 @@ class Gate:
         counters: AccessCounters,
         partly: bool = True,
     ) -> None:
-        """Reads the access list `acl`; `methods` say who somebody is; `partly` as in `Authority`."""
+        """Reads the access list `acl`; `methods` determine identities; `partly` as in `Authority`."""
         self._log = get_logger("mqtt_proxy.access")
         self._counters = counters
         self._authenticator = Authenticator(methods, counters)
@@ -311,7 +311,7 @@ class Gate:
         return self._authenticator.at_hand(shown)
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
-        """The identity of a CONNECT, or why there is none."""
+        """The identity of a CONNECT, or the reason of its refusal."""
         return await self._authenticator.authenticate(shown)
 
     def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
@@ -337,18 +337,18 @@ class Gate:
         self.authority.on_change(listener)
 
     def start(self) -> None:
-        """Look for changed files from now on."""
+        """Check for changed files from now on."""
         if self._watched:
             self._looking = asyncio.get_running_loop().create_task(self._watch_files())
 
     def reload(self) -> None:
-        """Read all files again now, changed or not: what SIGHUP asks for."""
+        """Read all files again now, changed or not: for SIGHUP."""
         task = asyncio.get_running_loop().create_task(self._reload())
         self._reloads.add(task)
         task.add_done_callback(self._reloads.discard)
 
     async def close(self) -> None:
-        """Stop looking, and the threads that check passwords."""
+        """Stop checking, and the threads that check passwords."""
         tasks = [*self._reloads, *([self._looking] if self._looking is not None else [])]
         for task in tasks:
             task.cancel()

@@ -1,16 +1,16 @@
-"""A hook: the operator's own service is asked by POST who a client is.
+"""A hook: the operator's own service decides by POST who a client is.
 
     asked     {"client_id", "username", "password" or "password_base64", "address", "certificate"}
     answered  200 {"result": "allow", "user", "groups", "acl"}    let in as user (else the name of the CONNECT)
               200 {"result": "deny"}                              kept out
-              200 {"result": "ignore"}                            not for the hook to say: the next method is asked
-              anything else, too late, too long                   not let in; the client hears that it may try again
+              200 {"result": "ignore"}                            the next method decides
+              anything else, too late, too long                   refused with a code to try again
 
-Whoever was let in is remembered for a while, under a keyed hash of what was shown; a denial for a second, so that a
-client that insists does not become the hook's problem.
+An accepted client is cached for a while, under a keyed hash of its credentials; a denial for a second, so that a client
+that retries does not load the hook.
 
-Invariants: fails closed; at most `http_concurrent_max` questions under way and `http_waiting_max` waiting; no
-redirect is followed; no password is logged. Loop rule: on one loop.
+Invariants: fails closed; at most `http_concurrent_max` requests in flight and `http_waiting_max` waiting; no redirect
+is followed; no password is logged. Loop rule: on one loop.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ANSWER_BYTES_MAX = 65_536
 """Longest answer read; a longer one is none."""
 
 REMEMBERED_MAX = 10_000
-"""Remembered answers; the oldest is forgotten first."""
+"""Cached answers; the oldest is dropped first."""
 
 DENIED_FOR_MS = 1_000
-"""How long a denial is remembered."""
+"""How long a denial is cached."""
 
 SECRET_BYTES_MAX = 4_096
 
@@ -70,14 +70,14 @@ class HttpMethod:
         self._client: aiohttp.ClientSession | None = None
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
-        """What the hook said a moment ago."""
+        """The hook's cached answer."""
         if shown.username is None and shown.password is None:
             return None
         known = self._remembered.get(self._fingerprint(shown))
         return known[1] if known is not None and known[0] > self._now_ms() else Waits.LATER
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """What the hook says."""
+        """The hook's answer."""
         known = self.at_hand(shown)
         if not isinstance(known, Waits):
             return known
@@ -100,7 +100,7 @@ class HttpMethod:
         return ()
 
     def refresh(self) -> None:
-        """Ask again about everybody."""
+        """Drop the cached answers, so that the hook decides about every client again."""
         self._remembered.clear()
 
     async def close(self) -> None:
@@ -147,7 +147,7 @@ class HttpMethod:
         parts = (shown.client_id, shown.username, shown.password, shown.address, shown.certificate)
         for part in parts:
             raw = part.encode() if isinstance(part, str) else part
-            # Absent and empty are two things.
+            # Absent and empty are different.
             digest.update(b"-" if raw is None else len(raw).to_bytes(4, "big") + raw)
         return digest.digest()
 
@@ -156,7 +156,7 @@ class HttpMethod:
 
 
 def question_about(shown: Shown) -> dict[str, Any]:
-    """What the hook is told."""
+    """The body of a request to the hook."""
     question: dict[str, Any] = {
         "client_id": shown.client_id,
         "username": shown.username,
@@ -172,7 +172,7 @@ def question_about(shown: Shown) -> dict[str, Any]:
 
 
 def identity_of(answer: Any, shown: Shown) -> Identity | Unproven | None:
-    """What an answer means. Raises HookError, BroughtError or AclError when it means nothing."""
+    """The identity in an answer. Raises HookError, BroughtError or AclError when it has none."""
     result = answer.get("result") if isinstance(answer, dict) else None
     if result == "deny":
         return Unproven.DENIED

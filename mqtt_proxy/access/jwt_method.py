@@ -1,13 +1,13 @@
-"""Tokens: a JWT as password, signed by a key of the JWKS file, says who the client is and what it may do.
+"""Tokens: a JWT as password, signed by a key of the JWKS file, names the client and what it may do.
 
-A password that does not look like a token is left to the other methods; one that does is this method's matter alone.
+A password that does not look like a token is left to the other methods; one that does is decided here alone.
 
     header   alg must be among those configured and be the algorithm of the key that `kid` names
     claims   exp (required), nbf, iat, aud and iss as configured; user, client id, groups and rules by configured names
 
-Invariant: fails closed: a claim that cannot be understood lets nobody in, rules included. A JWKS file that is no use
-stops the start; later the keys from before stay in force. No token is logged. Loop rule: on the loop's thread (some
-100 µs each).
+Invariant: fails closed: a claim that cannot be understood admits no client, rules included. An unusable JWKS file
+prevents the start; later the previous keys stay in force. No token is logged. Loop rule: on the loop's thread (some 100
+µs each).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runtime.files import WatchedFile
 from runtime.logs import get_logger
 
 TOKEN_BYTES_MAX = 16_384
-"""Longest token looked at; a longer password is no token."""
+"""Longest token read; a longer password is no token."""
 
 KEYS_FILE_BYTES_MAX = 1_048_576
 """Largest JWKS file; a larger one is refused as a mistake."""
@@ -62,7 +62,7 @@ class JwtMethod:
         return self.at_hand(shown)
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
-        """Whom the token names."""
+        """The identity in the token."""
         header = header_of(shown.password)
         if header is None:
             return None
@@ -71,7 +71,7 @@ class JwtMethod:
             claims = self._verified(shown.password, header)
             return self._identity(claims, shown)
         except (jwt.PyJWTError, ClaimError, AclError) as error:
-            # The library's texts name what was wrong with the token, not what it says.
+            # The library's texts name what was wrong with the token, not its contents.
             self._log.warning(
                 "mqtt_token_refused", peer=shown.address, problem=type(error).__name__, why=str(error)[:200]
             )
@@ -82,7 +82,7 @@ class JwtMethod:
         return (self._file,)
 
     def refresh(self) -> None:
-        """The gate looks at the file."""
+        """Does nothing: the gate checks the file."""
 
     async def close(self) -> None:
         """Nothing to release."""
@@ -141,7 +141,7 @@ def header_of(password: bytes | None) -> dict[str, Any] | None:
     if password is None or len(password) > TOKEN_BYTES_MAX or password.count(b".") != 2:
         return None
     try:
-        # The first part alone decides: a token with a broken end is refused, not tried on others.
+        # The first part alone decides: a token with a broken end is refused, not left to other methods.
         part = password.partition(b".")[0]
         header = json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
     except ValueError:

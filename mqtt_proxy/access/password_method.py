@@ -3,13 +3,13 @@
     user:$argon2id$v=19$m=65536,t=3,p=4$...             made by `lightmq passwd`; lines that begin with # are comments
     user:SCRAM-SHA-256$16384:salt$storedkey:serverkey   made by `lightmq passwd --scram`; serves passwords as well
 
-A user the file does not name is left to the methods behind this one; when there is none, such a user costs the same
-work as a wrong password, so that names cannot be told apart by time. The file is looked at when a client connects, at
-most once a second.
+A user that the file does not name is left to the methods behind this one; when there is none, such a user costs the
+same work as a wrong password, so that names cannot be distinguished by time. The file is checked for changes when a
+client connects, at most once a second.
 
-Invariants: a line that is not exactly that lets no user in and is reported with its number (never with its text, which
-may hold a password); a user named twice is denied until the file says one thing. A file that others may read or write
-is not used; a file that cannot be used any more lets none of its users in, and is tried again at each look. Loop rule:
+Invariants: a line that is not exactly of this form admits no user and is reported with its number (never with its text,
+which may contain a password); a user named twice is denied until the file names it once. A file that others may read or
+write is not used; a file that becomes unusable admits none of its users, and is tried again at each check. Loop rule:
 one loop.
 """
 
@@ -46,12 +46,12 @@ class PasswordFileError(LightMQError):
 
 @dataclass(slots=True)
 class PasswordTable:
-    """What one reading of the file gave."""
+    """The result of reading the file."""
 
     hashes: dict[str, str] = field(default_factory=dict)
     """User name -> argon2id hash or SCRAM credential."""
     problems: list[str] = field(default_factory=list)
-    """Lines that let nobody in, in words for the operator."""
+    """Lines that admit no user, in words for the operator."""
 
 
 def load(path: Path) -> PasswordTable:
@@ -132,7 +132,7 @@ def _parse_scram(user: str, stored: str) -> tuple[str, str, str]:
 
 
 RELOAD_INTERVAL_MS = 1_000
-"""How often a change of the password file is looked for, at most, and only when somebody connects."""
+"""How often a change of the password file is checked for, at most, and only when a client connects."""
 
 
 class PasswordMethod:
@@ -141,8 +141,8 @@ class PasswordMethod:
     name = "password"
 
     def __init__(self, path: Path, *, clock: Clock, counters: AccessCounters, last: bool = True) -> None:
-        """Reads the file; PasswordFileError when it may not be used: do not start then. `last`: nobody else is asked
-        about users the file does not name."""
+        """Reads the file; PasswordFileError when it may not be used: do not start then. `last`: no other method decides
+        about users that the file does not name."""
         self._path = path
         self._clock = clock
         self._counters = counters
@@ -150,7 +150,7 @@ class PasswordMethod:
         self._log = get_logger("mqtt_proxy.auth")
         self._check = CredentialCheck(clock)
         self._looked_ms = 0
-        self._told = ""
+        self._last_error = ""
         self._fingerprint = fingerprint(path)
         self._key = secrets.token_bytes(16)
         self._stored: list[str] = []
@@ -159,7 +159,7 @@ class PasswordMethod:
         self._report_problems()
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | Waits | None:
-        """The user whose password was right a moment ago."""
+        """The user whose password was accepted a moment ago."""
         if shown.username is None:
             return None
         self._reload_if_changed()
@@ -171,7 +171,7 @@ class PasswordMethod:
         return Identity(shown.username, anonymous=False, client_id=shown.client_id)
 
     async def check(self, shown: Shown) -> Identity | Unproven | None:
-        """The user whose password was right."""
+        """The user whose password is right."""
         known = self.at_hand(shown)
         if not isinstance(known, Waits):
             return known
@@ -190,20 +190,20 @@ class PasswordMethod:
         return Unproven(result)
 
     def stored(self, username: str) -> str | None:
-        """What the file holds for the user."""
+        """The user's entry in the file."""
         self._reload_if_changed()
         return self._users.hashes.get(username)
 
     def like_scram(self, username: str) -> str | None:
-        """A credential of SCRAM of somebody, always the same for a name; None when there is none."""
+        """Some user's SCRAM credential, always the same for a name; None when there is none."""
         return self._one_of(self._scram, username)
 
     def refresh(self) -> None:
-        """Look at the file at the next CONNECT, however soon."""
+        """Check the file at the next CONNECT, however soon."""
         self._looked_ms = 0
 
     def files(self) -> Sequence[WatchedFile[Any]]:
-        """None: it looks itself, when somebody connects."""
+        """None: it checks the file itself, when a client connects."""
         return ()
 
     async def close(self) -> None:
@@ -211,8 +211,8 @@ class PasswordMethod:
         self._check.close()
 
     def _like(self, username: str) -> str | None:
-        """A credential of somebody, always the same for a name: users who do not exist cost what users do, whose
-        credentials may differ in kind and parameters."""
+        """Some user's credential, always the same for a name: unknown users cost what known ones do, whose credentials
+        may differ in kind and parameters."""
         return self._one_of(self._stored, username)
 
     def _one_of(self, stored: Sequence[str], username: str) -> str | None:
@@ -239,11 +239,11 @@ class PasswordMethod:
         except PasswordFileError as error:
             self._use(PasswordTable())
             self._fingerprint = None
-            if str(error) != self._told:
-                self._told = str(error)
+            if str(error) != self._last_error:
+                self._last_error = str(error)
                 self._log.error("mqtt_password_file_unusable", problem=str(error), consequence="its users are denied")
             return
-        self._told = ""
+        self._last_error = ""
         self._log.info("mqtt_password_file_read", users=len(self._users.hashes))
         self._report_problems()
 

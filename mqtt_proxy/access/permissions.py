@@ -1,19 +1,17 @@
-"""What the client of one connection may do, asked of the one `authorize` and remembered where it is asked often.
+"""What the client of one connection may do, decided by `authorize` and cached where it is needed often.
 
-When the rules change, a subscription that is no longer allowed stops delivering in the same moment, its filter is
-given up at the broker, and it is counted and logged; one that is allowed a lower QoS goes on with that. What was sent
-and not acknowledged is sent again only where its topic may still be read. Whatever is lost does not come back when
-the rules do: the client subscribes again. The same holds for rules that changed while a stored session was without
-its client.
+When the rules change, a subscription that is no longer allowed stops delivering at once, its filter is unsubscribed at
+the broker, and it is counted and logged; one that is allowed a lower QoS continues with that. Deliveries in flight are
+sent again only where their topic may still be read. A lost subscription is not restored with the rules: the client
+subscribes again. The same holds for rules that changed while a stored session was without its client.
 
-A device publishes to a handful of topics over and over; the first publish to each asks the access check, the others
-cost one look-up (`JudgedTopics`). What is remembered is a mask of the kinds of message allowed (QoS, retained), so that
-one entry answers for all of them; a mask that allows less than all leaves room for a look at what the message says,
-which only the state of a bridge wants.
+A device publishes to a handful of topics over and over; the first publish to each runs the access check, the others
+cost one lookup (`JudgedTopics`). What is cached is a mask of the kinds of message allowed (QoS, retained), so that one
+entry covers all of them; with a mask that allows less than all, the payload is checked too, which only the state of a
+bridge needs.
 
-Invariant: nothing is published or delivered that `authorize` would refuse at that moment; what is remembered is what
-the rules in force say. Loop rule: on the loop's
-thread.
+Invariant: nothing is published or delivered that `authorize` would refuse at that moment; what is cached follows from
+the rules in force. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -36,21 +34,21 @@ from runtime.clock import Clock
 from runtime.logs import get_logger
 
 JUDGED_TOPICS_MAX = 256
-"""Topics per connection whose permission is remembered. Beyond it all are judged again."""
+"""Topics per connection whose permission is cached. Beyond it all are checked again."""
 
 RETAIN_SHIFT = 3
 """Bits of the mask between a QoS and the same QoS retained, as in `rules.write_bit`."""
 
 
 class WriteJudge(Protocol):
-    """Who knows what may be published."""
+    """Decides what may be published."""
 
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """Which messages the identity may publish to the topic, as bits of `rules.write_bit`."""
 
 
 class JudgedTopics:
-    """The verdicts of one connection."""
+    """The cached masks of one connection."""
 
     __slots__ = ("_identity", "_judge", "_masks")
 
@@ -95,14 +93,14 @@ class JudgedTopics:
 LOG = get_logger("proxy.permissions")
 
 READABLE_TOPICS_MAX = 1_024
-"""Topics per connection of which it is remembered how they may be read; beyond it all are asked again."""
+"""Topics per connection whose read permission is cached; beyond it all are checked again."""
 
 REFUSED = -1
 """Instead of a QoS: not at all."""
 
 
 class Permissions:
-    """The access of one connection, once it is known whose it is."""
+    """The access of one connection, once its identity is known."""
 
     __slots__ = ("_access", "_expiry", "_judged", "_metrics", "_readable", "identity", "revision")
 
@@ -110,16 +108,16 @@ class Permissions:
         self._access = access
         self._metrics = metrics
         self._judged: JudgedTopics | None = None
-        """Once something is published."""
+        """Created when something is published."""
         self._readable: dict[bytes, int] | None = None
-        """How topics may be read, once a filter is subscribed of which only some may be."""
+        """How topics may be read; created when a filter is subscribed of which only some may be."""
         self._expiry: asyncio.TimerHandle | None = None
         self.identity = identity
         self.revision = 0
-        """How often the rules have changed: what was asked before an await may have to be asked again after it."""
+        """How often the rules have changed: a check made before an await may have to be repeated after it."""
 
     def expires(self, clock: Clock, expired: Callable[[str], None]) -> None:
-        """Call `expired` with a reason when what proved the identity no longer holds."""
+        """Call `expired` with a reason when the identity's proof expires."""
         if self.identity.until_ms is not None:
             left_s = max(0, self.identity.until_ms - clock.now_ms()) / 1_000
             reason = "credentials_expired: the token has run out"
@@ -131,7 +129,7 @@ class Permissions:
             self._expiry.cancel()
 
     def rules_changed(self) -> None:
-        """Remember nothing of the rules from before."""
+        """Drop what was cached under the previous rules."""
         self.revision += 1
         if self._judged is not None:
             self._judged.forget()
@@ -160,12 +158,12 @@ class Permissions:
         return judged
 
     def qos_allowed(self, topic_filter: str) -> int:
-        """Up to which QoS the filter may be subscribed to; REFUSED when it may not."""
+        """The highest QoS at which the filter may be subscribed to; REFUSED when it may not."""
         verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
         return verdict.qos_max if verdict.allowed else REFUSED
 
     def is_partial(self, topic_filter: str, *, history: bool = False) -> bool:
-        """Whether each message of the filter has to be judged by its own topic; also when the filter is refused."""
+        """Whether each message of the filter has to be checked by its own topic; also when the filter is refused."""
         verdict = self._access.authorize(self.identity, Action.SUBSCRIBE, topic_filter)
         if history and verdict.allowed and not verdict.partial and share_of(topic_filter) is None:
             verdict = self._access.authorize(self.identity, Action.HISTORY, topic_filter)
@@ -186,7 +184,7 @@ class Permissions:
         return self.may_read(topic, READ_RETAINED)
 
     def revoked(self, subscriptions: Iterable[tuple[str, Source | SharedSource]]) -> list[str]:
-        """Filters of these that may not be read any more; the QoS of the others is lowered where it must be."""
+        """Which of these filters may not be read any more; the QoS of the others is lowered where necessary."""
         lost = []
         for topic_filter, source in subscriptions:
             qos = self.qos_allowed(topic_filter)

@@ -1,16 +1,16 @@
-"""SCRAM-SHA-256 (RFC 5802, RFC 7677): proof that one knows a password without sending it, and the server's proof back.
+"""SCRAM-SHA-256 (RFC 5802, RFC 7677): proof of a password without sending it, and the server's proof in return.
 
     client-first   n,,n=ann,r=CLIENTNONCE
     server-first   r=CLIENTNONCE+SERVERNONCE,s=SALT,i=ITERATIONS
     client-final   c=biws,r=CLIENTNONCE+SERVERNONCE,p=PROOF
     server-final   v=SIGNATURE
 
-What is stored does not let anybody in by itself, and neither do the messages of an exchange. Without channel binding.
+Neither stored credentials nor the messages of an exchange are sufficient to log in. Without channel binding.
 
     SCRAM-SHA-256$ITERATIONS:SALT$STOREDKEY:SERVERKEY       salt and keys in base64, as PostgreSQL stores it
 
-Invariant: a user who does not exist is answered like one who does (same salt each time), and fails at the end. Pure:
-randomness comes in.
+Invariant: the exchange with an unknown user looks like that with a known one (same salt each time), and fails at the
+end. Pure: randomness is passed in.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ MECHANISM = "SCRAM-SHA-256"
 PREFIX = f"{MECHANISM}$"
 
 ITERATIONS = 16_384
-"""Iterations of new credentials: some 10 ms of a core, for whoever guesses and for the device that connects."""
+"""Iterations of new credentials: some 10 ms of a core, for an attacker who guesses and for the device that connects."""
 ITERATIONS_MIN = 4_096
-"""What RFC 7677 asks for at least."""
+"""The minimum of RFC 7677."""
 ITERATIONS_MAX = 2_000_000
 """More would let one line of the file occupy a thread for seconds."""
 
@@ -49,12 +49,12 @@ PROHIBITED = (
 
 
 class ScramError(LightMQError):
-    """The exchange cannot go on; the text says nothing about the password."""
+    """The exchange cannot continue; the text reveals nothing about the password."""
 
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """What the server keeps of one password."""
+    """What the server stores of one password."""
 
     iterations: int
     salt: bytes
@@ -67,7 +67,7 @@ class Stored:
 
 
 def derive(password: str | bytes, salt: bytes, iterations: int = ITERATIONS) -> Stored:
-    """What is to be stored of a password. Raises ScramError when it holds what no password may."""
+    """The credential to store for a password. Raises ScramError when it contains characters that are not allowed."""
     salted = hashlib.pbkdf2_hmac("sha256", prepare(password), salt, iterations)
     client_key = _hmac(salted, b"Client Key")
     return Stored(iterations, salt, hashlib.sha256(client_key).digest(), _hmac(salted, b"Server Key"))
@@ -99,7 +99,8 @@ def verify_password(stored: str, password: bytes) -> bool:
 
 
 def prepare(password: str | bytes) -> bytes:
-    """SASLprep (RFC 4013): one spelling of what looks the same. Raises ScramError for what no password may hold."""
+    """SASLprep (RFC 4013): one spelling of what looks the same. Raises ScramError for characters that are not
+    allowed."""
     try:
         text = password.decode() if isinstance(password, bytes) else password
     except UnicodeDecodeError as error:
@@ -117,8 +118,8 @@ def prepare(password: str | bytes) -> bytes:
 
 
 def decoy(username: str, key: bytes, like: str | None = None) -> Stored:
-    """What a user who does not exist is answered with: always the same, and nothing fits it; `like` is a credential
-    that is as usual here."""
+    """The credential that stands for an unknown user: always the same for a name, and no proof fits it; `like` is a
+    typical credential here."""
     digest = hashlib.blake2b(username.encode("utf-8", "surrogatepass"), key=key, digest_size=64).digest()
     iterations = ITERATIONS if like is None else parse_stored(like).iterations
     return Stored(iterations, digest[:SALT_BYTES], digest[:32], digest[32:])
@@ -135,14 +136,14 @@ class ScramServer:
         decoy_key: bytes,
         like: Callable[[str], str | None] = lambda _username: None,
     ) -> None:
-        """`lookup` gives the stored credential of a user; one that is not of this mechanism counts as none, and `like`
-        gives one of somebody else to answer after the manner of."""
+        """`lookup` returns a user's stored credential; one of another mechanism counts as none, and `like` returns some
+        other user's, whose parameters an unknown user's credential copies."""
         self._lookup = lookup
         self._like = like
         self._nonce = base64.b64encode(nonce).decode()
         self._decoy_key = decoy_key
         self._header = ""
-        self._said = ""
+        self._transcript = ""
         self._both_nonces = ""
         self._known: Stored | None = None
         self._exists = False
@@ -167,7 +168,7 @@ class ScramServer:
         self._both_nonces = nonce + self._nonce
         self._known, self._exists = self._find(self.username)
         answer = f"r={self._both_nonces},s={_encoded(self._known.salt)},i={self._known.iterations}"
-        self._said = f"{bare},{answer}"
+        self._transcript = f"{bare},{answer}"
         return answer.encode()
 
     def final(self, message: bytes) -> bytes | None:
@@ -175,26 +176,26 @@ class ScramServer:
         known = self._known
         if known is None:
             raise ScramError("client-final before client-first")
-        self._known = None  # an exchange has one try
+        self._known = None  # an exchange has one attempt
         without_proof, separator, proof = _text(message).rpartition(",p=")
         fields = without_proof.split(",")
         if not separator or len(fields) < 2 or fields[0] != f"c={_encoded(self._header.encode())}":
             raise ScramError("client-final is not of the form c=…,r=…,p=…")
         if fields[1] != f"r={self._both_nonces}":
             raise ScramError("client-final with another nonce")
-        said = f"{self._said},{without_proof}".encode()
+        transcript = f"{self._transcript},{without_proof}".encode()
         try:
             given = _decoded(proof)
         except ValueError as error:
             raise ScramError("a proof that is not base64") from error
         if len(given) != 32:
             raise ScramError("a proof of another length")
-        signature = _hmac(known.stored_key, said)
+        signature = _hmac(known.stored_key, transcript)
         client_key = bytes(one ^ other for one, other in zip(given, signature, strict=True))
         fits = hmac.compare_digest(hashlib.sha256(client_key).digest(), known.stored_key)
         if not (fits and self._exists):
             return None
-        return f"v={_encoded(_hmac(known.server_key, said))}".encode()
+        return f"v={_encoded(_hmac(known.server_key, transcript))}".encode()
 
     def _find(self, username: str) -> tuple[Stored, bool]:
         text = self._lookup(username)

@@ -1,16 +1,16 @@
-"""Messages of one session: from the cursors of its sources into its in-flight window and its socket; and whose turn it
-is (`Pump`).
+"""Messages of one session: from the cursors of its sources into its in-flight window and its socket; and which session
+delivers next (`Pump`).
 
-Sources take turns, a slice each, so that a backlog behind one filter does not starve another. A QoS 1 message is
-taken only when the window has room, any message only when the socket does; what is not taken is not kept: a slow
-session costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order:
-a source never skips a message it cannot send yet, and overlapping subscriptions send each message once (`overlap`).
-What is sent for a message is decided by `outbound`.
+Sources take turns, a slice each, so that a backlog behind one filter does not starve another. A QoS 1 message is taken
+only when the window has room, any message only when the socket has; messages not taken are not buffered: a slow session
+costs its cursors. QoS 0 subscribers read from the log in the same way. Messages of a topic keep their order: a source
+never skips a message it cannot send yet, and overlapping subscriptions send each message once. `outbound` decides what
+is sent for a message.
 
-`Pump.wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion. One that
-could go on, or whose socket was full (`later`), is behind and has its portion in the next turn, whatever else wakes it:
-in between the loop reads and writes sockets, and sessions that are not behind have theirs. When few have something to
-do, each may deliver several portions: else one that follows a thousand devices would fall behind them, because all of
+`Pump.wake` marks a session; at the end of the loop turn each marked session may deliver a bounded portion. One with
+more to send, or whose socket was full (`later`), is behind and has its portion in the next turn, whatever else wakes
+it: in between the loop reads and writes sockets, and serves sessions that are not behind. When few sessions are marked,
+each may deliver several portions: otherwise one that follows a thousand devices would fall behind them, because all of
 them are read between two of its turns.
 Invariant: a cursor moves only with the message handed to the session; a woken session is pumped exactly once in the
 next round, however often it was woken, and one that is behind once per turn of the loop. Loop rule: on the loop's
@@ -41,13 +41,13 @@ PORTIONS_PER_TURN = 16
 
 
 class Pumped(Protocol):
-    """A session that delivers when it is told to."""
+    """A session that delivers when the pump calls it."""
 
     def pump(self, portions: int) -> bool:
-        """Deliver at most so many portions; True when there is more that could go at once."""
+        """Deliver at most so many portions; True when more could be sent at once."""
 
     def failed(self) -> None:
-        """Delivering raised: give the session up."""
+        """Delivering raised an exception: close the session."""
 
 
 class Pump:
@@ -60,7 +60,7 @@ class Pump:
         self._log = get_logger("proxy.pump")
 
     def wake(self, session: Pumped) -> None:
-        """Let a session deliver in the next turn; one that is behind has its turn coming."""
+        """Let a session deliver in the next turn; does nothing for one that is behind, which delivers anyway."""
         if session in self._behind:
             return
         self._ready[session] = None
@@ -102,7 +102,7 @@ class Pump:
 
 
 class DeliveryTools:
-    """What all sessions' deliveries share."""
+    """Shared by all sessions' deliveries."""
 
     __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared")
 
@@ -130,32 +130,33 @@ class DeliveryTools:
 PORTION_MESSAGES_MAX = 256
 """Messages in one portion."""
 PORTION_BYTES_MAX = 64 * 1024
-"""Payload bytes in one portion; one message may exceed it. A slow socket has one portion a turn and keeps as much above
-its mark, and a piece half sent as a whole; of many that have room again at once each has one before any has two."""
+"""Payload bytes in one portion; one message may exceed it. A slow socket has one portion a turn and buffers as much
+above its mark, and a message written in part as a whole; of many that have room again at once each has one before any
+has two."""
 SLICE_MESSAGES_MAX = 16
-"""Messages one source may send before the session's next source has its turn."""
+"""Messages one source may send before the session's next source."""
 
 FEW_SOURCES = 4
-"""So many are looked through; for more there is a table."""
+"""Up to so many sources are searched one by one; for more there is a table."""
 WINDOW_BEGIN = 1_024
-"""Messages under way to a client at first; who acknowledges half of them in one read while it is behind may have twice
-as many, up to `in_flight_max`, until its socket is full."""
+"""Messages in flight to a client at first; a client that acknowledges half of them in one read while it is behind may
+have twice as many, up to `in_flight_max`, until its socket is full."""
 
 LOG = get_logger("proxy.delivery")
 
 Token = tuple[DeliveryOrigin, int]
-"""What a delivery is known by until it is acknowledged: where its message lies."""
+"""Identifies a delivery until it is acknowledged: where its message lies."""
 
 
 class Flushed(Protocol):
-    """Where deliveries go."""
+    """Where deliveries are written."""
 
     def flush(self) -> None:
         """Write them at the end of the turn."""
 
 
 class DeliveryOwner(Protocol):
-    """Whose deliveries they are."""
+    """Client id of the session whose deliveries these are."""
 
     def give_up(self, reason: str) -> None:
         """End the connection."""
@@ -177,7 +178,7 @@ class Delivery:
         self._running = False
         self._writable = True
         self._slow = False
-        """Whether its socket was full since it last had everything."""
+        """Whether its socket was full since it last was up to date."""
         self._turn = self._window_most = 0
         self._serial = 0
         self.sources: list[Source] = []
@@ -238,7 +239,7 @@ class Delivery:
         self._tools.pump.forget(self)
 
     def release(self) -> None:
-        """Follow nothing any more; nobody is there to give up."""
+        """Follow nothing any more, and drop the reference to the client."""
         self._tools.metrics.subscriptions.open.value -= len(self.sources)
         for source in list(self.sources):
             self.sources.remove(source)
@@ -258,7 +259,7 @@ class Delivery:
                 found = source
         return found
 
-    # -- what wakes a session ------------------------------------------------------------------------------------------
+    # -- waking a session ----------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
         """Deliver in the next turn."""
@@ -267,7 +268,7 @@ class Delivery:
 
     @property
     def writable(self) -> bool:
-        """Whether the socket takes deliveries."""
+        """Whether the socket accepts deliveries."""
         return self._writable
 
     def set_writable(self, writable: bool) -> None:
@@ -283,7 +284,7 @@ class Delivery:
             self._tools.pump.later(self)
 
     def acknowledged(self, tokens: Iterable[object]) -> None:
-        """The client has these."""
+        """The client has acknowledged these."""
         self._tools.metrics.deliveries.acknowledged.value += settle(tokens)
         if self.memberships is not None:
             self.memberships.room_again()
@@ -299,13 +300,13 @@ class Delivery:
         self.wake()
 
     def _widen(self) -> None:
-        """Let more be under way to a client that acknowledges quickly."""
+        """Allow more messages in flight to a client that acknowledges quickly."""
         outgoing = self._session.outgoing
         if 2 * len(outgoing.window) <= outgoing.in_flight_max:
             outgoing.in_flight_max = min(2 * outgoing.in_flight_max, self._window_most)
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
-        """Records at a cursor are gone, or the log ends before it."""
+        """Records at a cursor were deleted, or the log ends before it."""
         source = self.reader_of(feed.queue_id)
         if source is not None and source.cursor == offset and to != offset:
             self.removed.count(reason, max(0, to - offset))
@@ -313,14 +314,14 @@ class Delivery:
             source.chunk = None
 
     def queue_deleted(self, feed: Feed) -> None:
-        """A queue was deleted under a subscription: the client must learn of it, so its connection ends."""
+        """A queue was deleted under a subscription: the connection is closed, so that the client subscribes again."""
         source = self.reader_of(feed.queue_id)
         if source is not None:
             self.removed.count("queue_gone")
             self._give_up(f"queue_gone: queue {feed.queue_id} of {source.filter}")
 
     def lag(self, feed: Feed) -> int:
-        """How many records of this queue it has not been given."""
+        """How many records of this queue it has yet to be given."""
         source = self.reader_of(feed.queue_id)
         return feed.max_offset - source.cursor if source is not None else 0
 
@@ -329,13 +330,13 @@ class Delivery:
             self._owner.give_up(reason)
 
     def failed(self) -> None:
-        """Delivering raised."""
+        """Delivering raised an exception."""
         self._give_up("internal_error: delivery failed")
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
     def pump(self, portions: int) -> bool:
-        """Deliver so many portions, a slow socket one; True when more could go at once."""
+        """Deliver so many portions, a slow socket one; True when more could be sent at once."""
         # A socket that broke in this turn has closed its session already and is reported in the next.
         if not self._running or not self._writable or self._session.close_reason is not None:
             return False
@@ -371,7 +372,7 @@ class Delivery:
                 before = source.cursor
                 sent = self._send_of(source, left if len(sources) == 1 else min(left, SLICE_MESSAGES_MAX))
                 left -= sent
-                # A second look is for what a slice left, or another source passed over; most often nothing is left.
+                # A second pass is for what a slice left, or another source passed over; most often nothing is left.
                 if sent > 0 or source.cursor != before:
                     rest = source.cursor < source.feed.max_offset or source.waits
                     moved = moved or rest or len(sources) > 1
@@ -401,12 +402,12 @@ class Delivery:
         feed = source.feed
         newest = feed.chunks[-1] if feed.chunks else None
         if newest is not None and newest.first <= source.cursor < newest.next and source.is_plain:
-            # Where nearly every session stands: its next message is among the newest.
+            # The usual case: the next message is among the newest.
             sent, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
             outbound.budget_bytes -= spent
             left -= sent
             if source.cursor >= newest.next and feed.only is not None:
-                # Nobody else needs it: an old one is freed slowly, because it left the caches.
+                # No other session needs it: an old chunk is freed slowly, because it has left the caches.
                 self._tools.cache.drop(newest)
         while source.cursor < feed.max_offset and left > 0 and outbound.budget_bytes > 0:
             before = source.cursor
@@ -424,7 +425,7 @@ class Delivery:
             self._tools.offsets.mark(self)
 
     def _take(self, source: Source, portion: int) -> int:
-        """Send up to `portion` messages at the source's cursor; how many were."""
+        """Send up to `portion` messages at the source's cursor; returns how many were sent."""
         feed = source.feed
         offset = source.cursor
         if offset >= feed.max_offset or portion <= 0:

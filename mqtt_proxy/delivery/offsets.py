@@ -56,11 +56,11 @@ class OffsetCommitter:
             self._arm()
 
     def forget(self, session: Committing) -> None:
-        """The session has ended and said its offsets itself."""
+        """The session has ended and reported its offsets itself."""
         self._dirty.pop(session, None)
 
     def stop(self) -> None:
-        """No further timer; whoever is still marked says its offsets itself."""
+        """No further timer; sessions still marked report their offsets themselves."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -95,7 +95,7 @@ class OffsetCommitter:
 
     @staticmethod
     def _of_history(key: bytes, source: Source, run: HistoryRun, session: Committing, moved: list[Moved]) -> None:
-        """The place before the queue; once everything there is with the client it is said for the last time."""
+        """The history position to commit; the last one once the client has all of it."""
         lowest = run.lowest()
         if lowest != run.committed and lowest >= 0:
             run.committed = lowest

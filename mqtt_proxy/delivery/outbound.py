@@ -1,19 +1,19 @@
-"""A slice of one source into the session: plain messages as runs (`runs`), all others one by one.
+"""A slice of one source into the session: plain messages as runs (`send_run`), all others one by one.
 
-Plain is a record that says nothing of its message but topic and client id, for a subscription without options and a
-client without topic aliases. Everything else is looked at record by record: properties, what is left of the expiry,
-Subscription Identifiers, No Local, the retain flag as it was published, overlapping subscriptions.
+A plain record has no properties but topic and client id, for a subscription without options and a client without topic
+aliases. Everything else is processed record by record: properties, the rest of the expiry interval, Subscription
+Identifiers, No Local, the retain flag as published, overlapping subscriptions.
 [MQTT-3.3.1-12] a live message goes out with the retain flag off, [MQTT-3.3.1-8] one from a fresh SUBSCRIBE with it on.
 
 Invariant: a cursor moves only with the message handed to the session, or with one that is not sent: expired
-[MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25], of a topic it may not read (all counted), or kept from its own
-publisher. Whatever a session is passed over for is counted in `Removed`, by reason: for everybody on the metrics page
-and for the session; its own counts go to the broker with SESSION_CLOSE, which shows them (SESSION_LIST). Loop rule: on
+[MQTT-3.3.2-5], too large for its client [MQTT-3.1.2-25], of a topic it may not read (all counted), or withheld from its
+own publisher. Messages that a session misses are counted in `Removed`, by reason: in total on the metrics page, and for
+the session; the session's counts go to the broker with SESSION_CLOSE, which shows them (SESSION_LIST). Loop rule: on
 the loop's thread.
 
-Of a message that several subscriptions of a session match one copy is sent. A record names every queue it stands in. Of
-the session's sources that it stands in the oldest delivers it, with the highest QoS any of them grants [MQTT-3.3.5-1];
-the others pass over it, but not before the oldest has come that far. So no source's cursor runs ahead of a message that
+A message that several subscriptions of a session match is sent once. A record names every queue it stands in. Of the
+session's sources with these queues the oldest delivers it, with the highest QoS any of them grants [MQTT-3.3.5-1]; the
+others pass over it, but not before the oldest has reached it. So no source's cursor runs ahead of a message that
 another one still has to send, and a subscription can be dropped at any time without a gap; a topic's messages always
 come through one source, in order.
 """
@@ -41,7 +41,7 @@ from runtime.logs import get_logger
 PASSED = -1
 """An older source has sent it: pass over."""
 WAIT = -2
-"""An older source will send it: do not go on before it has."""
+"""An older source will send it: do not continue before it has."""
 
 
 def decide(
@@ -54,7 +54,7 @@ def decide(
 ) -> int:
     """What `source` does with the record at its `offset`: send with the QoS answered, PASSED or WAIT.
 
-    `own`: the client published it itself, so to its subscriptions with No Local it does not belong [MQTT-3.8.3-3].
+    `own`: the client published it itself, so its subscriptions with No Local do not match [MQTT-3.8.3-3].
     """
     if own and source.no_local:
         return PASSED
@@ -81,8 +81,8 @@ def decide(
 def gather(
     dispatch: Iterable[tuple[int, int]], source: Source, by_queue: Mapping[int, Source], *, own: bool = False
 ) -> tuple[list[int], bool]:
-    """The Subscription Identifiers of all subscriptions the one copy stands for [MQTT-3.3.4-4], and whether any of them
-    wants the retain flag as it was published.
+    """The Subscription Identifiers of all subscriptions that the one copy is sent for [MQTT-3.3.4-4], and whether any
+    of them requests the retain flag as it was published.
     """
     identifiers = [source.subscription_id] if source.subscription_id else []
     as_published = source.retain_as_published
@@ -106,7 +106,7 @@ class Removed:
         self._counts: dict[str, int] | None = None  # most sessions never need one
 
     def count(self, reason: str, messages: int = 1) -> None:
-        """So many messages will never be given to the session."""
+        """Count messages that the session will never be given."""
         self._metrics.deliveries.skipped(reason).value += messages
         if messages:
             counts = self._counts = self._counts or {}
@@ -130,7 +130,7 @@ NOT_AUTHORIZED = "not_authorized"
 
 
 def publisher_of(record: RecordView) -> bytes | None:
-    """The client id a message was published by; None when it did not come from MQTT."""
+    """The client id of a message's publisher; None when it did not come from MQTT."""
     for key, value in record.properties():
         if key == CLIENT_ID_KEY:
             return value
@@ -156,7 +156,7 @@ class Outbound:
     def __init__(
         self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
     ) -> None:
-        """`sources` are the session's; they are looked at, never changed."""
+        """`sources` are the session's; they are read, never changed."""
         self._session = session.state
         self._deliveries = session.deliveries
         self._metrics = metrics
@@ -173,11 +173,11 @@ class Outbound:
     # -- one message ---------------------------------------------------------------------------------------------------
 
     def is_own(self, record: RecordView) -> bool:
-        """Whether this very client published it."""
+        """Whether this client published it."""
         return publisher_of(record) == self._session.terms.client_id.encode()
 
     def properties_of(self, record: RecordView) -> tuple[MessageProperties | None, int | None]:
-        """The message's properties, and the seconds it has left (None: it does not expire; 0 or less: it has)."""
+        """The message's properties, and the seconds until it expires (None: never; 0 or less: it has)."""
         pairs = record.properties()
         expiry_s = expiry_of(pairs)
         left_s = None
@@ -195,7 +195,7 @@ class Outbound:
         token: object,
         subscription_ids: Sequence[int] = (),
     ) -> bool:
-        """Send a message with everything it carries; False when it is not for this client any more."""
+        """Send a message with its properties; False when it cannot be sent to this client any more."""
         properties, left_s = self.properties_of(record)
         if left_s is not None and left_s <= 0:
             self._removed.count(EXPIRED)
@@ -218,7 +218,7 @@ class Outbound:
         token: object,
         subscription_ids: Sequence[int] = (),
     ) -> bool:
-        """Send a delivery in flight again; one whose expiry has passed meanwhile was begun in time, and is finished."""
+        """Send a delivery in flight again; if its expiry has passed since it was begun, it is finished nevertheless."""
         properties, left_s = self.properties_of(record) if record is not None else (None, None)
         left_s = None if left_s is None else max(0, left_s)
         sent = self._deliveries.redeliver(
@@ -238,8 +238,8 @@ class Outbound:
     # -- a slice of a source -------------------------------------------------------------------------------------------
 
     def send_slice(self, source: Source, chunk: Chunk, index: int, portion: int, *, alone: bool) -> int:
-        """Send up to `portion` messages at the source's cursor, which is at `index` of the chunk; how many were.
-        `alone`: the session has no other source.
+        """Send up to `portion` messages at the source's cursor, which is at `index` of the chunk; returns how many were
+        sent. `alone`: the session has no other source.
         """
         if not (alone and source.is_plain and self._deliveries.is_plain):
             return self._send_merged(source, chunk, index, portion)
@@ -250,7 +250,8 @@ class Outbound:
         return sent
 
     def _send_plain(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
-        """Messages of which some are more than plain; a session with one subscription needs no look at overlaps."""
+        """Send messages of which some are not plain, in a session whose only subscription needs no check for
+        overlaps."""
         level = self._session.terms.level
         send = self._deliveries.deliver_prepared
         free = self._deliveries.window_free

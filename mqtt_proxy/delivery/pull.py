@@ -1,9 +1,9 @@
-"""Pulls for all sessions of the proxy: one request in flight, for every queue somebody waits for.
+"""Pulls for all sessions of the proxy: one request in flight, for every queue a session waits for.
 
-A session that has no record at its cursor says `need(feed, offset)`. While a MULTI_PULL is under way further needs
-gather; the next request carries them all, each (queue, offset) once however many sessions wait for it. What comes
-back goes into the shared cache and wakes those who waited. A pull ends where a cached chunk begins, so nothing is
-pulled twice. After a loss of the broker connection what was asked for is asked for again.
+A session without the record at its cursor calls `need(feed, offset)`. While a MULTI_PULL is in flight further needs
+gather; the next request carries them all, each (queue, offset) once however many sessions wait for it. The answer goes
+into the shared cache and wakes the sessions that wait. A pull ends where a cached chunk begins, so nothing is pulled
+twice. After a loss of the broker connection unanswered needs are requested again.
 Invariant: every need is answered by a wake, a jump or `queue_deleted`, or is still gathered. Loop rule: on the loop's
 thread.
 """
@@ -32,12 +32,12 @@ from remoting.transport.turn import soon
 from runtime.logs import get_logger
 
 REPLY_BYTES_MAX = 4 * 1024 * 1024
-"""What all queues of one request may bring together: far below a frame's limit, so that one slow reader of large
-messages does not delay everybody else's pull."""
+"""Bytes of all queues in one answer: far below a frame's limit, so that one slow reader of large messages does not
+delay the pulls of others."""
 QUEUE_BYTES_MIN = 8_192
-"""The least that is asked of one queue, however many share a request."""
+"""The least that is requested of one queue, however many share a request."""
 REFUSED_PAUSE_S = 0.2
-"""Pause before a pull is repeated that the broker refused."""
+"""Pause before a pull that the broker refused is repeated."""
 
 Need = tuple[Feed, int]
 
@@ -60,7 +60,7 @@ class Puller:
         link.on_up(self._schedule)
 
     def need(self, feed: Feed, offset: int, follower: QueueFollower) -> None:
-        """Somebody waits for the record at this offset, which the broker has confirmed."""
+        """A session waits for the record at this offset, which the broker has confirmed."""
         waiting = self._under_way.get((feed, offset)) or self._needs.get((feed, offset))
         if waiting is None:
             self._needs[feed, offset] = {follower: None}
@@ -118,7 +118,7 @@ class Puller:
             self._repeat(taken, error)
 
     def _repeat(self, taken: dict[Need, dict[QueueFollower, None]], error: Exception) -> None:
-        """Ask again: at the next connection, or after a pause when this one refused."""
+        """Request again: at the next connection, or after a pause when this one refused."""
         self._log.warning("pull_failed", queues=len(taken), error=str(error))
         for (feed, offset), followers in taken.items():
             for follower in followers:

@@ -5,12 +5,12 @@ hand. A chunk covers the queue offsets [first, next) without a gap, so a cursor 
 Chunks of one feed never overlap. All chunks together stay below a byte limit: the least recently used are dropped
 first, and pulled again where they are still needed.
 
-FOLLOW tells the broker, once per loop turn, which queues were added and removed (`Notifier`); its reply says how far
-each added queue is confirmed, so that nothing stored between a subscription and its FOLLOW is overlooked. NOTIFY comes
+FOLLOW tells the broker, once per loop turn, which queues were added and removed (`Notifier`); its reply contains the
+confirmed end of each added queue, so that nothing stored between a subscription and its FOLLOW is missed. NOTIFY comes
 from the broker, once per turn, with the new ends of followed queues and, where they are small, the records themselves:
 they go into the cache when a follower is about to read them. After a reconnection everything is followed again.
-Invariant: `size_bytes` is the sum over all chunks that can be found; the broker follows for us `feeds` minus what is
-still to be sent. Loop rule: everything on the loop's thread.
+Invariant: `size_bytes` is the sum over all chunks that can be found; the broker follows `feeds` on our behalf, minus
+what is still to be sent. Loop rule: everything on the loop's thread.
 """
 
 from __future__ import annotations
@@ -34,36 +34,36 @@ Record = tuple[bytes, "memoryview | bytes", int, int]
 """(MQTT topic, payload, record flags, start in the chunk's blob); an empty topic is no MQTT message."""
 
 RECORD_OVERHEAD_BYTES = 200
-"""What a record's Python objects cost beside its bytes, for the accounting of the limit."""
+"""Memory of a record's Python objects beside its bytes, for the accounting of the limit."""
 
 
 CHUNK_OVERHEAD_BYTES = 400
-"""What a chunk's own objects cost, for the same purpose."""
+"""Memory of a chunk's own objects, for the same purpose."""
 
 PUSHED_SHARE_MIN = 16
-"""A chunk that needs less than this fraction (1/n) of what was pushed takes a copy instead of keeping all of it."""
+"""A chunk that needs less than this fraction (1/n) of the pushed blob copies its part instead of keeping all of it."""
 
 START_BYTES = 4
-"""Size of one place in `Chunk.starts`."""
+"""Size of one entry of `Chunk.starts`."""
 
 NEAR_RECORDS_MAX = 4_096
-"""A reader at most so far behind is served from what the broker pushes; one further behind pulls in large steps."""
+"""A reader at most so far behind is served from pushed records; one further behind pulls in large steps."""
 
 
 class QueueFollower(Protocol):
-    """One session as its feeds see it."""
+    """One session as its feeds call it."""
 
     def wake(self) -> None:
-        """Something changed: deliver when the loop is free."""
+        """New records, or another change: deliver when the loop is free."""
 
     def jumped(self, feed: Feed, offset: int, to: int, reason: str) -> None:
-        """Nothing can be read at `offset`; reading goes on at `to`."""
+        """Nothing can be read at `offset`; reading continues at `to`."""
 
     def queue_deleted(self, feed: Feed) -> None:
         """The queue does not exist any more."""
 
     def lag(self, feed: Feed) -> int:
-        """How many records of this queue it has not been given."""
+        """How many records of this queue it has yet to be given."""
 
 
 class Chunk:
@@ -84,12 +84,12 @@ class Chunk:
         size_bytes = len(blob) if size_bytes < 0 else size_bytes
         self.size_bytes = CHUNK_OVERHEAD_BYTES + size_bytes + RECORD_OVERHEAD_BYTES * count
         self.shared: object = None
-        """Packets made of it that another session can send as they are."""
+        """Packets built from it that another session can send unchanged."""
         self._records: list[Record] | None = None
 
     @property
     def records(self) -> list[Record]:
-        """What a delivery needs of each record, for those that are not sent as runs."""
+        """The fields of each record for delivery, for those that are not sent as runs."""
         if self._records is None:
             blob = self.blob
             self._records = [_record(blob, start) for start in memoryview(self.starts).cast("I")]
@@ -102,15 +102,15 @@ def _record(blob: bytes | memoryview, start: int) -> Record:
 
 
 def parse_records(blob: bytes | memoryview) -> list[Record]:
-    """Split raw records, back to back, into what a delivery needs."""
+    """Split raw records, back to back, into the fields for delivery."""
     return [_record(blob, start) for start in memoryview(packets.core.starts_of(blob)).cast("I")]
 
 
 def split_pushed(blob: memoryview, wanted: dict[int, Feed]) -> list[Chunk]:
     """Return a chunk for each run of pushed records of the wanted queues.
 
-    A record lies in several queues and says which. A run ends where an offset is missing; what follows is pulled.
-    A chunk keeps its whole blob in memory: it counts for all of it, or takes a copy of the little that it needs.
+    A record lies in several queues and names them. A run ends where an offset is missing; the rest is pulled. A chunk
+    keeps its whole blob in memory: it counts for all of it, or copies the small part that it needs.
     """
     chunks = []
     for queue_id, first, starts, size_bytes in packets.core.split(blob, wanted):
@@ -132,7 +132,7 @@ class Feed:
         self.max_offset = 0
         """Confirmed end: records below it can be pulled."""
         self.only: QueueFollower | None = None
-        """Who follows with one source while nobody else does: most queues have one reader."""
+        """The follower, while it is the only one and has one source: most queues have one reader."""
         self._followers: dict[QueueFollower, int] | None = None
         """Follower -> how many of its sources read here, once there were several."""
         self.chunks: list[Chunk] | None = None
@@ -140,18 +140,18 @@ class Feed:
 
     @property
     def is_followed(self) -> bool:
-        """Whether anybody reads here."""
+        """Whether the queue has a follower."""
         return self.only is not None or bool(self._followers)
 
     @property
     def followers(self) -> tuple[QueueFollower, ...]:
-        """Who reads here, each once."""
+        """The followers, each once."""
         if self.only is not None:
             return (self.only,)
         return tuple(self._followers or ())
 
     def join(self, follower: QueueFollower) -> None:
-        """The follower has one source more here."""
+        """The follower has one more source here."""
         if self._followers is None:
             if self.only is None:
                 self.only = follower
@@ -173,7 +173,7 @@ class Feed:
             del self._followers[follower]
 
     def advance(self, max_offset: int) -> None:
-        """The broker confirmed more; wake whoever follows."""
+        """The broker confirmed more; wake the followers."""
         if max_offset <= self.max_offset:
             return
         self.max_offset = max_offset
@@ -184,7 +184,7 @@ class Feed:
                 follower.wake()
 
     def is_near(self) -> bool:
-        """Whether somebody is close enough to the end to be given what is pushed."""
+        """Whether a follower is close enough to the end to be served from pushed records."""
         if self.only is not None:
             return self.only.lag(self) <= NEAR_RECORDS_MAX
         for follower in self._followers or ():  # noqa: SIM110 - a generator costs more than the look
@@ -193,7 +193,7 @@ class Feed:
         return False
 
     def next_known(self, offset: int) -> int | None:
-        """The first offset at or after `offset` that a chunk covers: a pull need not go beyond it."""
+        """The first offset at or after `offset` that a chunk covers: a pull needs nothing beyond it."""
         chunks = self.chunks
         if not chunks:
             return None
@@ -234,7 +234,7 @@ class RecordCache:
         return chunk
 
     def add(self, chunk: Chunk) -> None:
-        """Keep a chunk; one that would overlap another is used by its reader's retry only if it fits in between."""
+        """Add a chunk; one that would overlap another is added on its reader's retry only if it fits in between."""
         chunks = chunk.feed.chunks
         if chunks is None:
             chunks = chunk.feed.chunks = []
@@ -252,17 +252,17 @@ class RecordCache:
         chunks.insert(index, chunk)
         self._recent[chunk] = None
         self.size_bytes += chunk.size_bytes
-        # The newest always stays, also when it alone is above the limit: its reader is waiting for it.
+        # The newest always stays, even when it alone exceeds the limit: its reader is waiting for it.
         while self.size_bytes > self._bytes_max and len(self._recent) > 1:
             self.drop(next(iter(self._recent)))
 
     def drop_feed(self, feed: Feed) -> None:
-        """Nobody follows the queue any more."""
+        """The queue has no follower any more."""
         for chunk in list(feed.chunks or ()):
             self.drop(chunk)
 
     def drop(self, chunk: Chunk) -> None:
-        """Nobody needs a chunk that is kept here any more."""
+        """No session needs a chunk kept here any more."""
         del self._recent[chunk]
         assert chunk.feed.chunks is not None, "it holds this chunk"
         chunk.feed.chunks.remove(chunk)
@@ -284,11 +284,11 @@ class Notifier:
         link.on_up(self._follow_again)
 
     def follow(self, queue_id: int, follower: QueueFollower) -> Feed:
-        """Hear of news in a queue until `unfollow`, which must be called as often."""
+        """Notify the follower of a queue's new records until `unfollow`, which must be called as often."""
         feed = self.feeds.get(queue_id)
         if feed is None:
             feed = self.feeds[queue_id] = Feed(queue_id)
-            # Also when the broker still follows it for us: only a FOLLOW says where it ends now.
+            # Also when the broker still follows it on our behalf: only a FOLLOW returns where it ends now.
             self._removed.pop(queue_id, None)
             self._added[queue_id] = None
             self._schedule()
@@ -330,7 +330,7 @@ class Notifier:
         if task.cancelled():
             return
         error = task.exception()
-        if error is not None:  # lost: followed again on reconnection; refused: our own bug, said loudly
+        if error is not None:  # lost: followed again on reconnection; refused: our own bug, logged as an error
             self._log.warning("follow_failed", queues=len(added), error=str(error))
             return
         for queue_id, max_offset in zip(added, decode_follow_reply(task.result()), strict=True):

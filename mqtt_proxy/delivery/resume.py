@@ -1,15 +1,16 @@
-"""Resuming a stored session: where its cursors continue, what must be sent again, and what the next connection needs.
+"""Resuming a stored session: where its cursors continue, what is sent again, and what a closing session notes.
 
 The broker answers SESSION_OPEN with, per subscription, the lowest queue offset not known to be acknowledged, and with
 the note of the last SESSION_CLOSE: the deliveries in flight with their packet ids (in order of sending) and, under
 packet id 0, the position of each cursor. Both together determine which messages the client has. After a crash the
 note is older than the offsets; entries below an offset are then acknowledged and are dropped from it.
-QoS 2 deliveries are not in the note: each was made durable before it was sent, with its phase. So after a crash, too,
-their cursor need not be known: QoS 2 messages sent and not among them are with the client (`Source.is_exact`).
+QoS 2 deliveries are not in the note: each was made durable before it was sent, with its phase. So their cursor need not
+be known even after a crash: QoS 2 messages that were sent and are not among them have reached the client
+(`Source.is_exact`).
 
 Invariant: a message the client may not have is either redelivered or above its cursor; a delivery sent again is
-acknowledged to the source that its queue has now, if it has one. Loop rule: on the loop's thread; pure but for `fetch`
-and `Redelivery`.
+acknowledged to its queue's present source, if there is one. Loop rule: on the loop's thread; pure but for `fetch` and
+`Redelivery`.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class ResumePlan:
     cursors: dict[int, int] = field(default_factory=dict)
     """Queue id -> queue offset where its source goes on with new messages."""
     again: list[Again] = field(default_factory=list)
-    """Deliveries whose exchange is not over, in order of sending."""
+    """Deliveries whose exchange is not finished, in order of sending."""
     retained: list[int] = field(default_factory=list)
     """Positions of retained messages that were still to be sent."""
     over: list[int] = field(default_factory=list)
@@ -84,7 +85,7 @@ class ResumePlan:
 
 
 NOTHING = ResumePlan()
-"""For a session that was just made; never changed."""
+"""For a new session; never changed."""
 
 
 def plan(opened: SessionOpened) -> ResumePlan:
@@ -106,8 +107,8 @@ def plan(opened: SessionOpened) -> ResumePlan:
             resumed.again.append(one)
         elif entry.qos == QOS_2:
             resumed.over.append(entry.packet_id)
-    # Without the note's cursor nothing says that the messages between deliveries in flight were sent: go on at the
-    # committed offset, and send under a new id what would otherwise be sent twice.
+    # Without the note's cursor it is unknown whether the messages between deliveries in flight were sent: continue at
+    # the committed offset, and use a new id for what would otherwise be sent twice.
     noted = {entry.queue_id for entry in opened.inflight if entry.packet_id == 0}
     resumed.again = in_order_of_sending(
         [
@@ -120,7 +121,7 @@ def plan(opened: SessionOpened) -> ResumePlan:
 
 
 def in_order_of_sending(again: Sequence[Again]) -> list[Again]:
-    """Packet ids are given out in rising order and begin again at 1: the order begins behind the widest gap."""
+    """Packet ids are assigned in rising order and wrap to 1: the order begins behind the widest gap."""
     ordered = sorted(again, key=lambda one: one.packet_id)
     gaps = [one.packet_id - before.packet_id for before, one in itertools.pairwise(ordered)]
     around = PACKET_ID_MAX - ordered[-1].packet_id + ordered[0].packet_id if ordered else 0
@@ -131,7 +132,7 @@ def in_order_of_sending(again: Sequence[Again]) -> list[Again]:
 
 
 def note(cursors: Sequence[tuple[int, int]], inflight: Sequence[Again], retained: Sequence[int]) -> list[InflightEntry]:
-    """What a closing session leaves for `plan`."""
+    """The note of a closing session, for `plan`."""
     return [
         *[InflightEntry(again.packet_id, again.queue_id, again.offset) for again in inflight],
         *[InflightEntry(0, queue_id, cursor) for queue_id, cursor in cursors],
@@ -169,7 +170,7 @@ LOG = get_logger("proxy.delivery")
 
 
 class Redelivery:
-    """What goes from one connection of a session to the next."""
+    """What one connection of a session passes to the next."""
 
     __slots__ = ("_delivery",)
 
@@ -184,7 +185,7 @@ class Redelivery:
         return self._token(one)
 
     def send_again(self, again: Sequence[Again]) -> set[int]:
-        """Repeat what the client may not have; the packet ids of all that goes on."""
+        """Repeat what the client may not have; returns the packet ids of all deliveries that continue."""
         going_on = set()
         for one in again:
             source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
@@ -212,7 +213,7 @@ class Redelivery:
         return source.history if source is not None and one.queue_id & HISTORY_BIT else source
 
     def retained_to_note(self) -> list[int]:
-        """Positions of retained messages the session was still to be given, as many as its note takes."""
+        """Positions of retained messages the session is still to be given, as many as its note takes."""
         pending = [
             position
             for one in self._delivery.sources

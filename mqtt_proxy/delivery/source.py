@@ -1,11 +1,11 @@
-"""One subscription's place in one queue, and runs of plain messages sent from there.
+"""One subscription's position in one queue, and runs of plain messages sent from there.
 
 A session costs a number per subscription, not a buffer: `cursor` is the next queue offset to send, `unacked` the
-offsets sent and not yet acknowledged (at most the in-flight window), and what is committed is the lowest of both.
-Most deliveries need only head, packet id and payload: `send_run` has `packets.core.write_run` make those of a whole run
-in one call, straight from a chunk's records into a session's output. QoS 0 packets are the same for every subscriber at
-the same place, so the chunk keeps the last ones made and the next session sends the same bytes. Whatever is not plain
-is left to the caller.
+offsets sent and not yet acknowledged (at most the in-flight window); the lowest of both is committed.
+Most deliveries need only head, packet id and payload: for `send_run`, `packets.core.write_run` builds those of a whole
+run in one call, straight from a chunk's records into a session's output. QoS 0 packets are the same for every
+subscriber at the same position, so the chunk keeps the last ones and the next session sends the same bytes. Records
+that are not plain are left to the caller.
 
 Invariant: `unacked` is in rising order and every member is below `cursor`, so `lowest()` never passes a message that
 the client may not have; cursor, window and unacknowledged offsets move with the packets written. Loop rule: on the
@@ -28,7 +28,7 @@ from remoting.native.contracts import FULL, SPECIAL, Written
 
 
 def settle(tokens: Iterable[Any]) -> int:
-    """The client has acknowledged these deliveries, (origin, offset) pairs; how many they were."""
+    """The client has acknowledged these deliveries, (origin, offset) pairs; returns how many."""
     count = 0
     for origin, offset in tokens:
         origin.acknowledge(offset)
@@ -71,42 +71,42 @@ class Source(DeliveryOrigin):
         self.qos = qos
         self.cursor = self.start = self.committed = cursor
         self.live_from = 0
-        """What lies below is history that was asked for: sent whatever other subscriptions match it."""
+        """What lies below is requested history: sent whatever other subscriptions match it."""
         self.serial = serial
-        """Age among the session's sources: the lower delivers what several would."""
+        """Age among the session's sources: the lowest delivers a message that several match."""
         self.chunk: Chunk | None = None
         self.unacked: dict[int, None] = {}
         self.shadows: dict[int, list[tuple[Source, int]]] | None = None
-        """Offset here -> the same message's places in younger sources that left it to this one."""
+        """Offset here -> positions of the same message in younger sources, which passed over it."""
         self.history: HistoryRun | None = None
         """Messages from before the queue that go out before anything at the cursor."""
         self.retained: RetainedRun | None = None
         """Retained messages that go out before anything at the cursor."""
         self.exact_from = self.exact_below = 0
-        """Offsets between were sent with QoS 2, if that is what their messages get."""
+        """Ranges sent with QoS 2, if that is the QoS of their messages."""
         self.exact_open: set[int] | None = None
-        """Of those the ones ahead of the cursor that are in flight."""
+        """Of those the offsets ahead of the cursor that are in flight."""
         self.judged = False
-        """Whether each message is judged by its own topic, because the filter covers some that may not be read."""
+        """Whether each message is checked by its own topic, because the filter covers some that may not be read."""
         self.choose(0, 0)
 
     def choose(self, options: int, subscription_id: int) -> None:
-        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
+        """Set the options of the subscription, as in `session_body.FilterRequest`; identifier 0 = none."""
         self.options = options
         self.subscription_id = subscription_id
         self.is_plain = not (options & 3 or subscription_id or self.judged)
-        """Whether its deliveries are topic and payload alone, as far as it has a say."""
+        """Whether its deliveries are topic and payload alone, as far as the subscription decides."""
         self.no_local = options & 1 != 0
         self.retain_as_published = options & 2 != 0
 
     def judge(self, judged: bool) -> None:
-        """Whether each message has to be judged by its own topic from now on."""
+        """Whether each message has to be checked by its own topic from now on."""
         self.judged = judged
         self.choose(self.options, self.subscription_id)
 
     @property
     def waits(self) -> bool:
-        """Whether something is to be sent before what stands at the cursor."""
+        """Whether something is to be sent before the record at the cursor."""
         return self.retained is not None or (self.history is not None and self.history.active)
 
     def acknowledge(self, offset: int) -> None:
@@ -128,7 +128,7 @@ class Source(DeliveryOrigin):
         self.exact_open.add(offset)
 
     def is_exact(self, offset: int) -> bool:
-        """Whether a message of QoS 2 at the cursor was sent before; it is in flight, or the client has it."""
+        """Whether a QoS 2 message at the cursor was sent before; it is in flight, or the client has it."""
         if not self.exact_from <= offset < self.exact_below:
             return False
         if self.exact_open is not None and offset in self.exact_open:
@@ -145,19 +145,19 @@ class Source(DeliveryOrigin):
             other.shadows.setdefault(other_offset, []).append((self, offset))
 
     def lowest(self) -> int:
-        """The offset to commit: everything below it is with the client."""
+        """The offset to commit: the client has everything below it."""
         for offset in self.unacked:
             return offset
         return self.cursor
 
 
 Shared = tuple[tuple[int, int, int, int, int], Written]
-"""What run it is (index, portion, QoS, level, bytes that may be begun) and its packets."""
+"""A run's key (index, portion, QoS, level, bytes that may be begun) and its packets."""
 
 
 def send_run(session: SessionState, source: Source, chunk: Chunk, portion: int, budget: int) -> tuple[int, int, bool]:
-    """Send up to `portion` plain messages at the source's cursor; (how many, payload bytes, whether the next is not
-    plain).
+    """Send up to `portion` plain messages at the source's cursor; returns (how many, payload bytes, whether the next is
+    not plain).
     """
     terms, outgoing = session.terms, session.outgoing
     if outgoing.aliases is not None or terms.packet_size_out_max != PACKET_SIZE_BYTES_MAX:
@@ -174,7 +174,7 @@ def send_run(session: SessionState, source: Source, chunk: Chunk, portion: int, 
             outgoing.last_id, outgoing.window, source.unacked, source, offset,
         )  # fmt: skip
         outgoing.last_id = written[4]
-        if written[1] and not written[2] and written[5] != FULL:  # full is this session's window, not the next one's
+        if written[1] and not written[2] and written[5] != FULL:  # it is this session's window that is full
             chunk.shared = key, written
     output, taken, _with_qos, spent, _last_id, reason = written
     if taken:

@@ -1,6 +1,6 @@
 """One socket, one session, one handler: bytes from the kernel to the session, events to the handler, output back in one
-write; and what the connections of one event loop share (`LoopState`): driver, read buffer, connections to be written,
-the ring of deadlines.
+write; and the state that connections of one event loop share (`LoopState`): driver, read buffer, connections to be
+written, the ring of deadlines.
 
 Invariants
 - A read is one `feed` and at most one `on_events`; the read buffer is only valid inside one read.
@@ -10,9 +10,9 @@ Invariants
 - While a CONNECT is undecided the socket is not read: an unauthenticated client costs at most 64 KB.
 - A client that does not read its answers gets no deliveries (`on_writable(False)`) and, above four times that mark, is
   not read either: its memory here is bounded without losing anything.
-- Input after the last packet to a client is ignored; a client that goes on sending is cut off in time. A socket closed
-  with unread bytes answers them with a reset, which can overtake the DISCONNECT that gives the reason: so after a
-  violation our side is ended first, and input is read and discarded until the client has ended its side too, or
+- Input after the last packet to a client is ignored; a client that continues to send is disconnected in time. A socket
+  closed with unread bytes answers them with a reset, which can overtake the DISCONNECT that gives the reason: so after
+  a violation our side is closed first, and input is read and discarded until the client has closed its side too, or
   `FAREWELL_S` have passed (`lingering_close`).
 Loop rule: everything on the loop's thread; one `LoopState` per loop, no locks.
 """
@@ -56,7 +56,7 @@ class ClientConnection(Protocol):
         """Write the session's output at the end of the turn."""
 
     def pause_reading(self) -> None:
-        """Read nothing for now."""
+        """Stop reading for now."""
 
     def resume_reading(self) -> None:
         """Read from this client again."""
@@ -74,7 +74,7 @@ and no more than an unauthenticated client may cost."""
 
 
 class Watched(Protocol):
-    """What has a deadline on this loop: a connection, or a socket on its way to become one."""
+    """An object with a deadline on this loop: a connection, or a socket on its way to become one."""
 
     def next_deadline_ms(self) -> int | None:
         """When it is due if nothing happens; None = never."""
@@ -86,14 +86,14 @@ class Watched(Protocol):
 
 
 class Written(Protocol):
-    """What has output on this loop: a connection."""
+    """An object with output on this loop: a connection."""
 
     def write_now(self) -> None:
         """Write the output of this turn."""
         ...
 
     def abort(self) -> None:
-        """End at once, output or not."""
+        """Close at once, with or without its output."""
         ...
 
 
@@ -117,18 +117,19 @@ class LoopState:
             self.driver = native_sockets.core.driver(loop, self.turn, memory, READ_BYTES_MAX)
 
     def now_ms(self) -> int:
-        """Monotonic milliseconds: what sessions measure silence with."""
+        """Monotonic milliseconds: the clock of keep-alives and deadlines."""
         now_ns = self._monotonic_ns()
         return now_ns // 1_000_000
 
     def close(self) -> None:
-        """Nobody is there any more who shares this."""
+        """Nothing shares this any more."""
         if self.driver is not None:
             self.driver.close()
             self.driver = None
 
     def write_later(self, connection: Written) -> None:
-        """Write this connection's output at the end of the loop turn; the caller asks once per turn and connection."""
+        """Write this connection's output at the end of the loop turn; the caller calls it once per turn and
+        connection."""
         if not self._dirty:
             self.turn.at_end(self._write_all)
         self._dirty.append(connection)
@@ -147,12 +148,12 @@ CLOSE_GRACE_S = 2.0
 """How long a closing connection may take to accept its last bytes; then it is cut."""
 
 FAREWELL_S = 2.0
-"""How long a client may go on sending after it was told why it has to leave."""
+"""How long a client may continue to send after it was sent the reason of its disconnection."""
 
 
 def lingering_close(wire: Any, loop: asyncio.AbstractEventLoop, *, explained: bool) -> None:
-    """Close a wire once its output is out; `explained`: the client has been told why, so let it end its side first, if
-    the wire can end one side alone.
+    """Close a wire once its output is out; `explained`: the client has been sent the reason, so let it close its side
+    first, if the wire can close one side alone.
     """
     can_write_eof = getattr(wire, "can_write_eof", None)
     if explained and can_write_eof is not None and can_write_eof():
@@ -199,7 +200,7 @@ HandlerFactory = Callable[["Connection"], ConnectionHandler]
 
 
 class ConnectionHost(Protocol):
-    """What the connections of one listener share; the listener itself."""
+    """What the connections of one listener share; implemented by the listener."""
 
     make_handler: HandlerFactory
     counters: FrontCounters
@@ -207,15 +208,15 @@ class ConnectionHost(Protocol):
     """Bytes waiting in one socket above which its deliveries stop."""
 
     def admit(self, peer: RemoteAddress) -> RemoteAddress | None:
-        """Count a socket in that was just taken; None when it is over a limit and has to be cut."""
+        """Count a socket that was just accepted; None when it is over a limit and has to be closed."""
         ...
 
     def register(self, connection: Connection) -> None:
-        """Know a connection whose peer was admitted."""
+        """Register a connection whose peer was admitted."""
         ...
 
     def release(self, connection: Connection) -> None:
-        """Count it out; once per connection that was registered."""
+        """Remove it from the counts; once per connection that was registered."""
         ...
 
 
@@ -268,7 +269,7 @@ class Connection:
             self._shared.write_later(self)
 
     def pause_reading(self) -> None:
-        """Read nothing from this client until `resume_reading`; its keep-alive stands still meanwhile."""
+        """Stop reading from this client until `resume_reading`; its keep-alive is suspended meanwhile."""
         self._pause(_OWNER)
 
     def resume_reading(self) -> None:
@@ -278,7 +279,8 @@ class Connection:
             self._resume(_OWNER)
 
     def peer_left(self) -> bool:
-        """Whether the client has closed its side. A socket that is not read does not tell; this asks the kernel."""
+        """Whether the client has closed its side. A socket that is not read does not report it; this asks the
+        kernel."""
         if self._transport is None or self._transport.is_closing():
             return True
         sock = self._transport.get_extra_info("socket")
@@ -289,7 +291,7 @@ class Connection:
         return bool(asked.poll(0))
 
     def close(self, reason: str) -> None:
-        """Write what is pending, then close; `on_closed` follows in a later loop turn. Closing twice is once."""
+        """Write what is pending, then close; `on_closed` follows in a later loop turn. Closing again does nothing."""
         transport = self._transport
         if self._closing or transport is None:
             return
@@ -308,7 +310,7 @@ class Connection:
         self._shared.loop.call_soon(self._report_closed)
 
     def send_away(self, code: int, server_reference: str) -> None:
-        """Close because the proxy stops; a client of MQTT 5 is told with this code, and where to go."""
+        """Close because the proxy stops; a client of MQTT 5 is sent this code, and a server reference."""
         if not self._closing:
             self._will_due = self.session.state.will_due
             self.session.answers.disconnect(code, server_reference=server_reference)
@@ -317,7 +319,7 @@ class Connection:
     # -- from the wire -------------------------------------------------------------------------------------------------
 
     def refuse(self) -> None:
-        """Nobody was admitted: nothing is ever told of this connection."""
+        """The peer was not admitted: this connection gets no further call."""
         self._closing = self._reported = True
 
     def begin(self, wire: Wire, peer: RemoteAddress) -> None:
@@ -338,7 +340,7 @@ class Connection:
             self._process(data)
 
     def pause_writing(self) -> None:
-        """The socket takes no more: stop deliveries."""
+        """The socket is full: stop deliveries."""
         self.writable = False
         if self.handler is not None and not self._closing:
             self.handler.on_writable(False)
@@ -351,7 +353,7 @@ class Connection:
             self.handler.on_writable(True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         self.close("peer_closed" if exc is None else "connection_error")
         self._host.release(self)
         self._transport = None
@@ -359,13 +361,13 @@ class Connection:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def next_deadline_ms(self) -> int | None:
-        """When this connection is overdue; a client that is not read cannot be."""
+        """When this connection is overdue; None for a client that is not read."""
         if self._pauses & _OWNER:
             return self._shared.now_ms() + 1_000
         return self.session.next_deadline_ms()
 
     def expire(self) -> None:
-        """The deadline has passed: end the session, unless it is this side that is late."""
+        """The deadline has passed: end the session, unless this side is late."""
         events = [] if self._input_waits() else self.session.tick(self._shared.now_ms())
         if events:
             self._hand_on(events)
@@ -373,7 +375,7 @@ class Connection:
             self._shared.ring.watch(self)
 
     def _input_waits(self) -> bool:
-        """Whether the client has sent something that lies unread in the kernel, although it is to be read."""
+        """Whether input of the client lies unread in the kernel, although it is to be read."""
         if self._pauses or self._transport is None or self.session.state.status is not Status.CONNECTED:
             return False
         sock = self._transport.get_extra_info("socket")
@@ -382,13 +384,13 @@ class Connection:
         return any(fcntl.ioctl(sock.fileno(), termios.FIONREAD, bytes(4)))
 
     def abort(self) -> None:
-        """Cut the connection without waiting for its output."""
+        """Close the connection without waiting for its output."""
         self.close("aborted")
         if self._transport is not None:
             self._transport.abort()
 
     def write_now(self) -> None:
-        """Write the output of this loop turn; go on with held input after a CONNECT has been decided."""
+        """Write the output of this loop turn; continue with held input after a CONNECT has been decided."""
         self._dirty = False
         transport = self._transport
         session = self.session
@@ -435,7 +437,7 @@ class Connection:
                 self._process(b"")
 
     def _hand_on(self, events: list[Event]) -> None:
-        """Give events to the handler; the last one may end the connection."""
+        """Pass events to the handler; the last one may end the connection."""
         if not events or self._closing or self.handler is None:
             return
         last = events[-1]
@@ -468,6 +470,6 @@ class Connection:
         self._shared.ring.forget(self)
         if not self._reported and self.handler is not None:
             self._reported = True
-            # Let go of each other, or both would wait for a full collection, which comes rarely.
+            # Drop the references between them, or both would wait for a full collection, which is rare.
             handler, self.handler = self.handler, None
             handler.on_closed(self.close_reason or "closed", self._will_due)

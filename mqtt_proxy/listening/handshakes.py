@@ -3,8 +3,8 @@
     accepted -> (PROXY header) -> admitted -> (TLS handshake) -> (WebSocket handshake) -> arrived: the Connection begins
 
 Invariants: the socket counts from its first moment and has until the connect deadline for all of it together, CONNECT
-included. Whatever fails closes it, counted by reason; nothing raises to the loop. The PROXY header is read to its last
-byte and not beyond, so that TLS finds its hello. Certificate files are those of `CertificateFiles` (`TlsFiles`): a
+included. Any failure closes it, counted by reason; no exception reaches the loop. The PROXY header is read to its last
+byte and not beyond, so that TLS gets its hello. Certificate files are those of `CertificateFiles` (`TlsFiles`): a
 reload that fails is counted and logged, and the previous certificate stays in use.
 Loop rule: everything on the loop's thread; reading certificate files takes a millisecond and happens when they changed.
 """
@@ -44,7 +44,7 @@ _SAN_KINDS = {"uri": "URI", "email": "email", "dns": "DNS"}
 
 
 class TlsFiles(CertificateFiles):
-    """The files of one TLS identity, the context made of them, and who its clients say they are."""
+    """The files of one TLS identity, the context made of them, and the names of its clients."""
 
     def __init__(
         self,
@@ -63,16 +63,16 @@ class TlsFiles(CertificateFiles):
         super().__init__(certificate, key, client_ca=client_ca, client_required=client_required)
 
     def name_of(self, certificate: Mapping[str, Any] | None) -> str | None:
-        """Who a verified client certificate (as `getpeercert` gives it) says the client is; None without one."""
+        """The name in a verified client certificate (as `getpeercert` returns it); None without one."""
         return certificate_name(certificate, self._client_name) if certificate else None
 
     def renewed(self) -> None:
-        """Count and say that new files are in use."""
+        """Count and log that new files are in use."""
         self._counters.certificate_reloads.value += 1
         self._log.info("mqtt_certificate_read", certificate=str(self.certificate))
 
     def unusable(self, problem: CertificateProblem) -> None:
-        """Count and say that new files are no use."""
+        """Count and log that new files cannot be used."""
         self._counters.certificate_failures.value += 1
         self._log.error("mqtt_certificate_unusable", problem=str(problem), consequence="the old one stays in use")
 
@@ -111,7 +111,7 @@ class ListenerSpec:
     tls: TlsFiles | None = None
     websocket: Rules | None = None
     balancers: Networks | None = None
-    """Whose PROXY headers are believed; None: none is expected, and one would be a broken CONNECT."""
+    """Balancers whose PROXY headers are accepted; None: none is expected, and one would be a malformed CONNECT."""
 
     @property
     def plain(self) -> bool:
@@ -119,7 +119,7 @@ class ListenerSpec:
         return self.tls is None and self.websocket is None and self.balancers is None
 
     def trusts(self, address: str) -> bool:
-        """Whether a balancer at this address may speak for clients."""
+        """Whether a balancer at this address may name clients."""
         try:
             found = ipaddress.ip_address(address.partition("%")[0])
         except ValueError:
@@ -136,7 +136,7 @@ LOG = get_logger("mqtt_proxy.front")
 
 
 class HandshakesHost(Protocol):
-    """What the entrances of one listener share; the listener itself."""
+    """What the entrances of one listener share; implemented by the listener."""
 
     sockets: OpenSockets
     counters: FrontCounters
@@ -154,22 +154,32 @@ class HandshakesHost(Protocol):
 class Handshakes:
     """One socket until MQTT begins on it."""
 
-    __slots__ = ("_admitted", "_door", "_host", "_opened_ms", "_peer", "_shared", "_socket", "_stage", "_task",
-                 "_timeout_ms")  # fmt: skip
+    __slots__ = (
+        "_admitted",
+        "_host",
+        "_opened_ms",
+        "_peer",
+        "_shared",
+        "_socket",
+        "_spec",
+        "_stage",
+        "_task",
+        "_timeout_ms",
+    )  # fmt: skip
 
     def __init__(
         self,
         sock: socket.socket,
         name: object,
-        door: ListenerSpec,
+        spec: ListenerSpec,
         *,
         shared: LoopState,
         host: HandshakesHost,
         timeout_ms: int,
     ) -> None:
         self._socket = sock
-        self._peer = direct_peer(name, door.name)
-        self._door = door
+        self._peer = direct_peer(name, spec.name)
+        self._spec = spec
         self._shared = shared
         self._host = host
         self._opened_ms = shared.now_ms()
@@ -179,7 +189,7 @@ class Handshakes:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Go, unless a limit is reached."""
+        """Start, unless a limit is reached."""
         if not self._host.sockets.enter(self._peer):
             self._socket.close()
             return
@@ -196,17 +206,17 @@ class Handshakes:
         self.end(f"{self._stage}_timeout")
 
     def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
-        """MQTT begins on this transport: who is at its end. None when it came too late and has to be cut."""
+        """MQTT begins on this transport: returns its peer. None when it came too late and has to be closed."""
         if self not in self._host.entrances:
             return None
         self._forget()
-        if self._door.tls is None:
+        if self._spec.tls is None:
             return self._peer
-        name = self._door.tls.name_of(transport.get_extra_info("peercert"))
+        name = self._spec.tls.name_of(transport.get_extra_info("peercert"))
         return replace(self._peer, certificate_name=name)
 
     def at(self, stage: str) -> None:
-        """The socket has come to this stage; what fails now is counted under its name."""
+        """The socket has reached this stage; failures from now on are counted under its name."""
         self._stage = stage
 
     def connection(self) -> Connection:
@@ -214,19 +224,19 @@ class Handshakes:
         return self._host.connection(self._opened_ms)
 
     def end(self, reason: str, detail: str = "") -> None:
-        """Close the socket and count it out, for a reason that is counted; once, and not after it has arrived."""
+        """Close the socket and count it, by reason; once, and not after it has arrived."""
         if self in self._host.entrances:
             self.refused(reason, detail)
             with contextlib.suppress(OSError):  # the peer was faster
-                self._socket.shutdown(socket.SHUT_RDWR)  # ends whatever waits for it: our reading, or the handshake
+                self._socket.shutdown(socket.SHUT_RDWR)  # ends any wait for it: our reading, or the handshake
 
     def refused(self, reason: str, detail: str) -> None:
-        """Count the socket out, for a reason that is counted; whoever says so closes it."""
+        """Remove the socket from the counts, with a reason that is counted; the caller closes it."""
         if self not in self._host.entrances:
             return
         self._host.counters.handshake_failures.child(reason).value += 1
         LOG.info(
-            "mqtt_handshake_failed", reason=reason, detail=detail, listener=self._door.name, peer=self._peer.address
+            "mqtt_handshake_failed", reason=reason, detail=detail, listener=self._spec.name, peer=self._peer.address
         )
         self._leave()
 
@@ -238,12 +248,12 @@ class Handshakes:
         self._host.entrances.discard(self)
         self._shared.ring.forget(self)
 
-    # -- the way -------------------------------------------------------------------------------------------------------
+    # -- stages --------------------------------------------------------------------------------------------------------
 
     async def _go(self) -> None:
         handed = False
         try:
-            if self._door.balancers is not None and not await self._spoken_for():
+            if self._spec.balancers is not None and not await self._spoken_for():
                 return
             admitted = self._host.sockets.admit(self._peer, self._shared.now_ms())
             if admitted is None:
@@ -254,15 +264,15 @@ class Handshakes:
             await self._hand_over()
         except HeaderViolation as violation:
             self.end("proxy_header", str(violation))
-        except (OSError, RuntimeError) as error:  # TLS alerts, resets, a socket that is gone
+        except (OSError, RuntimeError) as error:  # TLS alerts, resets, a socket that was closed
             self.end(self._stage or "left", getattr(error, "reason", None) or str(error) or type(error).__name__)
         finally:
             if not handed:
                 self._socket.close()
 
     async def _spoken_for(self) -> bool:
-        """Go on as the client whom the balancer names, if this is one."""
-        if not self._door.trusts(self._peer.address):
+        """Continue as the client that the balancer names, if this is one."""
+        if not self._spec.trusts(self._peer.address):
             self.end("proxy_untrusted")
             return False
         self._stage = "proxy_header"
@@ -278,15 +288,13 @@ class Handshakes:
 
     def _named(self, header: ProxyHeader) -> RemoteAddress:
         if header.source is None:
-            return RemoteAddress(
-                self._peer.address, False, self._door.name
-            )  # unknown who it is: surely not somebody local
-        return RemoteAddress(header.source, self._peer.loopback and is_loopback(header.source), self._door.name)
+            return RemoteAddress(self._peer.address, False, self._spec.name)  # unknown peer: surely not a local one
+        return RemoteAddress(header.source, self._peer.loopback and is_loopback(header.source), self._spec.name)
 
     async def _hand_over(self) -> None:
         """Make a transport of the socket, through TLS where it is wanted; the connection begins in it."""
-        loop, tls = self._shared.loop, self._door.tls
-        if tls is None and self._door.websocket is None and self._shared.driver is not None:
+        loop, tls = self._shared.loop, self._spec.tls
+        if tls is None and self._spec.websocket is None and self._shared.driver is not None:
             self._adopt(self._shared.driver)
             return
         if tls is None:
@@ -313,10 +321,10 @@ class Handshakes:
         connection.begin(wire, self._peer)
 
     def _protocol(self) -> asyncio.BaseProtocol:
-        if self._door.websocket is None:
+        if self._spec.websocket is None:
             return self._host.stream(self._opened_ms, self)
         from mqtt_proxy.listening.websocket_connection import (
-            WebSocketWire,  # brings an HTTP parser that others need not load
+            WebSocketWire,  # loads an HTTP parser that others need not load
         )
 
-        return WebSocketWire(self._door.websocket, self, self._shared, self._host.counters)
+        return WebSocketWire(self._spec.websocket, self, self._shared, self._host.counters)

@@ -1,5 +1,5 @@
-"""The ports of the proxy: taken from the configuration, opened together or not at all; connections taken from them
-within the limits, overdue ones ended, all closed at the end.
+"""The ports of the proxy: taken from the configuration, opened together or not at all; connections accepted on them
+within the limits, overdue ones closed, all closed at the end.
 
 Invariants
 - After a failed `Listening.start` no port is open and the error names the one that could not be opened.
@@ -11,8 +11,8 @@ Invariants
     `drain`   ports closed -> every 20 ms a batch: MQTT 5 gets reason and server reference, 3.1.1 is closed -> none left
 
 From the beginning of `drain` no new client is admitted; those still connected are served as before, so that nothing is
-refused meanwhile. A handful of clients goes at once.
-Loop rule: one listener per loop; `start`, `drain` and `stop` on that loop.
+refused meanwhile. A handful of clients is closed at once. Loop rule: one listener per loop; `start`, `drain` and `stop`
+on that loop.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from runtime.logs import get_logger
 from runtime.process import keep_large_buffers_apart, room_for
 
 BACKLOG = 1_024
-"""Connections the kernel keeps until they are taken: a fleet coming back after an outage."""
+"""Connections the kernel queues until they are accepted: a fleet that reconnects after an outage."""
 BATCH = 64
 REST_S = 1.0
 _EXHAUSTED = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 Taken = TypeVar("Taken")
-"""What a connection is handed on as: a socket object, or a bare descriptor."""
+"""An accepted connection: a socket object, or a bare descriptor."""
 
 
 def listening_sockets(host: str, port: int, *, reuse_port: bool = False) -> list[socket.socket]:
     """Sockets bound to every address of `host`, all on one port (0: any free one). OSError, with none left open.
 
-    What they accept inherits TCP_NODELAY: an acknowledgement must not wait for the next packet.
+    Accepted sockets inherit TCP_NODELAY: an acknowledgement must not wait for the next packet.
     """
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     made: list[socket.socket] = []
@@ -94,7 +94,7 @@ def take_socket(listening: socket.socket) -> tuple[socket.socket, object] | None
 
 
 class Acceptor(Generic[Taken]):
-    """Takes connections from one listening socket and hands them on."""
+    """Accepts connections on one listening socket and hands them on."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Acceptor(Generic[Taken]):
         loop: asyncio.AbstractEventLoop,
         counters: FrontCounters,
     ) -> None:
-        """`accept` as `take_socket`; `take` gets what it gave, and owns it."""
+        """`accept` as `take_socket`; `take` is called with its result, and owns it."""
         self._listening = listening
         self._accept = accept
         self._take = take
@@ -117,11 +117,11 @@ class Acceptor(Generic[Taken]):
 
     @property
     def sockets(self) -> tuple[socket.socket, ...]:
-        """The listening socket, as a server of asyncio tells it."""
+        """The listening socket, as in a server of asyncio."""
         return (self._listening,)
 
     def close(self) -> None:
-        """Take no more and close the listening socket."""
+        """Accept no more and close the listening socket."""
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
@@ -137,7 +137,7 @@ class Acceptor(Generic[Taken]):
                 if error.errno in _EXHAUSTED:
                     self._exhausted(error)
                     return
-                continue  # that one was gone again before it was taken
+                continue  # the client disconnected before it was accepted
             if taken is None:
                 return
             self._take(*taken)
@@ -160,14 +160,14 @@ def random_client_id() -> str:
 
 
 FILES_LOOK_INTERVAL_MS = 500
-"""How often certificates are looked at."""
+"""How often certificates are checked for changes."""
 
 
 LOG = get_logger("mqtt_proxy.front")
 
 
 class Listener:
-    """Accepts MQTT by one or several doors."""
+    """Accepts MQTT on one or several ports."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class Listener:
         self._names = TopicNames(limits)
         self._reuse_port = reuse_port
         self._servers: list[asyncio.Server | Acceptor[int] | Acceptor[socket.socket]] = []
-        self._doors: list[ListenerSpec] = []
+        self._specs: list[ListenerSpec] = []
         self._shared: LoopState | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_ms = 0
@@ -202,22 +202,22 @@ class Listener:
         self.entrances: set[Handshakes] = set()
         """Open sockets on which MQTT has not begun."""
 
-    async def start(self, host: str, port: int, door: ListenerSpec = PLAIN) -> int:
-        """Listen at one door; the port taken (0 = any free one). OSError when the address cannot be had."""
+    async def start(self, host: str, port: int, spec: ListenerSpec = PLAIN) -> int:
+        """Listen as specified; returns the port (0 = any free one). OSError when the address is not available."""
         loop = asyncio.get_running_loop()
         if self._shared is None:
             self._shared = LoopState(loop, self._clock, self.counters)
         sockets = listening_sockets(host, port, reuse_port=self._reuse_port)
         taken: int = sockets[0].getsockname()[1]
         for sock in sockets:
-            self._servers.append(await self._open(sock, door))
-        self._doors.append(door)
+            self._servers.append(await self._open(sock, spec))
+        self._specs.append(spec)
         if self._timer is None:
             self._timer = loop.call_later(SLOT_MS / 1_000, self._expire)
         return taken
 
-    def close_doors(self) -> None:
-        """Take no more sockets, and end those on which MQTT has not begun."""
+    def close_ports(self) -> None:
+        """Accept no more sockets, and close those on which MQTT has not begun."""
         self.sockets.closed = True
         for server in self._servers:
             server.close()
@@ -226,12 +226,12 @@ class Listener:
             entrance.end("server_stopping")
 
     async def stop(self, deadline_s: float = 5.0) -> None:
-        """Take no more connections and close those there are; what is not gone by the deadline is cut."""
+        """Accept no more connections and close the open ones; those still open at the deadline are cut."""
         if self._shared is None:
             return
         if self._timer is not None:
             self._timer.cancel()
-        self.close_doors()
+        self.close_ports()
         for connection in list(self.connections):
             connection.close("server_stopping")
         self._all_closed.clear()
@@ -242,7 +242,7 @@ class Listener:
                 LOG.warning("mqtt_stop_deadline", connections=len(self.connections))
                 for connection in list(self.connections):
                     connection.abort()
-        await asyncio.sleep(0)  # the handlers' on_closed run in the turn after the last socket went
+        await asyncio.sleep(0)  # the handlers' on_closed run in the turn after the last socket was closed
         self._shared.close()
 
     def reload(self) -> bool:
@@ -263,7 +263,7 @@ class Listener:
         return StreamProtocol(self.connection(opened_ms), self._shared, self, entrance)
 
     def admit(self, peer: RemoteAddress) -> RemoteAddress | None:
-        """Count a socket of a plain door in; None when it is over a limit."""
+        """Count a socket of a plain port; None when it is over a limit."""
         assert self._shared is not None
         if not self.sockets.enter(peer):
             return None
@@ -273,13 +273,13 @@ class Listener:
         return admitted
 
     def register(self, connection: Connection) -> None:
-        """Know a connection whose peer was admitted."""
+        """Register a connection whose peer was admitted."""
         self.connections.add(connection)
         self.counters.opened.value += 1
         self.counters.connections.value = len(self.connections)
 
     def release(self, connection: Connection) -> None:
-        """Count the connection out."""
+        """Remove the connection from the counts."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
@@ -291,23 +291,23 @@ class Listener:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def _tls_files(self) -> set[TlsFiles]:
-        return {door.tls for door in self._doors if door.tls is not None}  # two doors may share them
+        return {spec.tls for spec in self._specs if spec.tls is not None}  # two listeners may share them
 
     async def _open(
-        self, sock: socket.socket, door: ListenerSpec
+        self, sock: socket.socket, spec: ListenerSpec
     ) -> asyncio.Server | Acceptor[int] | Acceptor[socket.socket]:
-        """Whoever takes connections from a listening socket of this door."""
+        """What accepts connections on a listening socket of this kind."""
         assert self._shared is not None
         loop, counters = self._shared.loop, self.counters
-        if not door.plain:
-            return Acceptor(sock, take_socket, functools.partial(self._enter, door), loop=loop, counters=counters)
+        if not spec.plain:
+            return Acceptor(sock, take_socket, functools.partial(self._enter, spec), loop=loop, counters=counters)
         accept = native_sockets.core.accept
         if self._shared.driver is None or accept is None:
             return await loop.create_server(self._plain, sock=sock, backlog=BACKLOG)
         return Acceptor(sock, lambda from_: accept(from_.fileno()), self._take, loop=loop, counters=counters)
 
     def _take(self, fd: int, name: object) -> None:
-        """A connection of a plain door, for the driver."""
+        """A connection of a plain port, for the driver."""
         assert self._shared is not None
         assert self._shared.driver is not None
         peer = self.admit(direct_peer(name, "tcp"))
@@ -332,13 +332,13 @@ class Listener:
     def _session(self, opened_ms: int) -> Session:
         return Session(self._limits, assigned_client_id=random_client_id, names=self._names, opened_ms=opened_ms)
 
-    def _enter(self, door: ListenerSpec, sock: socket.socket, name: object) -> None:
+    def _enter(self, spec: ListenerSpec, sock: socket.socket, name: object) -> None:
         assert self._shared is not None
         timeout_ms = self._limits.connect_deadline_ms
-        Handshakes(sock, name, door, shared=self._shared, host=self, timeout_ms=timeout_ms).begin()
+        Handshakes(sock, name, spec, shared=self._shared, host=self, timeout_ms=timeout_ms).begin()
 
     def _expire(self) -> None:
-        """At the end of each slot end what is overdue; twice a second look whether a certificate has changed."""
+        """At the end of each slot close what is overdue; twice a second check whether a certificate has changed."""
         assert self._shared is not None
         now_ms = self._shared.now_ms()
         for overdue in self._shared.ring.expire(now_ms):
@@ -356,8 +356,8 @@ BATCH_MIN = 50
 
 
 async def drain(listener: Listener, *, interval_ms: int, server_reference: str = "", moved: bool = False) -> None:
-    """Disconnect all clients over `interval_ms`; `server_reference` is where to, `moved` that it is for good."""
-    listener.close_doors()
+    """Disconnect all clients over `interval_ms`; `server_reference` is where to, `moved` that it is permanent."""
+    listener.close_ports()
     code = ReasonCode.SERVER_SHUTTING_DOWN
     if server_reference:
         code = ReasonCode.SERVER_MOVED if moved else ReasonCode.USE_ANOTHER_SERVER
@@ -373,7 +373,7 @@ async def drain(listener: Listener, *, interval_ms: int, server_reference: str =
 
 
 class PortUnavailable(OSError):
-    """A port of the proxy cannot be listened on: which, and which option sets it."""
+    """A port of the proxy is not available: which, and which option sets it."""
 
     def __init__(self, port: int, option: str, cause: OSError) -> None:
         super().__init__(cause.errno, cause.strerror or str(cause))
@@ -388,27 +388,27 @@ class Listening:
         """CertificateProblem when the certificate cannot be used."""
         self._host = config.listen_host
         self._listener = listener
-        self._doors = _doors(config, counters)
+        self._specs = _specs(config, counters)
         self._log = get_logger("proxy")
         self.ports: dict[str, int] = {}
         """Open ports by the name of their listener."""
 
     async def start(self) -> None:
-        """Open every port. PortUnavailable when one cannot be had, with none left open."""
-        if any(door.tls is not None for door, _, _ in self._doors):
+        """Open every port. PortUnavailable when one is not available, with none left open."""
+        if any(spec.tls is not None for spec, _, _ in self._specs):
             keep_large_buffers_apart()
         self._fit_descriptors()
-        for door, port, option in self._doors:
+        for spec, port, option in self._specs:
             try:
-                self.ports[door.name] = await self._listener.start(self._host, port, door)
+                self.ports[spec.name] = await self._listener.start(self._host, port, spec)
             except OSError as error:
                 self.ports.clear()
                 await self._listener.stop()
                 raise PortUnavailable(port, option, error) from error
-            self._log.info("mqtt_listening", listener=door.name, host=self._host, port=self.ports[door.name])
+            self._log.info("mqtt_listening", listener=spec.name, host=self._host, port=self.ports[spec.name])
 
     def _fit_descriptors(self) -> None:
-        """Take no more sockets than this process may have; who is over the limit is then told so, and counted."""
+        """Accept no more sockets than this process may have; one over the limit gets a refusal, and is counted."""
         sockets = self._listener.sockets
         room = room_for(sockets.connections_max)
         if room < sockets.connections_max:
@@ -419,8 +419,8 @@ class Listening:
             sockets.connections_max = room
 
 
-def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerSpec, int, str]]:
-    """(door, wanted port, the option that sets it) of every listener that is wanted."""
+def _specs(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerSpec, int, str]]:
+    """(kind, port, the option that sets it) of every configured listener."""
     listen = config.listen
     tls = None
     if (listen.tls_port, listen.wss_port) != (None, None):
@@ -446,4 +446,4 @@ def _doors(config: ProxyConfig, counters: FrontCounters) -> list[tuple[ListenerS
         (ListenerSpec(name="ws", websocket=rules, balancers=balancers("ws")), listen.ws_port, "--ws-port"),
         (ListenerSpec(name="wss", tls=tls, websocket=rules, balancers=balancers("wss")), listen.wss_port, "--wss-port"),
     )
-    return [(door, port, option) for door, port, option in wanted if port is not None]
+    return [(spec, port, option) for spec, port, option in wanted if port is not None]

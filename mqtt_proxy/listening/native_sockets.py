@@ -1,10 +1,10 @@
-"""Who serves plain sockets: the compiled driver where it was built from the sources here, else the loop's transports.
+"""Serves plain sockets: the compiled driver where it was built from the sources here, else the loop's transports.
 
     loop --add_reader(epoll descriptor)--> Driver.ready -> Socket -> Receiver.receive
     Receiver -> Wire.write -> send; what the kernel does not take is kept until it does
 
-Callers say `native_sockets.core.driver`, so that tests may put the other twin there. LIGHTMQ_PURE=1 chooses the loop's
-transports; where there is no driver both members of `SocketCore` are None.
+Callers use `native_sockets.core.driver`, so that tests may replace it with the other twin. LIGHTMQ_PURE=1 chooses the
+loop's transports; without a driver both members of `SocketCore` are None.
 Invariant: a connection behaves the same on both. Thread rule: chosen once, at import.
 """
 
@@ -27,19 +27,19 @@ class Wire(Protocol):
         """Send, or keep until the socket takes it."""
 
     def close(self) -> None:
-        """Send what is kept, then end."""
+        """Send what is kept, then close."""
 
     def abort(self) -> None:
-        """End at once, without sending what is kept."""
+        """Close at once, without sending what is kept."""
 
     def is_closing(self) -> bool:
-        """Whether the end has begun."""
+        """Whether closing has begun."""
 
     def pause_reading(self) -> None:
-        """Take no input from the socket."""
+        """Stop reading from the socket."""
 
     def resume_reading(self) -> None:
-        """Take input again."""
+        """Take up input after `pause_reading`."""
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the socket has not taken yet."""
@@ -48,14 +48,14 @@ class Wire(Protocol):
         """Marks of `pause_writing` and `resume_writing`."""
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the socket."""
+        """Information about the socket."""
 
 
 class Receiver(Protocol):
-    """Whose socket it is."""
+    """The receiver of a socket."""
 
     def receive(self, data: bytes) -> None:
-        """Bytes have come; never empty."""
+        """Bytes were received; never empty."""
         ...
 
     def pause_writing(self) -> None:
@@ -63,7 +63,7 @@ class Receiver(Protocol):
         ...
 
     def resume_writing(self) -> None:
-        """Not more than the low mark is kept any more."""
+        """No more than the low mark is kept now."""
         ...
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -79,7 +79,7 @@ class Driver(Protocol):
         ...
 
     def close(self) -> None:
-        """End what is still open and serve nobody any more."""
+        """Close what is still open and serve no socket any more."""
         ...
 
 
@@ -89,10 +89,9 @@ class SocketCore:
 
     name: str
     driver: Callable[[asyncio.AbstractEventLoop, Turn, bytearray, int], Driver] | None
-    """(loop, its turn, where every read goes first, most bytes of one socket in one turn) -> a driver, at work.
-    OSError."""
+    """(loop, its turn, buffer for reads, most bytes of one socket in one turn) -> a running driver. OSError."""
     accept: Callable[[int], tuple[int, object] | None] | None
-    """(listening descriptor) -> (descriptor of a connection that does not block, peer name), None when nobody waits.
+    """(listening descriptor) -> (descriptor of a connection that does not block, peer name), None when none waits.
     OSError."""
 
 

@@ -1,11 +1,11 @@
 """The limits on open sockets, shared by all listeners of a proxy.
 
-    enter(peer)      a socket was taken from the kernel: counted, or over `connections_max`
+    enter(peer)      a socket was accepted: counted, or over `connections_max`
     admit(peer)      its address is known (behind a PROXY header only now): counted, or over a limit of the address
-    leave(address)   it is gone; the address only when it had been admitted
+    leave(address)   it is closed; with the address only if it had been admitted
 
 Invariants: every socket that entered leaves once; every refusal has a counter with its reason and a log event. A socket
-counts from the moment it is taken, so that handshakes left half open are bounded like sessions.
+counts from the moment it is accepted, so that handshakes left half open are bounded like sessions.
 Loop rule: one per proxy, on its loop.
 """
 
@@ -42,11 +42,11 @@ class OpenSockets:
         self._log = get_logger("mqtt_proxy.front")
 
     def __len__(self) -> int:
-        """Sockets that entered and did not leave."""
+        """Sockets that entered and have not left."""
         return self._open
 
     def enter(self, peer: RemoteAddress) -> bool:
-        """Count a socket in; False when it has to be closed at once."""
+        """Count a socket; False when it has to be closed at once."""
         if self.closed:
             return self._refuse("server_stopping", peer)
         if self._open >= self.connections_max:
@@ -57,7 +57,7 @@ class OpenSockets:
     def admit(self, peer: RemoteAddress, now_ms: int) -> RemoteAddress | None:
         """Count the socket for its address; None when it has to be closed. It has entered in both cases.
 
-        Who connects too fast is told so at CONNECT, who is far too fast is cut.
+        An address that connects too fast is refused at CONNECT, one that is far too fast is disconnected at once.
         """
         of_address = self._per_address.get(peer.address, 0)
         if of_address >= self._per_address_max:
@@ -71,7 +71,7 @@ class OpenSockets:
         return peer if opening is SocketOpening.OPEN else replace(peer, over_connect_rate=True)
 
     def leave(self, address: str | None) -> None:
-        """Count a socket out; `address` when it had been admitted."""
+        """Remove a socket from the counts; `address` when it had been admitted."""
         self._open -= 1
         if address is None:
             return

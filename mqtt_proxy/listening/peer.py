@@ -1,4 +1,4 @@
-"""The other end of a socket, as far as the socket and a PROXY header before MQTT tell.
+"""The peer of a socket, as far as the socket and a PROXY header before MQTT identify it.
 
 The PROXY header is how a balancer names the client whose connection it carries. Versions 1 (a line) and 2:
 
@@ -6,11 +6,11 @@ The PROXY header is how a balancer names the client whose connection it carries.
     v1: PROXY TCP4|TCP6|UNKNOWN source destination source-port destination-port CR LF
 
 Invariants
-- `loopback` is true only for a client that really is on this machine: its own socket comes from there and, when a
-  balancer spoke for it, the balancer's does as well. A header can take that away, never give it.
-- `wanted` is never more than what still belongs to the header, so that a reader that obeys takes no byte of what
-  follows (a TLS hello must reach TLS). Nothing a peer sends raises anything but `HeaderViolation`; at most
-  `HEADER_BYTES_MAX` are kept. TLVs are skipped unread.
+- `loopback` is true only for a client that really is on this machine: its own socket comes from there and, with a
+  balancer in between, the balancer's does as well. A header can only remove it.
+- `wanted` is never more than what still belongs to the header, so that the reader takes no byte of what follows (a TLS
+  hello must reach TLS). No input of a peer raises anything but `HeaderViolation`; at most `HEADER_BYTES_MAX` are kept.
+  TLVs are skipped unread.
 Pure but for reading a transport's peer name.
 """
 
@@ -37,7 +37,7 @@ class RemoteAddress:
 
 
 def socket_address(peername: object) -> str:
-    """The IP address in a socket's peer name as text; empty when there is none (already gone, or not IP)."""
+    """The IP address in a socket's peer name as text; empty when there is none (closed already, or not IP)."""
     return str(peername[0]) if isinstance(peername, tuple) and peername else ""
 
 
@@ -58,7 +58,7 @@ def direct_peer(peername: object, listener: str) -> RemoteAddress:
 
 @functools.lru_cache(maxsize=1_024)
 def _peer_at(address: str, listener: str) -> RemoteAddress:
-    """One object for all connections of an address: many devices come through one gateway."""
+    """One object for all connections of an address: many devices connect through one gateway."""
     return RemoteAddress(address, is_loopback(address), listener)
 
 
@@ -76,7 +76,7 @@ _LOCAL, _PROXY = 0x20, 0x21
 
 
 class HeaderViolation(Exception):
-    """What came is no PROXY header; the connection has to be closed."""
+    """The input is no PROXY header; the connection has to be closed."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,7 +86,7 @@ class ProxyHeader:
     source: str | None
     """The client's address as text; None when the header names none (a health check, or not over IP)."""
     local: bool = False
-    """The balancer speaks for itself, not for a client."""
+    """The balancer's own connection, not a client's."""
 
 
 class HeaderReader:
@@ -99,7 +99,7 @@ class HeaderReader:
 
     @property
     def wanted(self) -> int:
-        """How many bytes certainly belong to the header still; at least one until it is complete."""
+        """How many bytes certainly still belong to the header; at least one until it is complete."""
         data = self._data
         have = len(data)
         if have < len(SIGNATURE):
@@ -109,7 +109,8 @@ class HeaderReader:
         return max(1, _LINE_BYTES_MIN.get(bytes(data[:11]), 0) - have)
 
     def feed(self, data: bytes) -> ProxyHeader | None:
-        """Take at most `wanted` bytes; the header once it is complete. HeaderViolation when it cannot become one."""
+        """Take at most `wanted` bytes; returns the header once it is complete. HeaderViolation when it cannot become
+        one."""
         held = self._data
         held += data
         if held[: len(SIGNATURE)] == SIGNATURE:

@@ -1,7 +1,7 @@
-"""What lies between a connection and a transport of the loop: TLS, and plain sockets where there is no driver.
+"""Between a connection and a transport of the loop: TLS, and plain sockets where there is no driver.
 
 Invariants: bytes are read into the buffer that all connections share; an unauthenticated client gets only the beginning
-of it. A socket whose peer is over a limit is cut before anything of it is read. Loop rule: on the loop's thread.
+of it. A socket whose peer is over a limit is closed before anything of it is read. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from mqtt_proxy.mqtt.session.session_state import Status
 
 
 class Arrival(Protocol):
-    """The way a socket came here."""
+    """How a socket was accepted."""
 
     def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
-        """Who is at the other end; None when the socket has to be cut."""
+        """The peer; None when the socket has to be closed."""
         ...
 
 
@@ -38,7 +38,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
     def __init__(
         self, connection: Connection, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
     ) -> None:
-        """`arrival` knows who comes when something stood before MQTT; without it the socket itself tells."""
+        """`arrival` knows the peer when other protocols precede MQTT; otherwise the socket itself does."""
         self.connection = connection
         self._shared = shared
         self._host = host
@@ -66,7 +66,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
         self.connection.receive(bytes(self._shared.buffer[:nbytes]))
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The socket is full."""
         self.connection.pause_writing()
 
     def resume_writing(self) -> None:
@@ -74,5 +74,5 @@ class StreamProtocol(asyncio.BufferedProtocol):
         self.connection.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         self.connection.connection_lost(exc)

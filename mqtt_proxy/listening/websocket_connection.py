@@ -1,10 +1,10 @@
-"""MQTT over WebSocket: between the loop's transport, whose protocol it is, and the connection, whose wire it is.
+"""MQTT over WebSocket: the protocol of the loop's transport, and the wire of the connection.
 
     transport <-> WebSocketWire (handshake, then frames) <-> Connection
 
-Invariants: until the handshake is accepted the socket belongs to its entrance: deadline, limits, counting. What a
-connection writes in one loop turn is one binary frame. Of pings only the last one is answered when the client does not
-read. A broken frame ends the connection with its close code and is counted.
+Invariants: until the handshake is accepted the socket belongs to its entrance: deadline, limits, counting. The output
+of a connection in one loop turn is one binary frame. Of pings only the last one is answered when the client does not
+read. A malformed frame ends the connection with its close code and is counted.
 Loop rule: everything on the loop's thread.
 """
 
@@ -39,19 +39,19 @@ class WebSocketArrival(Protocol):
     """The entrance of this socket."""
 
     def at(self, stage: str) -> None:
-        """The socket has come to this stage."""
+        """The socket has reached this stage."""
         ...
 
     def arrived(self, transport: asyncio.BaseTransport) -> RemoteAddress | None:
-        """MQTT begins: who is at the other end; None when the socket has to be cut."""
+        """MQTT begins: returns the peer; None when the socket has to be closed."""
         ...
 
     def refused(self, reason: str, detail: str) -> None:
-        """The handshake was refused; the socket closes behind its answer."""
+        """The handshake was refused; the socket closes after its answer."""
         ...
 
     def end(self, reason: str, detail: str = "") -> None:
-        """The socket has gone."""
+        """The socket is closed."""
         ...
 
     def connection(self) -> Connection:
@@ -83,7 +83,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         self._arrival.at("websocket")
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the shared buffer has one size
-        """A request's worth, then what the connection takes."""
+        """A buffer for a request, then for what the connection reads."""
         if self._connection is None:
             return self._shared.buffer[:REQUEST_BYTES_MAX]
         return read_buffer(self._connection.session, self._shared)
@@ -97,7 +97,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
             self._receive(data)
 
     def pause_writing(self) -> None:
-        """The socket takes no more."""
+        """The socket is full."""
         if self._connection is not None:
             self._connection.pause_writing()
 
@@ -108,7 +108,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
             self._answer_ping()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """The socket is closed."""
         if self._connection is not None:
             self._connection.connection_lost(exc)
         elif self._arrival is not None:
@@ -122,7 +122,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
             self._transport.write(websocket.data_frame(data))
 
     def close(self) -> None:
-        """Say why with a close frame, then end."""
+        """Send the reason in a close frame, then close."""
         if self._closing or self._transport is None:
             return
         self._closing = True
@@ -134,22 +134,22 @@ class WebSocketWire(asyncio.BufferedProtocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """End at once, without a close frame."""
+        """Close at once, without a close frame."""
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def is_closing(self) -> bool:
-        """Whether the end has begun."""
+        """Whether closing has begun."""
         return self._closing or self._transport is None or self._transport.is_closing()
 
     def pause_reading(self) -> None:
-        """Take no input from the socket."""
+        """Stop reading from the socket."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Take input again."""
+        """Take up input after `pause_reading`."""
         if self._transport is not None:
             self._transport.resume_reading()
 
@@ -163,7 +163,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
             self._transport.set_write_buffer_limits(high=high, low=low)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What is known of the socket."""
+        """Information about the socket."""
         return default if self._transport is None else self._transport.get_extra_info(name, default)
 
     # -- inside --------------------------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         connection.close(reason)
 
     def _answer_ping(self) -> None:
-        """Send the answer to the last ping, unless the client does not read anyway."""
+        """Send the answer to the last ping, unless the client does not read."""
         assert self._frames is not None
         assert self._connection is not None
         if self._frames.ping is None or not self._connection.writable or self._closing or self._transport is None:

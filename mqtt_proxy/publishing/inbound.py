@@ -1,14 +1,14 @@
-"""What one client publishes: checked, passed on, charged to its quotas, acknowledged when the broker has it; and when
-its socket is not read (`Pacing`).
+"""The publishes of one client: checked, passed on, charged to its quotas, acknowledged when the broker has stored them;
+and when its socket is not read (`Pacing`).
 
 A publish that is not allowed is refused in its acknowledgement to a client of MQTT 5 (with QoS 0 there is none: it is
-dropped and counted) and closes the connection of a client of 3.1.1, which has no code for it.
-A client is not read while its publishes wait for the broker, or when it has used up a publish quota. Only the reading
-of its socket is paused: TCP slows the publisher down, nothing is lost, and its keep-alive stands still meanwhile. What
-was read before the pause is published.
+dropped and counted) and closes the connection of a client of 3.1.1, which has no code for it. A client is not read
+while its publishes wait for the broker, or when it has used up a publish quota. Only the reading of its socket is
+paused: TCP slows the publisher down, nothing is lost, and its keep-alive is suspended meanwhile. What was read before
+the pause is published.
 Invariant: nothing is acknowledged that the broker has not confirmed; acknowledgements keep the order of receipt; the
-socket is read exactly while there is no reason against it, and after `stop` nothing is resumed. Loop rule: on the
-loop's thread.
+socket is read exactly while no reason for a pause holds, and after `stop` nothing is resumed. Loop rule: on the loop's
+thread.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ class PausableSocket(Protocol):
     """A socket whose input can be paused."""
 
     def pause_reading(self) -> None:
-        """Read nothing for now."""
+        """Stop reading for now."""
 
     def resume_reading(self) -> None:
-        """Take input again."""
+        """Take up input after `pause_reading`."""
 
 
-def nobody(_reason: str) -> None:
+def ignore(_reason: str) -> None:
     """Gives up nothing: in the place of a client that has ended."""
 
 
 class Pacing:
-    """The reading of one client's socket."""
+    """When one client's socket is read."""
 
     __slots__ = (
         "_clock",
@@ -81,7 +81,7 @@ class Pacing:
         self._go_on(BROKER)
 
     def charge(self, who: RatedPublisher, publishes: Sequence[Publish]) -> None:
-        """Charge what was read to the quotas of its publisher, and read later when that was too much."""
+        """Charge publishes to the quotas of their publisher, and pause reading when that was too much."""
         size_bytes = sum([len(one.topic) + len(one.payload) for one in publishes])
         pause = self._rates.charge(who, len(publishes), size_bytes, self._clock.monotonic_ns() // 1_000_000)
         if pause is not None and not self._over:
@@ -100,7 +100,7 @@ class Pacing:
     def _tell(self, who: RatedPublisher, pause: Pause) -> None:
         self._metrics.publishes.rate_pauses.child(pause.quota).value += 1
         if not self._logged:
-            self._logged = True  # once per connection: the counter tells the rest
+            self._logged = True  # once per connection: the counter has the rest
             QUOTA_LOG.info(
                 "publish_rate_reached", quota=pause.quota, client_id=who.client_id, user=who.user, peer=who.address,
                 pause_ms=pause.ms,
@@ -126,12 +126,12 @@ REFUSAL_CODES = {
     ResponseCode.NO_PERMISSION: ReasonCode.NOT_AUTHORIZED,
     ResponseCode.TOPIC_NOT_EXIST: ReasonCode.TOPIC_NAME_INVALID,
 }
-"""What the broker says of a message -> what its publisher is told; anything else is our own affair, 0x83."""
+"""Response code of the broker for a message -> reason code for its publisher; for any other, 0x83."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishingParts:
-    """What all clients that publish share."""
+    """Shared by all clients that publish."""
 
     publisher: Publisher
     rates: PublishRates
@@ -173,21 +173,21 @@ class Inbound:
         self._may: Permissions | None = None
         self._who: RatedPublisher | None = None
         self.asks = False
-        """Whether the client is told to which of its messages nobody has subscribed; 3.1.1 has no word for it."""
+        """Whether the client is informed which of its messages have no subscribers; 3.1.1 has no code for it."""
         self._retained_max = parts.retained_payload_bytes_max
         self.client_id = b""
         self.exact = False
         """Whether the broker notes the packet ids of QoS 2: the session outlives its connection."""
 
     def begin(self, may: Permissions, client_id: str, user: str | None, *, exact: bool) -> None:
-        """Whose publishes these are; `exact`: the session outlives its connection."""
+        """Set the publisher; `exact`: the session outlives its connection."""
         self._may, self.client_id, self.exact = may, client_id.encode(), exact
         self.asks = self._parts.report_no_subscribers and self._session.state.terms.level != LEVEL_3
         if self._rated:
             self._who = RatedPublisher(client_id, user, self._wire.peer_address)
 
     def publish(self, publishes: list[Publish]) -> None:
-        """Take over what the client published."""
+        """Accept what the client published."""
         self._count_bytes()
         if self._ended:
             return
@@ -201,13 +201,13 @@ class Inbound:
             self._pacing.charge(self._who, publishes)
 
     def _count_bytes(self) -> None:
-        """Count what the socket brought in PUBLISHes since the last time."""
+        """Count the bytes of PUBLISHes read since the last call."""
         session = self._session
         self._parts.metrics.publishes.bytes_in.value += session.state.publish_bytes
         session.state.publish_bytes = 0
 
     def _sift(self, publishes: list[Publish]) -> list[Publish]:
-        """Those that may be published; the others are refused."""
+        """The publishes that are allowed; the others are refused."""
         assert self._may is not None
         if self._session.state.terms.level == LEVEL_3:
             first = self._may.first_refused(publishes)
@@ -223,7 +223,7 @@ class Inbound:
         return allowed
 
     def _without_large_retained(self, publishes: list[Publish]) -> list[Publish]:
-        """Those that are not retained or small enough to be; the others are refused."""
+        """The publishes that are not retained or small enough; the others are refused."""
         large = [one for one in publishes if one.retain and len(one.payload) > self._retained_max]
         if not large:
             return publishes
@@ -250,14 +250,14 @@ class Inbound:
         self._count_bytes()
         self._ended = True
         if self.exact and self._session.state.incoming.pending:
-            # Before the session is given back, or the client has to send these QoS 2 messages again.
+            # Before the session is closed, or the client has to send these QoS 2 messages again.
             self._publisher.send_now()
         self._pacing.stop()
         self._publisher.forget(self)
 
     def let_go(self) -> None:
-        """Nobody is there any more to give up."""
-        self._give_up = nobody
+        """Drop the reference to the client."""
+        self._give_up = ignore
 
     def pause(self) -> None:
         """Too much is published and not confirmed, over all clients."""
@@ -270,22 +270,22 @@ class Inbound:
     # -- from the publisher --------------------------------------------------------------------------------------------
 
     def unwanted(self, packet_ids: list[int]) -> None:
-        """Nobody has subscribed to these, which are about to be confirmed."""
+        """These have no subscribers, and are about to be confirmed."""
         self._session.answers.say_unwanted(packet_ids)
 
     def confirmed(self, packet_ids: list[int]) -> None:
-        """The broker holds these durably: acknowledge them."""
+        """The broker has stored these durably: acknowledge them."""
         if packet_ids:
             self._session.answers.acknowledge(packet_ids)
             self._wire.flush()
 
     def refused(self, packet_id: int, code: int, reason: str) -> None:
-        """The broker did not accept this one message: MQTT 5 has a word for that, 3.1.1 has not."""
+        """The broker did not accept this one message: MQTT 5 has a code for that, 3.1.1 has not."""
         if self._session.state.terms.level == LEVEL_3:
             self._give_up(reason)
         elif packet_id:
-            said = REFUSAL_CODES.get(code, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
-            self._session.answers.refuse_publishes((packet_id,), said, reason.partition(": ")[2])
+            reason_code = REFUSAL_CODES.get(code, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR)
+            self._session.answers.refuse_publishes((packet_id,), reason_code, reason.partition(": ")[2])
             self._wire.flush()
 
     def rejected(self, reason: str) -> None:

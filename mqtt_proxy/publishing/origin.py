@@ -1,11 +1,10 @@
-"""Those who publish: what they are told, and what of theirs may be sent again when its answer was lost with the broker.
+"""The origins of publishes: what they are informed of, and which publishes may be repeated after the broker was lost.
 
     QoS 0   arrives at most once: dropped
-    QoS 1   may arrive twice: sent again to the broker that comes, in the order of receipt
-    QoS 2   its session alone knows which of it is stored: its connection is closed, its messages are left to it
+    QoS 1   may arrive twice: sent again to the next broker, in the order of receipt
 
-Invariant: an origin that asked is told to which messages nobody has subscribed before they are confirmed to it. Bytes
-and messages that are given up are counted once, in `take_dropped`. Loop rule: everything on the loop's thread.
+Invariant: an origin that asked is informed which messages have no subscribers before they are confirmed to it. Bytes
+and messages that are dropped are counted once, in `take_dropped`. Loop rule: everything on the loop's thread.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ if TYPE_CHECKING:
 
 
 class Origin(Protocol):
-    """Who published: a connection."""
+    """The publisher of messages: a connection."""
 
     asks: bool
-    """Whether it is to be told to which of its messages nobody has subscribed."""
+    """Whether it is to be informed which of its messages have no subscribers."""
 
     def unwanted(self, packet_ids: list[int]) -> None:
-        """To these nobody has subscribed; `confirmed` follows for them."""
+        """These have no subscribers; `confirmed` follows for them."""
 
     def confirmed(self, packet_ids: list[int]) -> None:
         """These are durable."""
@@ -37,22 +36,22 @@ class Origin(Protocol):
         """Some of its messages were not accepted; `reason` starts with a stable word and a colon."""
 
     def refused(self, packet_id: int, code: int, reason: str) -> None:
-        """This one message was not accepted, the broker's response code says why; `packet_id` is 0 for QoS 0."""
+        """This one message was not accepted, with the broker's response code; `packet_id` is 0 for QoS 0."""
 
     def pause(self) -> None:
-        """Do not read from it for now."""
+        """Stop reading from it for now."""
 
     def release(self) -> None:
         """Read from it again."""
 
 
 def is_asked(runs: Sequence[PublishRun]) -> bool:
-    """Whether somebody wants to know to which of these messages nobody has subscribed."""
+    """Whether the broker has to be asked which of these messages have no subscribers."""
     return any(run.packet_ids and run.origin.asks for run in runs)
 
 
 def tell_unwanted(runs: Sequence[PublishRun], reply: bytes) -> None:
-    """Tell those who asked what the broker's answer to a request of these runs says about that."""
+    """Inform the origins that asked which messages have no subscribers, by the broker's answer to a request of runs."""
     unwanted = decode_unwanted(reply)
     if not unwanted:
         return
@@ -70,7 +69,7 @@ QOS_EXACT = 2
 
 
 class Unanswered:
-    """What waits for the next broker."""
+    """Unanswered publishes that wait for the next broker."""
 
     def __init__(self) -> None:
         self.runs: list[PublishRun] = []
@@ -85,7 +84,7 @@ class Unanswered:
         return any(run.origin is origin for run in self.runs)
 
     def add(self, runs: Sequence[PublishRun]) -> list[Origin]:
-        """Take these over, behind those before; return whose messages cannot be sent again by us."""
+        """Add these after those before; returns the origins whose messages cannot be repeated from here."""
         once: dict[Origin, None] = {}
         for run in runs:
             each = each_qos(run)
@@ -98,7 +97,7 @@ class Unanswered:
         return list(once)
 
     def give_up(self, origins: Collection[Origin], more: Sequence[PublishRun]) -> None:
-        """Drop what waits of these, and `more` of theirs."""
+        """Drop what waits of these origins, and `more` of theirs."""
         for run in (*(one for one in self.runs if one.origin in origins), *more):
             self._drop(run, None)
         self.runs = [run for run in self.runs if run.origin not in origins]
@@ -109,7 +108,7 @@ class Unanswered:
         return runs
 
     def take_dropped(self) -> tuple[int, int]:
-        """(messages, bytes) that were given up since the last call."""
+        """(messages, bytes) that were dropped since the last call."""
         dropped = self._dropped_count, self._dropped_bytes
         self._dropped_count = self._dropped_bytes = 0
         return dropped
@@ -125,7 +124,7 @@ def each_qos(run: PublishRun) -> list[int]:
 
 
 def again(run: PublishRun, each: Sequence[int]) -> PublishRun | None:
-    """What of a run may be sent twice; None when nothing is left."""
+    """The part of a run that may be sent twice; None when nothing is left."""
     if all(each):
         return run
     kept = [bytes(image.raw) for image in iter_images(run.images) if image.flags & FLAG_QOS_MASK]

@@ -1,21 +1,21 @@
 """Publishes of all connections -> one append request per loop turn -> acknowledgements in order of receipt.
 
-What every connection read during one turn of the loop is gathered and leaves as one APPEND_MANY (more than one only
-above `append_bytes_max`). The reply means durable: then, and only then, each connection acknowledges its packet ids,
-in the order in which it received them.
+What every connection read during one turn of the loop is gathered and sent as one APPEND_MANY (more than one only above
+`append_bytes_max`). The reply means durable: only then does each connection acknowledge its packet ids, in the order of
+receipt.
 
-What was not answered when the broker was lost is sent again to the one that comes, before what was published since:
-QoS 1 may arrive twice then, QoS 0 may not and is dropped, and who sent QoS 2 is closed, because only its session knows
-which of it is stored. A refusal closes the connection of its publisher, who sends again when it comes back. If the
-broker names a fault of a message (not of itself), the request is taken apart by connection so that only the guilty one
-is closed.
+Requests not answered when the broker was lost are sent again to the next one, before what was published since: QoS 1
+may arrive twice then, QoS 0 may not and is dropped, and a publisher of QoS 2 is disconnected, because only its session
+knows which of it is stored. A refusal closes the connection of its publisher, which sends again after it reconnects. If
+the broker's refusal concerns a message (not the broker itself), the request is split by connection so that only the
+publisher of that message is disconnected.
 
-Where `report_no_subscribers` is set, the broker is asked whether anybody has subscribed to what clients of MQTT 5
-publish with QoS 1 and 2; only then does its answer say more than that the messages are stored.
+With `report_no_subscribers`, the broker is asked whether messages that clients of MQTT 5 publish with QoS 1 and 2 have
+subscribers; only then does its answer contain more than that the messages are stored.
 
-Bytes gathered and in flight are bounded: above `publish_bytes_max` whoever publishes is not read any more, below half
-of it all are read again. While there is no broker, gathered publishes wait here under the same bound.
-Loop rule: everything on the loop's thread.
+Bytes gathered and in flight are bounded: above `publish_bytes_max` publishers are not read any more, below half of it
+all are read again. While there is no broker, gathered publishes wait here under the same bound. Loop rule: everything
+on the loop's thread.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ FAULTS_OF_A_MESSAGE = frozenset(
 
 APPENDS_IN_FLIGHT = 2
 """While this many appends wait for the disk, further publishes gather: one is being flushed, one is ready for the next
-flush, and what comes after could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
+flush, and more could not be flushed sooner anyway. Fewer, fuller requests at the same latency."""
 GATHERED_BYTES_MAX = 256 * 1024
-"""Gathered publishes of this size go out however many appends are in flight."""
+"""Gathered publishes of this size are sent however many appends are in flight."""
 
-_APPEND_MANY = RequestCode.APPEND_MANY  # a member of an enumeration is looked up slowly
+_APPEND_MANY = RequestCode.APPEND_MANY  # looking up a member of an enumeration is slow
 _STORED = {PLACES_FIELD: "0"}
-"""The answer need not say where the messages are; nobody changes it."""
+"""The answer need not contain where the messages are; never modified."""
 _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
-"""The answer says to which messages nobody has subscribed; nobody changes it."""
+"""The answer contains which messages have no subscribers; never modified."""
 
 
 class PublishRun:
@@ -85,7 +85,7 @@ class PublishRun:
 
 
 class Frame:
-    """One append request in flight: runs in order of receipt, and the publisher that is to hear of them."""
+    """One append request in flight: runs in order of receipt, and the publisher that handles its answer."""
 
     __slots__ = ("_publisher", "runs", "size_bytes")
 
@@ -97,7 +97,7 @@ class Frame:
             self.size_bytes += run.size_bytes
 
     def answered(self, reply: bytes, error: Exception | None) -> None:
-        """The broker's answer, or why there is none."""
+        """The broker's answer, or the error."""
         self._publisher.answered(self, reply, error)
 
     def images(self) -> bytes:
@@ -106,12 +106,12 @@ class Frame:
 
 
 class Backpressure:
-    """Bytes that have no answer yet, and who is not read because of them."""
+    """Bytes without an answer so far, and the origins that are paused because of them."""
 
     __slots__ = ("_held", "_high_bytes", "_low_bytes", "_pauses", "pending_bytes")
 
     def __init__(self, high_bytes: int, pauses: Counter) -> None:
-        """Above `high_bytes` those who publish are not read, which `pauses` counts; below half of it all are again."""
+        """Above `high_bytes` publishers are paused, which `pauses` counts; below half of it all are read again."""
         self._high_bytes = high_bytes
         self._low_bytes = high_bytes // 2
         self._pauses = pauses
@@ -119,7 +119,7 @@ class Backpressure:
         self.pending_bytes = 0
 
     def add(self, origin: Origin, size_bytes: int) -> None:
-        """The origin has published so much."""
+        """The origin has published these bytes."""
         self.pending_bytes += size_bytes
         if self.pending_bytes > self._high_bytes and origin not in self._held:
             self._held[origin] = None
@@ -127,7 +127,7 @@ class Backpressure:
             origin.pause()
 
     def settle(self, size_bytes: int) -> None:
-        """So much was answered, or is not sent any more."""
+        """These bytes were answered, or will not be sent any more."""
         self.pending_bytes -= size_bytes
         assert self.pending_bytes >= 0, self.pending_bytes
         if self._held and self.pending_bytes <= self._low_bytes:
@@ -136,7 +136,7 @@ class Backpressure:
                 origin.release()
 
     def forget(self, origin: Origin) -> None:
-        """The origin reads no more."""
+        """The origin has ended."""
         self._held.pop(origin, None)
 
 
@@ -157,7 +157,7 @@ class Publisher:
         self._lost = Unanswered()
         self._scheduled = False
         self._drained: asyncio.Event | None = None
-        """There while somebody waits for all answers."""
+        """Set while `drain` waits for all answers."""
         self._log = get_logger("proxy.publish")
         self._published = metrics.publishes.confirmed
         self._requests = metrics.publishes.requests
@@ -165,13 +165,13 @@ class Publisher:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of images that have no answer yet."""
+        """Bytes of images without an answer so far."""
         return self._pressure.pending_bytes
 
     def publish(self, origin: Origin, client_id: bytes, publishes: list[Publish], *, exact: bool = False) -> None:
-        """Take messages over. `origin.confirmed` or `origin.rejected` follows for every QoS.
+        """Accept messages. `origin.confirmed` or `origin.rejected` follows for every QoS.
 
-        `exact`: the session lives on, so the broker notes the packet ids of QoS 2 with the messages.
+        `exact`: the session outlives its connection, so the broker notes the packet ids of QoS 2 with the messages.
         """
         self.take(origin, client_id, publishes, exact)
 
@@ -191,8 +191,8 @@ class Publisher:
         self._schedule()
 
     def forget(self, origin: Origin) -> None:
-        """The origin's connection is gone. What it published is still appended, unless part is to be sent again: its
-        client does that itself when it comes back, and in order."""
+        """The origin's connection has ended. What it published is still appended, unless part is to be sent again: its
+        client does that itself after it reconnects, and in order."""
         self._pressure.forget(origin)
         if self._lost.has(origin):
             self._give_up((origin,))
@@ -205,7 +205,7 @@ class Publisher:
             await self._drained.wait()
 
     def send_now(self) -> None:
-        """Send what has gathered now, so that what the caller says next cannot overtake it."""
+        """Send what has gathered now, before any later request of the caller."""
         if self._link.up:
             self._send_gathered()
 
@@ -220,7 +220,7 @@ class Publisher:
             soon(self._flush)
 
     def _came_up(self) -> None:
-        """Behind the sessions, which their owners take again in this turn."""
+        """Resume after the sessions, which their owners reopen in this turn."""
         asyncio.get_running_loop().call_soon(self._resume)
 
     def _resume(self) -> None:
@@ -235,7 +235,7 @@ class Publisher:
     def _send_gathered(self) -> None:
         runs, self._gathered = self._gathered, []
         self._gathered_bytes = 0
-        if self._lost.runs:  # what was not answered goes first, whoever sends
+        if self._lost.runs:  # unanswered runs go first
             lost = self._lost.take()
             self._metrics.publishes.repeated.value += sum([run.count for run in lost])  # no closure where typed
             runs = [*lost, *runs]
@@ -258,7 +258,7 @@ class Publisher:
         self._link.call(_APPEND_MANY, frame.images(), frame.answered, self._timeout_ms, fields=fields)
 
     def answered(self, frame: Frame, reply: bytes, error: Exception | None) -> None:
-        """Acknowledge what is stored, refuse what was refused, keep what nobody knows of."""
+        """Acknowledge what is stored, report what was refused, keep what has no answer."""
         del self._in_flight[frame]
         if error is None:
             if self._asks and reply:
@@ -272,7 +272,7 @@ class Publisher:
         self._check_idle()
 
     def _unanswered(self, frame: Frame, reason: str) -> None:
-        """Nobody knows whether these are stored."""
+        """It is unknown whether these are stored."""
         if self._link.up:
             self._link.drop(reason)  # what was sent after them must not be stored before
         once = self._lost.add(frame.runs)
@@ -282,7 +282,7 @@ class Publisher:
             origin.rejected(reason)
 
     def _give_up(self, origins: Collection[Origin]) -> None:
-        """Of these nothing is sent any more: their clients do it when they come back."""
+        """Send nothing more of these: their clients do it after they reconnect."""
         if origins:
             self._lost.give_up(origins, self._withdrawn(origins))
             self._count_lost()
@@ -311,7 +311,7 @@ class Publisher:
             return
         later = {run.origin for other in self._in_flight for run in other.runs}
         for origin, runs in by_origin.items():
-            # Messages of this origin that are already under way would overtake the repeated ones.
+            # Messages of this origin that are already in flight would overtake the repeated ones.
             if len(frame.runs) == frame.runs[0].count == 1:
                 self._refuse_one(runs[0], error, reason)
             elif origin in later or not self._link.up:
@@ -324,7 +324,7 @@ class Publisher:
                         self._send(Frame(self, [one]))
 
     def _refuse_one(self, run: PublishRun, error: Refused, reason: str) -> None:
-        """The guilty message is found; it alone goes."""
+        """The message at fault is found; it alone is refused."""
         self._metrics.publishes.refused.child("broker_refused").value += 1
         self._log.warning("publishes_refused", messages=1, reason=reason)
         run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
@@ -341,7 +341,7 @@ class Publisher:
         self._pressure.settle(sum(run.size_bytes for run in runs))
 
     def _withdrawn(self, origins: Collection[Origin]) -> list[PublishRun]:
-        """What these sent and still waits: appended now it would overtake what they are going to send again."""
+        """Messages of these that still wait: appended now they would overtake what is going to be sent again."""
         withdrawn = [run for run in self._gathered if run.origin in origins]
         self._gathered = [run for run in self._gathered if run.origin not in origins]
         self._gathered_bytes -= sum(run.size_bytes for run in withdrawn)

@@ -1,10 +1,10 @@
-"""One MQTT client of the proxy: takes the session core's events and hands each to the part that knows what to do.
+"""One MQTT client of the proxy: takes the session core's events and passes each to the part that handles it.
 
     CONNECT -> `connecting`: authenticate -> own the client id -> SESSION_OPEN -> CONNACK -> deliver
-    close   -> give the client id up -> SESSION_CLOSE with offsets and what is in flight; the will is the broker's
+    close   -> release the client id -> SESSION_CLOSE with offsets and deliveries in flight; the will is the broker's
 
-Invariant: after `_end` nothing is sent to the session, and the broker was told about the session exactly once.
-Loop rule: on the loop's thread; what had to wait for the broker looks whether the client is still there.
+Invariant: after `_end` nothing is sent to the session, and the broker was informed about the session exactly once. Loop
+rule: on the loop's thread; code that waited for the broker checks whether the client is still connected.
 """
 
 from __future__ import annotations
@@ -76,20 +76,20 @@ class Client:
         self._session = wire.session
         self._services = services
         self._may: Permissions | None = None
-        """Known once the CONNECT is admitted."""
+        """Set once the CONNECT is admitted."""
         self._client_id = ""
         self.user: str | None = None
-        """Whose the session is; None for whoever has proved no name."""
+        """The user of the session; None for an anonymous client."""
         self._ownership = SessionOwnership(services)
         self._ended = False
         self._fenced_epoch = 0
         self._unbegun = 0
-        """UNSUBSCRIBEs whose request has not been sent yet; what follows must not overtake them."""
-        # Each of these once it is needed: most of those who connect a fleet have nothing to prove and publish nothing.
+        """UNSUBSCRIBEs whose request has not been sent yet; later requests must not overtake them."""
+        # Each of these is created when needed: most clients of a fleet prove nothing with AUTH and publish nothing.
         self._dialog: Dialog | None = None
         self._inbound: Inbound | None = None
         self._exact: Qos2Exchanges | None = None
-        """There when the session outlives the connection."""
+        """Set when the session outlives the connection."""
         self._delivery: Delivery | None = None
         self._subscriptions: Subscriptions | None = None
 
@@ -99,7 +99,7 @@ class Client:
         """Events of one read."""
         for event in events:
             kind = type(event)
-            if kind is PublishBatch:  # these two are nearly all there are
+            if kind is PublishBatch:  # these two are nearly all events
                 self._published(event)  # type: ignore[arg-type]  # of this kind
             elif kind is Acknowledged:
                 self._acknowledged(event)  # type: ignore[arg-type]
@@ -107,7 +107,7 @@ class Client:
                 _HANDLERS[kind](self, event)
 
     def on_writable(self, writable: bool) -> None:
-        """The socket takes deliveries again, or no longer."""
+        """The socket accepts deliveries again, or no longer."""
         if self._delivery is not None:
             self._delivery.set_writable(writable)
 
@@ -127,13 +127,13 @@ class Client:
     async def _publish_behind(self, event: PublishBatch) -> None:
         self._publishing().publish(
             event.publishes
-        )  # behind what came before it: tasks begin in the order of their making
+        )  # after what came before it: tasks begin in the order of their creation
 
     def _publish_refused(self, event: PublishRefused) -> None:
         self._publishing().count_refused(1, event.reason, event.detail)
 
     def _publishing(self) -> Inbound:
-        """Made when something is published."""
+        """Created when something is published."""
         inbound = self._inbound
         if inbound is None:
             assert self._may is not None
@@ -150,15 +150,15 @@ class Client:
         Connecting(self, self._wire, self._services, self._ownership, event).begin()
 
     def admitted(self, may: Permissions, user: str | None) -> None:
-        """It is known who this is and what that one may do."""
+        """The identity and its permissions are known."""
         self._may, self.user = may, user
 
     def opened(self, delivery: Delivery, subscriptions: Subscriptions, exact: Qos2Exchanges | None) -> None:
-        """The broker gave the session."""
+        """The broker opened the session."""
         self._delivery, self._subscriptions, self._exact = delivery, subscriptions, exact
 
     def dialogue(self) -> Dialog:
-        """The AUTH packets of this connection; made when there is something to prove."""
+        """The AUTH packets of this connection; created when needed."""
         dialog = self._dialog = self._dialog or Dialog(self._wire, self._services.access)
         return dialog
 
@@ -228,19 +228,19 @@ class Client:
         self._subscriptions.begin_retained(runs)
 
     def rules_changed(self) -> None:
-        """What was allowed before is not remembered."""
+        """Drop cached permissions."""
         if self._may is not None:
             self._may.rules_changed()
         if self._subscriptions is not None:
             self._subscriptions.judge_all()
 
     def revise(self) -> None:
-        """Give up what may not be read any more."""
+        """Give up subscriptions that may not be read any more."""
         if self._may is not None and self._ownership.is_open and not self._ended:
             self._revise(self._may)
 
     def _revise(self, may: Permissions) -> None:
-        """Give up, now and at the broker, what may not be read any more."""
+        """Give up, now and at the broker, subscriptions that may not be read any more."""
         assert self._subscriptions is not None
         lost = may.revoked(self._subscriptions.by_filter.items())
         if lost:
@@ -260,7 +260,7 @@ class Client:
             self._wire.flush()
 
     async def _guarded(self, work: Callable[[Any], Any], event: object) -> None:
-        """Do something that needs the broker; when it cannot be done the connection ends and the client tries again."""
+        """Do something that needs the broker; when it fails the connection ends and the client tries again."""
         try:
             await work(event)
         except (LightMQError, ValueError) as error:
@@ -296,7 +296,7 @@ class Client:
     # -- the end -------------------------------------------------------------------------------------------------------
 
     def _over(self, event: Disconnected | Violated) -> None:
-        """The connection closes by itself and says so with `on_closed`; deliver nothing meanwhile."""
+        """The connection closes by itself and reports it with `on_closed`; deliver nothing meanwhile."""
         if isinstance(event, Disconnected):
             self._ownership.leave(event)
         if self._delivery is not None:
@@ -310,11 +310,11 @@ class Client:
         self._wire.close(reason)
 
     def give_up(self, reason: str) -> None:
-        """End the connection because of something that is not the client's doing."""
+        """End the connection for a reason that is not the client's."""
         self.evict(reason, fenced=False)
 
     def fence(self, epoch: int, *, hand_over: bool = False) -> None:
-        """The session of this epoch belongs to another proxy now, or will when it was handed in."""
+        """The session of this epoch belongs to another proxy now, or will when this one has reported its state."""
         self._fenced_epoch = max(self._fenced_epoch, epoch)
         if self._ownership.is_open and self._ownership.epoch <= epoch:
             self.evict("taken_over: the client id connected through another proxy", fenced=not hand_over)
@@ -335,7 +335,7 @@ class Client:
             services.owners.release(self._client_id, self)
         if self._delivery is not None:
             self._stop_delivering(self._delivery, will_due=will_due, fenced=fenced)
-        # Keep nothing that leads back here: what has ended is to be freed now, not by the next full collection.
+        # Keep no reference back here: what has ended is to be freed now, not by the next full collection.
         if self._inbound is not None:
             self._inbound.let_go()
         if self._subscriptions is not None:
@@ -352,10 +352,10 @@ class Client:
                 self._services.owners.close_later(self)
         delivery.release()
 
-    # -- a broker that comes back --------------------------------------------------------------------------------------
+    # -- a broker that reconnects --------------------------------------------------------------------------------------
 
     def reopen(self) -> None:
-        """The broker was lost and is back: take the session again and go on at our own cursors, or close it."""
+        """The broker was lost and is back: reopen the session and continue at our own cursors, or close it."""
         if self._ownership.is_open and (not self._ended or self._ownership.closing is not None):
             self._services.spawn(self._guarded(self._reopen, self._ownership.retake()))
 
@@ -368,7 +368,7 @@ class Client:
 
     def _reopen_again(self, number: int) -> None:
         if number != self._ownership.retakes:
-            return  # asked again already
+            return  # reopened already
         if self._services.link.up:
             self.reopen()  # the broker is there, but did not answer in time
         elif self._ownership.closing is not None:
@@ -401,7 +401,7 @@ class Client:
 
 
 def _settle(future: asyncio.Future[SessionOpened], opened: SessionOpened | None, error: Exception | None) -> None:
-    """An answer for whoever waits."""
+    """Set the result of a future, unless it was cancelled."""
     if future.done():
         return
     if opened is None:

@@ -1,9 +1,9 @@
-"""The CONNECT of one MQTT client: who it is, the client id, SESSION_OPEN, what must be sent again, CONNACK.
+"""The CONNECT of one MQTT client: its identity, the client id, SESSION_OPEN, what must be sent again, CONNACK.
 
-Where all of it is at hand (nobody has to prove anything that is not known, the broker is in this process, nothing is to
-be sent again) it happens within the call that brings the CONNECT: no task, no turn of the loop. `client` has the rest.
+Where all of it is at hand (the identity is known without waiting, the broker is in this process, nothing is to be sent
+again) it happens within the call that brings the CONNECT: no task, no turn of the loop. `client` has the rest.
 
-Invariant: a client that has gone meanwhile is told nothing, and leaves the session as it was found. Loop rule: on the
+Invariant: a client that disconnects meanwhile is sent nothing, and its session stays as it was. Loop rule: on the
 loop's thread.
 """
 
@@ -38,7 +38,7 @@ _NOT_IN_A_LEVEL = ("/", "+", "#")
 
 
 class ConnectingClient(Owner, Protocol):
-    """The client as the CONNECT exchange sees it."""
+    """The client as the CONNECT exchange uses it."""
 
     @property
     def has_left(self) -> bool:
@@ -48,10 +48,10 @@ class ConnectingClient(Owner, Protocol):
         """The AUTH packets of this connection."""
 
     def admitted(self, may: Permissions, user: str | None) -> None:
-        """It is known who this is and what that one may do."""
+        """The identity and its permissions are known."""
 
     def opened(self, delivery: Delivery, subscriptions: Subscriptions, exact: Qos2Exchanges | None) -> None:
-        """The broker gave the session."""
+        """The broker opened the session."""
 
     def taken_meanwhile(self, epoch: int) -> bool:
         """Whether the session of this epoch has another owner by now; the connection ends then."""
@@ -60,11 +60,11 @@ class ConnectingClient(Owner, Protocol):
         """Whether the session of this epoch has another owner."""
 
     def give_up(self, reason: str) -> None:
-        """End the connection because of something that is not the client's doing."""
+        """End the connection for a reason that is not the client's."""
 
 
 class Connecting:
-    """The CONNECT of one client; nothing leads here but what it waits for."""
+    """The CONNECT of one client; only what it waits for refers to it."""
 
     __slots__ = ("_client", "_dialog", "_event", "_may", "_ownership", "_services", "_session", "_wire")
 
@@ -83,7 +83,7 @@ class Connecting:
         self._ownership = hold
         self._event = event
         self._dialog: Dialog | None = None
-        """There when the client proves itself with AUTH packets."""
+        """Set when the client authenticates with AUTH packets."""
         self._may: Permissions | None = None
 
     def begin(self) -> None:
@@ -97,7 +97,7 @@ class Connecting:
             self._admitted(event, admitted)
 
     async def _admit(self, event: ConnectRequested) -> None:
-        """Who it is has to be found out."""
+        """Determine the identity."""
         self._dialog = self._client.dialogue()
         admitted = await admission.admit(self._services.access, event, self._wire, self._present, self._dialog)
         if not self._client.has_left:
@@ -176,7 +176,7 @@ class Connecting:
         self._wire.flush()
 
     def _give_back(self, opened: SessionOpened) -> None:
-        """The client left before its session was open: leave the session as it was found."""
+        """The client left before its session was open: leave the session as it was."""
         if not self._client.has_lost(opened.epoch):
             self._ownership.give_back(opened)
 
@@ -227,7 +227,7 @@ class Connecting:
 
 
 def response_information(prefix: str, event: ConnectRequested) -> str | None:
-    """The prefix of the topics that a client of MQTT 5 should have its answers sent to; None when it is told none."""
+    """The prefix of the response topics for a client of MQTT 5; None when it is sent none."""
     if not prefix or not event.request_response_information:
         return None
     if any(character in event.client_id for character in _NOT_IN_A_LEVEL):

@@ -1,12 +1,12 @@
-"""A connection's hold on its session at the broker: taking it, taking it again after a loss, giving it back.
+"""A connection's ownership of its session at the broker: taking it, taking it again after a loss, giving it back.
 
     lost, back -> retake -> SESSION_OPEN (continues the old epoch) -> retaken: the new epoch
                         a connection that ends in between: its SESSION_CLOSE waits for the new epoch
 
-Invariant: what is said about the session carries the epoch under which this connection holds it; the broker hears of
-nobody else. A hold that is taken again names the epoch it continues, so that neither its will nor a session that
-another connection has meanwhile is touched. Whatever is retaken by a connection that has ended is closed at once, for
-otherwise the broker would keep its will as that of a live client. Loop rule: on the loop's thread.
+Invariant: requests about the session carry the epoch under which this connection owns it. A session taken again names
+the epoch it continues, so that neither its will nor a session that another connection has meanwhile is touched. A
+session retaken for a connection that has ended is closed at once, for otherwise the broker would keep its will as that
+of a live client. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class SessionOwnership:
         self.expiry_s = 0
         self.epoch = 0
         self.is_open = False
-        """Whether the client was told that it has the session."""
+        """Whether the client was sent a CONNACK for the session."""
         self.is_retaking = False
-        """Whether the broker was lost and has not given the session again yet."""
+        """Whether the broker was lost and has not opened the session again yet."""
         self.retakes = 0
-        """How often the broker came back."""
+        """How often the broker was reconnected."""
         self.closing: SessionClose | None = None
-        """What is to be said once the session has been taken again; the connection has ended."""
+        """The close to send once the session has been taken again; the connection has ended."""
 
     def want(self, event: ConnectRequested) -> None:
-        """What a CONNECT asks for."""
+        """The request of a CONNECT."""
         self.client_id, self._will = event.client_id, event.will
         self.expiry_s = min(event.session_expiry_s, self._services.config.session_expiry_s)
         self.durable = self.expiry_s > 0
@@ -67,20 +67,21 @@ class SessionOwnership:
 
     def take(self, identity: Identity, answered: Answered[SessionOpened], *, clean: bool) -> None:
         """Open the session, for the first time or again."""
-        # An anonymous client's name proves nothing, so its session belongs to nobody in particular.
+        # An anonymous client's name proves nothing, so its session has no owner.
         user = None if identity.anonymous else identity.name
         will = None if self._will is None else will_spec(self._will, identity)
         request = SessionOpen(self.client_id, clean, user, self.expiry_s, will, self.epoch)
         self._services.calls.open(request, answered)
 
     def retake(self) -> int:
-        """The broker is back and will be asked for the session: a close waits from now on. The number of this time."""
+        """The broker is back and will be asked for the session: a close waits from now on. Returns the number of this
+        time."""
         self.is_retaking = True
         self.retakes += 1
         return self.retakes
 
     def retaken(self, epoch: int) -> bool:
-        """The broker gave the session again; False if the connection has ended meanwhile, which the broker is told."""
+        """The broker opened the session again; False if the connection has ended meanwhile, which is reported."""
         self.is_retaking = False
         self.epoch = epoch
         closing, self.closing = self.closing, None
@@ -91,18 +92,18 @@ class SessionOwnership:
         return False
 
     def give_back(self, opened: SessionOpened) -> None:
-        """The client left before its session was open: leave the session as it was found."""
+        """The client left before its session was open: leave the session as it was."""
         if self._services.link.up:
             self._say(SessionClose(self.client_id, opened.epoch, self.durable, [], opened.inflight))
 
     def close(self, session: Session, delivery: Delivery, *, will_due: bool) -> None:
-        """The connection has ended: hand in how far the client has come."""
+        """The connection has ended: report how far the client has come."""
         is_up = self._services.link.up
-        # While the broker is away it notices by itself that clients are lost, but not that one took its leave.
+        # While the broker is away it notices by itself that clients are lost, but not a normal DISCONNECT.
         if not self.is_open or not (is_up or (self._will is not None and not will_due)):
             return
         if is_up:
-            self._services.tools.shared.flush()  # what its client has acknowledged counts
+            self._services.tools.shared.flush()  # reports what its client has acknowledged
         closing = SessionClose(self.client_id, self.epoch, self.durable, [], [])
         closing.expiry_s = self._left_expiry_s
         closing.will = WILL_DUE if will_due else WILL_DISCARD

@@ -1,13 +1,13 @@
-"""QoS 2 of durable sessions: every step that the other side will see is with the broker before it leaves.
+"""QoS 2 of durable sessions: the broker notes every step before it is visible to the client.
 
     out   id parked -> noted -> PUBLISH ... PUBREC -> noted -> PUBREL ... PUBCOMP -> forgotten, some time later
     in    PUBREL -> forgotten -> PUBCOMP   (taken ids are noted by the broker with their messages)
 
-The steps of all sessions of a loop turn leave as one SESSION_FLOW; while `FLOWS_IN_FLIGHT` wait for the disk, further
-steps gather. What the broker did not answer is said again once the session is taken again: every step may be repeated.
-A refusal (the disk is full) is repeated after `RETRY_S`; until then those exchanges stand still, and nothing else does.
-Invariant: the steps of one session take effect in the order in which they were made, at most one request of them under
-way. Loop rule: on the loop's thread.
+The steps of all sessions of a loop turn are sent as one SESSION_FLOW; while `FLOWS_IN_FLIGHT` wait for the disk,
+further steps gather. Unanswered steps are repeated once the session is taken again: every step may be repeated. A
+refusal (the disk is full) is repeated after `RETRY_S`; until then those exchanges stand still, and nothing else does.
+Invariant: the steps of one session take effect in the order in which they were made, at most one request of them in
+flight. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ SESSIONS_PER_FLOW_MAX = 4_096
 FORGET_S = 0.2
 """How long a PUBCOMP may wait for other steps before it is noted by itself."""
 RETRY_S = 1.0
-"""Pause before steps that the broker refused are said again."""
+"""Pause before steps that the broker refused are repeated."""
 
 LOG = get_logger("proxy.exact")
 
 
 class OwnedSession(Protocol):
-    """The session as the broker knows it."""
+    """The session's key at the broker."""
 
     client_id: str
     epoch: int
@@ -64,7 +64,7 @@ class Qos2Exchanges:
     def begin(self, planned: ResumePlan, again: Collection[int]) -> None:
         """The session is open: its steps are noted from now on.
 
-        `again` is what goes on of what was planned: the rest is forgotten.
+        `again` is what continues of what was planned: the rest is forgotten.
         """
         self._steps = self._session.deliveries.take_steps()
         gone = [one.packet_id for one in planned.again if one.sent_qos == QOS_2 and one.packet_id not in again]
@@ -88,22 +88,22 @@ class Qos2Exchanges:
         self._flows.wake(self)
 
     def acknowledged(self) -> None:
-        """Deliveries are over, some perhaps of QoS 2."""
+        """Deliveries are finished, some perhaps of QoS 2."""
         if self._steps is not None and self._steps.finished:
             self._flows.wake_later(self)
 
     def reopened(self) -> None:
-        """The session was taken again after a loss: say what was not answered."""
+        """The session was taken again after a loss: repeat unanswered steps."""
         if self._steps is not None:
             self._flows.wake(self)
 
     def end(self) -> None:
-        """The connection has ended: the last steps leave before its SESSION_CLOSE."""
+        """The connection has ended: send the last steps before its SESSION_CLOSE."""
         if self._steps is not None:
             self._flows.end(self)
 
     def take(self) -> SessionFlow | None:
-        """The steps to be said now; None when there are none."""
+        """The steps to send now; None when there are none."""
         assert self._steps is not None
         flow, self._next = self._next, SessionFlow("", 0)
         flow.client_id, flow.epoch = self._ownership.client_id, self._ownership.epoch
@@ -138,7 +138,7 @@ class Qos2Exchanges:
         self._wire.flush()
 
     def failed(self, flow: SessionFlow) -> None:
-        """Nobody knows whether these steps are durable: say them again, before what was made since."""
+        """It is unknown whether these steps are durable: repeat them, before what was made since."""
         later, self._next = self._next, flow
         flow.released += later.released
         flow.completed += later.completed
@@ -159,18 +159,18 @@ class Qos2Flows:
         self._scheduled = False
 
     def wake(self, exact: Qos2Exchanges) -> None:
-        """A session has steps to say, in this turn."""
+        """A session has steps to send, in this turn."""
         self._awake[exact] = None
         self._schedule()
 
     def wake_later(self, exact: Qos2Exchanges, delay_s: float = FORGET_S) -> None:
-        """A session has steps that nobody waits for."""
+        """A session has steps that need not be sent at once."""
         self._later[exact] = None
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._ripe)
 
     def end(self, exact: Qos2Exchanges) -> None:
-        """The session's connection has ended: its last steps leave before its SESSION_CLOSE."""
+        """The session's connection has ended: send its last steps before its SESSION_CLOSE."""
         self._awake.pop(exact, None)
         self._later.pop(exact, None)
         if self._link.up:
@@ -199,33 +199,33 @@ class Qos2Flows:
         self._scheduled = False
         if not self._link.up:
             return
-        said: list[tuple[Qos2Exchanges, SessionFlow]] = []
+        sent: list[tuple[Qos2Exchanges, SessionFlow]] = []
         for exact in [one for one in self._awake if not one.is_under_way][:SESSIONS_PER_FLOW_MAX]:
             del self._awake[exact]
             self._later.pop(exact, None)
             flow = exact.take()
             if flow is not None:
                 exact.is_under_way = True
-                said.append((exact, flow))
-        if said:
+                sent.append((exact, flow))
+        if sent:
             self._in_flight += 1
-            body = encode(FlowBatch([flow for _exact, flow in said]))
-            self._link.call(RequestCode.SESSION_FLOW, body, functools.partial(self._answered, said))
+            body = encode(FlowBatch([flow for _exact, flow in sent]))
+            self._link.call(RequestCode.SESSION_FLOW, body, functools.partial(self._answered, sent))
             self._metrics.sessions.flow_requests.value += 1
 
     def _answered(
-        self, said: Sequence[tuple[Qos2Exchanges, SessionFlow]], _body: bytes, error: Exception | None
+        self, sent: Sequence[tuple[Qos2Exchanges, SessionFlow]], _body: bytes, error: Exception | None
     ) -> None:
         self._in_flight -= 1
-        for exact, flow in said:
+        for exact, flow in sent:
             exact.is_under_way = False
             if error is None:
                 exact.done(flow)
             else:
                 exact.failed(flow)
-                # A lost broker: the session says them when it has been taken again.
+                # A lost broker: the session repeats them when it has been taken again.
                 if not isinstance(error, LinkDownError):
                     self.wake_later(exact, RETRY_S)
         if error is not None:
-            LOG.warning("steps_not_noted", sessions=len(said), error=str(error))
+            LOG.warning("steps_not_noted", sessions=len(sent), error=str(error))
         self._schedule()

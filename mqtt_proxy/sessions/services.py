@@ -1,11 +1,11 @@
-"""What all clients of the proxy share: made once by the composition root, handed to each client.
+"""What all clients of the proxy share: created once by the composition root, passed to each client.
 
-Requests about sessions (`SessionCalls`) leave at once, their answers come later in their own shape. Those about one
-client id are carried out in the order in which they were made, and a SUBSCRIBE after what clients of this proxy
-published before, unless that waits for the disk.
+Requests about sessions (`SessionCalls`) are sent at once, their answers follow in their own form. Those about one
+client id are executed in the order in which they were made, and a SUBSCRIBE after what clients of this proxy published
+before, unless that waits for the disk.
 
 One live connection per client id (`Owners`): here by a table, across proxies by the broker's epochs. A CONNECT takes
-its client id: an earlier connection of this proxy ends at once (its SESSION_CLOSE leaves before the new SESSION_OPEN,
+its client id: an earlier connection of this proxy ends at once (its SESSION_CLOSE is sent before the new SESSION_OPEN,
 so the new one resumes exactly where the old one stood). When the client reconnects through another proxy, the broker
 raises the session's epoch and sends SESSION_FENCED; our connection ends then. In both cases the old connection's will
 is published, as after any close without DISCONNECT [MQTT-3.1.4-2]. A client that disconnects while the broker is away
@@ -63,28 +63,29 @@ if TYPE_CHECKING:
 CLOSED_LATER_MAX = 10_000
 """Clients that left while the broker was away, still to be reported; above it the wills of the first are published."""
 REVISED_PER_TURN_MAX = 200
-"""Connections whose subscriptions are judged again in one loop turn after a change of the rules, some 10 ms of work."""
+"""Connections whose subscriptions are checked again in one loop turn after a change of the rules, some 10 ms of
+work."""
 
 
 class Owner(Protocol):
-    """A connection that holds a session."""
+    """A connection that owns a session."""
 
     user: str | None
 
     def evict(self, reason: str, *, fenced: bool) -> None:
-        """End now; `fenced` when the session already belongs to somebody else and nothing may be said about it."""
+        """End now; `fenced` when the session already belongs to another connection and must not be reported on."""
 
     def fence(self, epoch: int, *, hand_over: bool = False) -> None:
-        """The broker says that the session of this epoch has another owner now; newer ones are not meant.
+        """The broker reports that the session of this epoch has another owner now; newer epochs are not affected.
 
-        `hand_over`: it will have one as soon as this one has said how far the client has come.
+        `hand_over`: it will have one as soon as this one has reported how far the client has come.
         """
 
     def rules_changed(self) -> None:
-        """What was allowed before may not be any more: remember nothing of it."""
+        """The rules have changed: drop cached permissions."""
 
     def revise(self) -> None:
-        """Give up what may not be read any more."""
+        """Give up subscriptions that may not be read any more."""
 
     def reopen(self) -> None:
         """The broker was lost and is back: take the session again, or close it if the client has left meanwhile."""
@@ -110,7 +111,7 @@ class Owners:
         return iter(list(self._owners.values()))
 
     def foreign(self, client_id: str, user: str | None) -> bool:
-        """Whether a live connection of this id belongs to another user, who must not be ended by this one."""
+        """Whether a live connection of this id belongs to another user, and must not be ended by this one."""
         owner = self._owners.get(client_id)
         return owner is not None and owner.user != user
 
@@ -128,7 +129,7 @@ class Owners:
             del self._owners[client_id]
 
     def close_later(self, owner: Owner) -> None:
-        """The connection has ended while the broker was away, and the broker is to be told when it is back."""
+        """The connection has ended while the broker was away, to be reported when it is back."""
         if len(self._left) >= CLOSED_LATER_MAX:
             del self._left[next(iter(self._left))]
             self._metrics.sessions.will_failures.child("leave_unsaid").value += 1
@@ -136,10 +137,10 @@ class Owners:
         self._left[owner] = None
 
     def rules_changed(self) -> None:
-        """The rules have changed: each connection looks again at what it was allowed, many in the same turn.
+        """The rules have changed: each connection checks its permissions again, many in the same turn.
 
-        Publishing is judged by the new rules from here on; subscriptions are gone through in slices, so that a large
-        fleet does not stop the loop.
+        Publishes are checked by the new rules from here on; subscriptions are checked in slices, so that a large fleet
+        does not block the loop.
         """
         for owner in self:
             owner.rules_changed()
@@ -173,15 +174,15 @@ class Owners:
 
 T = TypeVar("T")
 Answered = Callable[[T | None, Exception | None], None]
-"""Called once, never inside the request: the answer and None, or None and `Refused`, `LinkDownError` or what is wrong
-with the answer."""
+"""Called once, never inside the request: the answer and None, or None and `Refused`, `LinkDownError` or the answer's
+error."""
 
 
 class SessionCalls:
     """The sessions of one proxy, towards its broker."""
 
     def __init__(self, link: Link, publisher: Publisher, keep: Callable[[asyncio.Future[bytes]], None]) -> None:
-        """`keep` holds what a stopping proxy waits for."""
+        """`keep` keeps tasks that a stopping proxy waits for."""
         self._link = link
         self._publisher = publisher
         self._keep = keep
@@ -191,7 +192,7 @@ class SessionCalls:
         self._call(RequestCode.SESSION_OPEN, request, SessionOpened, answered)
 
     def subscribe(self, request: SubscribeRequest, answered: Answered[Subscribed]) -> None:
-        """Subscribe, behind what has been published."""
+        """Subscribe, after what has been published."""
         self._publisher.go_on()
         self._call(RequestCode.SUBSCRIBE, request, Subscribed, answered)
 
@@ -235,13 +236,13 @@ class Services:
     sys_tree: SysTree
     exact: Qos2Flows
     tasks: set[asyncio.Future[Any]] = field(default_factory=set)
-    """Work that a stopping proxy waits for."""
+    """Tasks that a stopping proxy waits for."""
     calls: SessionCalls = field(init=False)
-    """What is said to the broker about sessions."""
+    """Requests about sessions."""
     publishing: PublishingParts = field(init=False)
-    """What clients that publish share."""
+    """Shared by clients that publish."""
     subscribing: SubscriptionParts = field(init=False)
-    """What clients that subscribe share."""
+    """Shared by clients that subscribe."""
 
     def __post_init__(self) -> None:
         self.calls = SessionCalls(self.link, self.publisher, self.keep)

@@ -1,10 +1,10 @@
 """Bytes to packets: one table row per packet type, and a second table for what MQTT 5 changes.
 
 Invariant: `decode` accepts exactly what MQTT 3.1.1, or MQTT 5 at level 5, allows in a packet by itself (what is allowed
-*when* is the session's table); `decode(*split(encode(packet)), level) == packet`; whatever bytes come, `decode` returns
-a packet or raises `PacketViolation`. Reason codes that a packet type does not have are malformed [table 2-6]; a CONNECT
-names its level itself. The hot packets, PUBLISH and PUBACK in runs, are parsed by `scan` instead; this module is their
-complete form and the reference for theirs. Thread rule: pure functions.
+*when* is in the session's table); `decode(*split(encode(packet)), level) == packet`; for any input `decode` returns a
+packet or raises `PacketViolation`. Reason codes that a packet type does not have are malformed [table 2-6]; a CONNECT
+contains its level itself. The hot packets, PUBLISH and PUBACK in runs, are parsed by `scan` instead; this module is
+their complete form and the reference for theirs. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OF_MESSAGE = frozenset(
         props.USER,
     }
 )
-"""The properties that belong to the message and go on to its receivers."""
+"""The properties that belong to the message and are passed to its receivers."""
 
 
 def message_properties(found: Properties) -> MessageProperties | None:
@@ -226,7 +226,7 @@ _DECODERS5: dict[int, Callable[[int, bytes], Packet]] = {
     packets.DISCONNECT: _last(packets.DISCONNECT, packets.Disconnect),
     packets.AUTH: _last(packets.AUTH, packets.Auth),
 }
-"""Packet type -> decoder, for the types whose layout is another one than that of 3.1.1."""
+"""Packet type -> decoder, for the types whose layout differs from that of 3.1.1."""
 
 
 __all__ = ["PROTOCOL_NAMES", "UnsupportedLevel", "decode", "level_of", "split"]
@@ -244,7 +244,7 @@ Mosquitto's bridges begin with the high bit set, MQTT 3.1 included, whose packet
 leave it out and EMQX's (`bridge_mode`) do not."""
 
 PROTOCOL_NAMES = (b"MQTT", b"MQIsdp")
-"""Protocol names that get an answer; any other is not MQTT and is closed on."""
+"""Protocol names that get an answer; for any other the connection is closed without one."""
 
 _FLAG_USERNAME, _FLAG_PASSWORD, _FLAG_WILL_RETAIN, _FLAG_WILL, _FLAG_CLEAN = 0x80, 0x40, 0x20, 0x04, 0x02
 
@@ -327,7 +327,7 @@ def _protocol(body: bytes) -> tuple[int, bool, int]:
 
 
 def level_of(body: bytes) -> int:
-    """The level to answer a CONNECT at, whatever else is wrong with it."""
+    """The level at which to answer a CONNECT, whatever else is wrong with it."""
     return LEVEL_5 if body.startswith((b"\x00\x04MQTT\x05", b"\x00\x04MQTT\x85")) else LEVEL_3
 
 

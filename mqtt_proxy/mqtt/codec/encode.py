@@ -1,10 +1,9 @@
 """Packets to bytes: one function per packet that carries anything, constants for those that do not.
 
-Invariant: what is encoded here decodes to an equal packet at its level; values that the wire cannot carry are
-LocalMisuse, not corrupt bytes. In MQTT 5 (names that end in 5) a reason code of 0 without properties is left out where
-the standard allows it, so that plain acknowledgements are the four bytes of 3.1.1. `publish_head` and
-`acknowledgements` are the hot ones: a fan-out makes one head for all its receivers, a batch one pack call.
-Thread rule: pure functions.
+Invariant: an encoded packet decodes to an equal packet at its level; values that the wire cannot carry are LocalMisuse,
+not corrupt bytes. In MQTT 5 (names that end in 5) a reason code of 0 without properties is left out where the standard
+allows it, so that plain acknowledgements are the four bytes of 3.1.1. `publish_head` and `acknowledgements` are the hot
+ones: a fan-out makes one head for all its receivers, a batch one pack call. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def _message(properties: MessageProperties, expiry_left_s: int | None) -> Proper
 
 
 def reason_properties(reason_string: str, user: Sequence[tuple[bytes, bytes]] = ()) -> Properties:
-    """The two properties that explain an answer to a human."""
+    """The two properties that explain an answer in words."""
     found: Properties = {}
     if reason_string:
         found[props.REASON_STRING] = reason_string.encode()
@@ -172,7 +171,7 @@ _ENCODERS5: dict[type, Callable[[Any], tuple[int, bytes]]] = {
     packets.Disconnect: lambda packet: (0xE0, _optional(packet.reason, packet.properties)),
     packets.Auth: lambda packet: (0xF0, _optional(packet.reason, packet.properties)),
 }
-"""Packet class -> encoder, for the classes whose layout is another one than that of 3.1.1."""
+"""Packet class -> encoder, for the classes whose layout differs from that of 3.1.1."""
 
 
 PINGRESP_BYTES = b"\xd0\x00"
@@ -185,8 +184,8 @@ PUBCOMP_WORD = 0x7002_0000
 
 
 def encode(packet: Packet, level: int = LEVEL_3) -> bytes:
-    """The bytes of `packet` at a protocol level (a CONNECT says its own), fixed header included. LocalMisuse on what
-    cannot be encoded.
+    """The bytes of `packet` at a protocol level (a CONNECT contains its own), fixed header included. LocalMisuse for
+    what cannot be encoded.
     """
     if type(packet) is packets.Connect:
         level = packet.level

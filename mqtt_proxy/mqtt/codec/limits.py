@@ -13,7 +13,7 @@ PACKET_ID_MAX = 65_535
 """Packet ids are 1..65,535; 0 is never valid [MQTT-2.3.1-1]."""
 
 REMAINING_LENGTH_MAX = 268_435_455
-"""The most the four length bytes of a fixed header can say; the standard's own ceiling for a packet."""
+"""The largest value of the four length bytes of a fixed header; the standard's own limit for a packet."""
 
 PACKET_SIZE_BYTES_MAX = REMAINING_LENGTH_MAX + 5
 """The largest packet there can be, fixed header included."""
@@ -71,8 +71,8 @@ class SessionLimits:
     """Most user properties of one message. More close the connection with 0x97."""
 
     delay_s_max: int = 3 * 86_400
-    """Longest delay a message may ask for. A longer one is refused with 0x97, or closes the connection where the
-    publish has no answer that could say so."""
+    """Longest delay a message may request. A longer one is refused with 0x97, or closes the connection where the
+    publish has no answer that could carry it."""
 
     filters_per_packet_max: int = 4_096
     """Most filters in one SUBSCRIBE or UNSUBSCRIBE. More closes the connection."""

@@ -1,6 +1,6 @@
 """The control packets of MQTT 3.1.1 and MQTT 5 as values, and the numbers of their types.
 
-What only MQTT 5 has comes last in each packet and has a default, which is what 3.1.1 means by leaving it out.
+Fields that only MQTT 5 has come last in each packet and have a default, which is their meaning in 3.1.1.
 
 Invariant: a packet object holds exactly what is on the wire, nothing derived; `codec.decode(codec.encode(packet)) ==
 packet` at its level. Topic names stay bytes (they are keys, never text, on the hot path); client ids, user names and
@@ -63,7 +63,7 @@ QOS_2 = 2
 
 
 PROPERTY_REPEATS_MAX = 1_024
-"""Most repeats of a property in one packet, of whatever kind it is; more cost time and say nothing."""
+"""Most repeats of a property in one packet, of any kind; more cost time without use."""
 
 
 class Will(msgspec.Struct, gc=False):
@@ -89,7 +89,7 @@ class Connect(msgspec.Struct, gc=False):
     level: int = LEVEL_3
     properties: dict[int, Any] | None = None
     bridge: bool = False
-    """Whether the client is another broker and says so, with the high bit of the protocol level."""
+    """Whether the client is another broker and declares it, with the high bit of the protocol level."""
 
 
 class Connack(msgspec.Struct, gc=False):
@@ -101,7 +101,7 @@ class Connack(msgspec.Struct, gc=False):
 
 
 class Puback(msgspec.Struct, gc=False):
-    """PUBACK: a QoS 1 message has been taken over."""
+    """PUBACK: a QoS 1 message has been accepted."""
 
     packet_id: int
     reason: int = 0
@@ -109,7 +109,7 @@ class Puback(msgspec.Struct, gc=False):
 
 
 class Pubrec(msgspec.Struct, gc=False):
-    """PUBREC: a QoS 2 message has been taken over, step one."""
+    """PUBREC: a QoS 2 message has been accepted, step one."""
 
     packet_id: int
     reason: int = 0
@@ -149,7 +149,7 @@ class Suback(msgspec.Struct, gc=False):
 
 
 class Unsubscribe(msgspec.Struct, gc=False):
-    """UNSUBSCRIBE: the filters to give up, at least one."""
+    """UNSUBSCRIBE: the filters to remove, at least one."""
 
     packet_id: int
     filters: list[str]
@@ -157,7 +157,7 @@ class Unsubscribe(msgspec.Struct, gc=False):
 
 
 class Unsuback(msgspec.Struct, gc=False):
-    """UNSUBACK: the filters of that UNSUBSCRIBE are gone; a code for each at level 5."""
+    """UNSUBACK: the filters of that UNSUBSCRIBE are removed; a code for each at level 5."""
 
     packet_id: int
     codes: list[int] = []

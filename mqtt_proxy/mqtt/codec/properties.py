@@ -1,4 +1,4 @@
-"""The properties of MQTT 5: which there are, of what type, in which packets, and how they stand on the wire.
+"""The properties of MQTT 5: their names, types, allowed packets, and layout on the wire.
 
     properties   variable byte integer: length in bytes | (identifier, value)*
     value        byte, u16, u32, variable byte integer, string, binary, or a pair of strings: a row of `TABLE`
@@ -49,7 +49,8 @@ SUBSCRIPTION_ID_AVAILABLE = 0x29
 SHARED_AVAILABLE = 0x2A
 
 WILL = 0
-"""The packet type the properties of a will are looked up under: they stand in CONNECT, in a block of their own."""
+"""The packet type under which the properties of a will are looked up: they stand in CONNECT, in a block of their
+own."""
 
 _ACKNOWLEDGEMENTS = frozenset({packets.PUBACK, packets.PUBREC, packets.PUBREL, packets.PUBCOMP})
 _MESSAGES = frozenset({packets.PUBLISH, WILL})
@@ -120,7 +121,7 @@ def _read_pair(body: bytes, position: int, what: str) -> tuple[tuple[bytes, byte
 
 
 class Row(NamedTuple):
-    """What the standard says of one property."""
+    """One property as the standard defines it."""
 
     name: str
     read: Callable[[bytes, int, str], tuple[Any, int]]
@@ -218,7 +219,7 @@ def read(body: bytes, position: int, packet_type: int) -> tuple[Properties, int]
 
 
 def encode(properties: Mapping[int, Any] | None) -> bytes:
-    """Property length and properties, in the order of the mapping; a list stands for a property that comes again."""
+    """Property length and properties, in the order of the mapping; a list stands for a property that repeats."""
     if not properties:
         return b"\x00"
     parts: list[bytes] = []

@@ -1,6 +1,6 @@
-"""PUBLISH as a value: the packet of which there are most, in a compiled class of its own.
+"""PUBLISH as a value: the most frequent packet, in a compiled class of its own.
 
-Like the other packets (`packets`) it holds exactly what is on the wire, and what only MQTT 5 has comes last with a
+Like the other packets (`packets`) it contains exactly what is on the wire, and what only MQTT 5 has comes last with a
 default. Invariant: `packet_id` is 0 exactly when `qos` is 0. Pure: no input or output, no clock.
 """
 
@@ -53,7 +53,7 @@ class Publish:
         return f"Publish{self.fields()}"
 
     def fields(self) -> tuple[object, ...]:
-        """All there is to say of it."""
+        """All fields, for equality and repr."""
         return (
             self.topic, self.payload, self.qos, bool(self.retain), bool(self.dup), self.packet_id, self.properties,
             self.topic_alias, self.subscription_ids,

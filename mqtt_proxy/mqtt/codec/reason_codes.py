@@ -11,7 +11,7 @@ from remoting.protocol.errors import RemoteViolation
 
 
 class ReasonCode(IntEnum):
-    """The reason codes of MQTT 5, table 2-6. Owners of sessions speak these; the session translates for 3.1.1."""
+    """The reason codes of MQTT 5, table 2-6. Owners of sessions use these; the session translates for 3.1.1."""
 
     SUCCESS = 0x00
     GRANTED_QOS_1 = 0x01
@@ -59,7 +59,7 @@ class ReasonCode(IntEnum):
 
 
 FAILURE_MIN = 0x80
-"""A code from here on says no."""
+"""Codes from here on are failures."""
 
 
 class ConnectCode:
@@ -85,7 +85,7 @@ CONNECT_CODES: dict[int, int] = {
     ReasonCode.BAD_AUTHENTICATION_METHOD: ConnectCode.NOT_AUTHORIZED,
     ReasonCode.TOPIC_NAME_INVALID: ConnectCode.NOT_AUTHORIZED,
 }
-"""Reason code of a refusal -> what CONNACK of 3.1.1 says; every other one is SERVER_UNAVAILABLE there."""
+"""Reason code of a refusal -> return code in the CONNACK of 3.1.1; every other one is SERVER_UNAVAILABLE there."""
 
 _OF_PUBLISH = frozenset({0x00, 0x10, 0x80, 0x83, 0x87, 0x90, 0x91, 0x97, 0x99})
 _OF_RELEASE = frozenset({0x00, 0x92})
@@ -103,10 +103,10 @@ REASONS_OF_PACKETS: dict[int, frozenset[int]] = {
     14: _OF_DISCONNECT,
     15: frozenset({0x00, 0x18, 0x19}),
 }
-"""Packet type -> the reason codes MQTT 5 knows in it, in either direction."""
+"""Packet type -> the reason codes MQTT 5 allows in it, in either direction."""
 
 DISCONNECT_REASONS_OF_CLIENTS = frozenset({0x00, 0x04, *range(0x80, 0x84), 0x90, *range(0x93, 0x9A)})
-"""What a client may say in DISCONNECT."""
+"""Codes that a client may send in DISCONNECT."""
 
 
 class Reason:
@@ -163,7 +163,7 @@ VIOLATION_CODES: dict[str, ReasonCode] = {
     Reason.USER_PROPERTIES: ReasonCode.QUOTA_EXCEEDED,
     Reason.DELAY: ReasonCode.QUOTA_EXCEEDED,
 }
-"""Why a session ended -> what a client of MQTT 5 is told; every other reason is an unspecified error."""
+"""Why a session ended -> code in the DISCONNECT of MQTT 5; every other reason is an unspecified error."""
 
 
 CLOSE_CODES: dict[str, ReasonCode] = {
@@ -177,17 +177,17 @@ CLOSE_CODES: dict[str, ReasonCode] = {
     "queue_gone": ReasonCode.ADMINISTRATIVE_ACTION,
     "internal_error": ReasonCode.UNSPECIFIED_ERROR,
 }
-"""First word of the reason an owner closes with -> what a client of MQTT 5 is told. A reason that is not here concerns
-a connection that is gone already."""
+"""First word of an owner's reason for closing -> code in the DISCONNECT of MQTT 5. Reasons that are missing here
+concern connections that are closed already."""
 
 
 def suback_code_of_3(code: int) -> int:
-    """A SUBACK code in the words of 3.1.1, which knows one failure."""
+    """A SUBACK code in 3.1.1, which has one failure code."""
     return SUBSCRIBE_FAILURE if code >= FAILURE_MIN else code
 
 
 class PacketViolation(RemoteViolation):
-    """The peer sent what MQTT forbids: `reason` is a `Reason`, `detail` words for its operator. Never leaves
+    """The peer sent what MQTT forbids: `reason` is a `Reason`, `detail` text for the operator. Never leaves
     `Session.feed`.
     """
 

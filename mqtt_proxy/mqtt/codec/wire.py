@@ -4,8 +4,8 @@
     follows string         u16 length, that many bytes of UTF-8 without U+0000 and without surrogates
     binary         u16 length, that many bytes
 
-Invariant: a reader never looks beyond the body it was given, and whatever is in there it raises `PacketViolation` or
-nothing.
+Invariant: a reader never reads beyond the body it was given, and for any contents it raises nothing but
+`PacketViolation`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The part of a session that answers requests: CONNACK, acknowledgements, SUBACK, UNSUBACK, AUTH, DISCONNECT.
 
-The owner always speaks the reason codes of MQTT 5; what 3.1.1 has no words for is translated or left out here.
-Invariant: calls after the end are ignored, they cross with it; a call in a state where it makes no sense is
+The owner always uses the reason codes of MQTT 5; codes that 3.1.1 does not have are translated or left out here.
+Invariant: calls after the end are ignored, as the two may cross; a call in a status where it makes no sense is
 LocalMisuse. Loop rule: one event loop, no locks.
 """
 
@@ -36,11 +36,11 @@ from mqtt_proxy.mqtt.session.session_state import SessionState, Status
 from remoting.protocol.errors import LocalMisuse
 
 REFUSAL_REASON_BYTES_MAX = 100
-"""Longest reason string behind a refused publish, in UTF-8; it is cut there."""
+"""Longest reason string of a refused publish, in UTF-8; longer ones are cut."""
 
 User = Sequence[tuple[bytes, bytes]]
 
-_CONNECTED = Status.CONNECTED  # a member of an enumeration is looked up slowly
+_CONNECTED = Status.CONNECTED  # looking up a member of an enumeration is slow
 
 
 class Answers:
@@ -67,8 +67,8 @@ class Answers:
         """CONNACK 0. `inflight` = (packet id, token, phase) of the deliveries of the resumed session not yet
         acknowledged, in order of sending: those in PHASE_PUBREL are sent again here, call `redeliver` for each other.
         `received_ids` = QoS 2 ids its previous connection had taken (`received_ids()` of that session).
-        `session_expiry_s`: what is granted when it is not what was asked. `server_keep_alive_s` takes the place of the
-        client's keep-alive; a client of 3.1.1 cannot be told.
+        `session_expiry_s`: the granted value when it differs from the requested one. `server_keep_alive_s` replaces the
+        client's keep-alive; 3.1.1 has no field for it.
         """
         session = self._session
         if not session.expects(Status.DECIDING):
@@ -88,7 +88,7 @@ class Answers:
             if len(packet) > session.terms.packet_size_out_max:
                 packet = connack5(session_present, 0, found)
             if len(packet) > session.terms.packet_size_out_max:
-                # It cannot be told what it must know, and may be sent nothing larger [MQTT-3.1.2-24].
+                # Its limit forbids the packet with what it must know [MQTT-3.1.2-24].
                 session.say_why(ReasonCode.PACKET_TOO_LARGE, "")
                 session.close(Reason.REFUSED)
                 return
@@ -103,7 +103,7 @@ class Answers:
             session.out.append(acknowledgements([PUBREL_WORD | packet_id for packet_id in released]))
 
     def _granted(self, session_expiry_s: int | None) -> Properties:
-        """What this server is and allows; what is the standard's default is left out."""
+        """The server's properties and limits; the standard's defaults are left out."""
         session = self._session
         limits = session.limits
         found: Properties = {
@@ -134,7 +134,7 @@ class Answers:
 
     def acknowledge(self, packet_ids: Iterable[int]) -> None:
         """These publishes are durable: PUBACK or PUBREC, in the order of receipt. Once the session is closed only
-        `received_ids` learns of it.
+        `received_ids` is updated.
         """
         session = self._session
         if session.status is _CONNECTED:
@@ -145,15 +145,16 @@ class Answers:
             session.incoming.acknowledge(packet_ids)
 
     def say_unwanted(self, packet_ids: Iterable[int]) -> None:
-        """The acknowledgements of these will say 0x10 (no matching subscribers): `acknowledge` follows. LocalMisuse at
-        level 4, which has no such answer."""
+        """The acknowledgements of these will carry 0x10 (no matching subscribers): `acknowledge` follows. LocalMisuse
+        at level 4, which has no such code."""
         session = self._session
         if session.terms.level == LEVEL_3:
-            raise LocalMisuse("MQTT 3.1.1 cannot say that nobody has subscribed")
+            raise LocalMisuse("MQTT 3.1.1 has no code for missing subscribers")
         session.incoming.say(packet_ids, bytes((ReasonCode.NO_MATCHING_SUBSCRIBERS,)))
 
     def refuse_publishes(self, packet_ids: Iterable[int], code: int, reason_string: str = "") -> None:
-        """PUBACK or PUBREC that say no, in the order of receipt. LocalMisuse at level 4, which has no such answer."""
+        """PUBACK or PUBREC with a failure code, in the order of receipt. LocalMisuse at level 4, which has no such
+        answer."""
         session = self._session
         if session.terms.level == LEVEL_3:
             raise LocalMisuse("MQTT 3.1.1 cannot refuse a publish; close the connection")
@@ -169,7 +170,7 @@ class Answers:
             session.out.append(ready)
 
     def complete(self, packet_ids: Iterable[int]) -> None:
-        """PUBCOMP for ids that came in Released: they are forgotten durably."""
+        """PUBCOMP for ids from Released: they are forgotten durably."""
         session = self._session
         if session.status is _CONNECTED:
             session.out.append(session.incoming.complete(packet_ids))
@@ -183,7 +184,7 @@ class Answers:
     # -- subscriptions -------------------------------------------------------------------------------------------------
 
     def grant(self, packet_id: int, codes: Sequence[int], reason_string: str = "") -> None:
-        """SUBACK: per filter the granted QoS or a `ReasonCode` that says no."""
+        """SUBACK: per filter the granted QoS or a `ReasonCode` of refusal."""
         session = self._session
         if session.status is not _CONNECTED:
             return
@@ -195,7 +196,7 @@ class Answers:
         session.out.append(packet if fits else suback5(packet_id, codes))
 
     def unsubscribed(self, packet_id: int, codes: Sequence[int] = (), reason_string: str = "") -> None:
-        """UNSUBACK: per filter SUCCESS, NO_SUBSCRIPTION_EXISTED or a code that says no; 3.1.1 has no codes."""
+        """UNSUBACK: per filter SUCCESS, NO_SUBSCRIPTION_EXISTED or a code of refusal; 3.1.1 has no codes."""
         session = self._session
         if session.status is not _CONNECTED:
             return
@@ -221,7 +222,7 @@ class Answers:
             session.status = Status.AUTHENTICATING
 
     def reauthenticated(self, data: bytes | None) -> None:
-        """AUTH "success": the client is still who it says."""
+        """AUTH "success": the client has authenticated again."""
         session = self._session
         if session.expects(_CONNECTED):
             session.challenged = False

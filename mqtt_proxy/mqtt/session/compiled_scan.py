@@ -1,7 +1,7 @@
 """The compiled twin of `scan`: PUBLISH and acknowledgements out of the read buffer, publishes into record images.
 
-Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `scan` takes, byte
-for byte, and makes the images that `codec.publish` makes. Thread rule: loop thread, holding the interpreter's lock.
+Pure-Python-mode Cython; C pointers make it useless uncompiled. Invariant: takes exactly what `scan` takes, byte for
+byte, and makes the images that `codec.publish` makes. Thread rule: loop thread, with the GIL.
 """
 
 import cython
@@ -53,7 +53,7 @@ def _slice(data: cython.p_char, start: cython.Py_ssize_t, stop: cython.Py_ssize_
 @cython.inline
 @cython.exceptval(check=False)
 def _is(topic, text: cython.p_char, length: cython.Py_ssize_t) -> cython.bint:
-    """Whether these bytes are the topic of the publish before: a device uses one over and over."""
+    """Whether these bytes are the topic of the previous publish: a device uses one over and over."""
     if topic is None or len(cython.cast(bytes, topic)) != length:
         return False
     return memcmp(PyBytes_AS_STRING(topic), text, length) == 0
@@ -221,7 +221,7 @@ def scan_acknowledgements(
 def _scan_exact(
     session: SessionState, at: cython.pointer(cython.uchar), position: cython.Py_ssize_t, end: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The run of PUBREC, PUBREL and PUBCOMP at `position` whose turn it is; where it stops."""
+    """The run of PUBREC, PUBREL and PUBCOMP at `position` that their phases allow; where it stops."""
     outgoing: Outgoing = session.outgoing
     incoming: Incoming = session.incoming
     window: dict = outgoing.window

@@ -3,8 +3,8 @@
     QoS 2, nothing to be made durable   deliver(qos=2) ..... Received -> release(ids) ..... Acknowledged
     QoS 2, each step made durable       take_steps(), deliver(qos=2), then send_parked(ids) ..... Received, then release
 
-Invariant: with QoS > 0 no more is under way than the window and the client's Receive Maximum allow; no packet is larger
-than the client's Maximum Packet Size: such a message answers TOO_LARGE, is not sent and counts as done [MQTT-3.1.2-25].
+Invariant: with QoS > 0 no more is in flight than the window and the client's Receive Maximum allow; no packet is larger
+than the client's Maximum Packet Size: such a message returns TOO_LARGE, is not sent and counts as done [MQTT-3.1.2-25].
 Calls after the end are ignored. Loop rule: one event loop, no locks.
 """
 
@@ -22,9 +22,9 @@ from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.properties import MessageProperties
 
 TOO_LARGE = -1
-"""What a delivery answers that its client could not take; nothing was sent."""
+"""Result of a delivery that is too large for the client; nothing was sent."""
 
-_CONNECTED = Status.CONNECTED  # a member of an enumeration is looked up slowly
+_CONNECTED = Status.CONNECTED  # looking up a member of an enumeration is slow
 _LEVEL_5_EXTRA_BYTES = 3
 """What stands between head and payload of a plain delivery of level 5: packet id and an empty property block."""
 
@@ -44,7 +44,7 @@ class Deliveries:
 
     @property
     def is_plain(self) -> bool:
-        """Whether `deliver_prepared` says all that a message without properties needs: no topic aliases are in use."""
+        """Whether `deliver_prepared` suffices for a message without properties: no topic aliases are in use."""
         return self._session.outgoing.aliases is None
 
     def deliver(
@@ -59,7 +59,7 @@ class Deliveries:
         subscription_ids: Sequence[int] = (),
         expiry_left_s: int | None = None,
     ) -> int:
-        """Send a PUBLISH; its packet id, 0 for QoS 0, TOO_LARGE when the client cannot take it. `token` comes back in
+        """Send a PUBLISH; its packet id, 0 for QoS 0, TOO_LARGE when the client cannot take it. `token` is returned in
         Acknowledged. LocalMisuse when the window is full.
         """
         session = self._session
@@ -83,8 +83,8 @@ class Deliveries:
         return packet_id
 
     def deliver_prepared(self, head: bytes, payload: bytes | memoryview, qos: int, token: object) -> int:
-        """`deliver` with the head made before by `encode.publish_head` for this session's level: a fan-out makes it
-        once for all receivers.
+        """`deliver` with a head from `encode.publish_head` for this session's level: a fan-out makes it once for all
+        receivers.
         """
         session = self._session
         if session.status is not _CONNECTED and not session.expects(_CONNECTED):
@@ -106,7 +106,7 @@ class Deliveries:
         return packet_id
 
     def _put_exact(self, packet_id: int, token: object, parts: Parts) -> None:
-        """Send a QoS 2 PUBLISH, or park it for an owner who takes steps."""
+        """Send a QoS 2 PUBLISH, or park it for an owner that notes the steps."""
         out = self._session.outgoing
         if out.steps is None:
             out.enter(packet_id, in_flight.PUBLISHED)
@@ -118,12 +118,12 @@ class Deliveries:
     # -- QoS 2 in steps ------------------------------------------------------------------------------------------------
 
     def take_steps(self) -> Qos2Steps:
-        """From now on a QoS 2 PUBLISH waits for `send_parked`; the owner looks into what this returns."""
+        """From now on a QoS 2 PUBLISH waits for `send_parked`; the owner reads the steps from the returned object."""
         steps = self._session.outgoing.steps = Qos2Steps()
         return steps
 
     def send_parked(self, packet_ids: Iterable[int]) -> None:
-        """It is durable which messages these ids are: send them."""
+        """The ids and their messages are noted durably: send them."""
         session = self._session
         if session.status is not _CONNECTED or session.outgoing.steps is None:
             return
@@ -132,7 +132,7 @@ class Deliveries:
             session.out += parts
 
     def release(self, packet_ids: Iterable[int]) -> None:
-        """PUBREL: it is durable that the client has these."""
+        """PUBREL: it is noted durably that the client has these."""
         session = self._session
         if session.status is not _CONNECTED:
             return
@@ -203,7 +203,7 @@ class Deliveries:
         terms, aliases = self._session.terms, self._session.outgoing.aliases
         if terms.level == LEVEL_3:
             return publish_head(topic, payload_size_bytes, qos, retain, dup), b""
-        # A resend or a parked message may have to wait, so it must not depend on what is said before it.
+        # A resend or a parked message may have to wait, so it must not depend on packets sent before it.
         waits = dup or (qos == 2 and self._session.outgoing.steps is not None)
         alias, known = aliases.look_up(topic) if aliases is not None and not waits else (0, False)
         block = publish_properties(

@@ -1,4 +1,4 @@
-"""What a session tells its owner: the whole vocabulary between the MQTT core and the bridge.
+"""The events of a session: all that the MQTT core reports to its owner.
 
 Invariant: events of one `Session.feed` come in the order the peer caused them, except that acknowledgements and pings
 do not end a run of publishes: one read of N messages and M acknowledgements is one `PublishBatch` and one
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 NEVER = 0xFFFF_FFFF
-"""Session expiry of a client that wants its session kept; how long that is, is the server's own maximum."""
+"""Session expiry of a client that requests an unlimited session; the server's own maximum applies."""
 
 Pairs = list[tuple[bytes, bytes]]
 """User properties, in order, keys as often as they came."""
@@ -78,7 +78,7 @@ class PublishBatch(msgspec.Struct):
 
 
 class PublishRefused(msgspec.Struct):
-    """A publish the session itself has refused in its acknowledgement; `reason` as in `Violated`. Nothing to answer."""
+    """A publish the session itself has refused in its acknowledgement; `reason` as in `Violated`. No answer needed."""
 
     publish: Publish
     reason: str
@@ -92,7 +92,7 @@ class Acknowledged(msgspec.Struct):
 
 
 class Received(msgspec.Struct):
-    """QoS 2 deliveries the client has taken (PUBREC): their tokens and packet ids; answer with `Session.release`."""
+    """QoS 2 deliveries the client has received (PUBREC): their tokens and packet ids; answer with `Session.release`."""
 
     tokens: list[object]
     packet_ids: list[int]
@@ -124,7 +124,7 @@ class SubscribeRequested(msgspec.Struct):
 
 
 class UnsubscribeRequested(msgspec.Struct):
-    """Filters to give up; answer with `Session.unsubscribed`."""
+    """Filters to remove; answer with `Session.unsubscribed`."""
 
     packet_id: int
     filters: list[str]
@@ -144,7 +144,7 @@ class AuthReceived(msgspec.Struct):
 
 
 class Disconnected(msgspec.Struct):
-    """The client said DISCONNECT: close. `session_expiry_s` takes the place of what CONNECT said, None = it stays."""
+    """The client sent DISCONNECT: close. `session_expiry_s` replaces the value of CONNECT, None = unchanged."""
 
     reason: int = 0
     session_expiry_s: int | None = None
@@ -152,10 +152,9 @@ class Disconnected(msgspec.Struct):
 
 
 class Violated(msgspec.Struct):
-    """The peer broke the protocol or a limit, or went silent: write `take_bytes()`, close; the will goes out.
+    """The peer broke the protocol or a limit, or was silent: write `take_bytes()`, close; the will is published.
 
-    `reason` is one of the stable names of `reason_codes.Reason` (a metric label), `detail` says what was wrong, in
-    words.
+    `reason` is one of the stable names of `reason_codes.Reason` (a metric label), `detail` explains it in words.
     """
 
     reason: str

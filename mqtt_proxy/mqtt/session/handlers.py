@@ -1,4 +1,4 @@
-"""A client's packets one by one: its begin and end, AUTH, PINGREQ, filters, PUBLISH and acknowledgements.
+"""A client's packets one by one: CONNECT and DISCONNECT, AUTH, PINGREQ, filters, PUBLISH and acknowledgements.
 
 Another protocol level gets its CONNACK and is closed [MQTT-3.1.2-2]; an empty client id needs a clean session in 3.1.1
 [MQTT-3.1.3-7] [MQTT-3.1.3-8] and gets one from us; DISCONNECT discards the will [MQTT-3.14.4-3] unless its reason code
@@ -6,12 +6,12 @@ asks for it. The method of AUTH is the one of CONNECT [MQTT-4.12.1-1]; a client 
 AUTH [MQTT-4.12.0-6]; "continue" only answers a challenge; "re-authenticate" only once accepted.
 
 Every filter of a SUBSCRIBE must be valid, or the connection is closed and none of them takes effect. A bridge of 3.1.1
-cannot ask for no local and retain as published, and means both: without the first a message would go round between two
-brokers for ever, without the second the other broker could not keep what is retained.
+cannot request no local and retain as published, and needs both: without the first a message would loop between two
+brokers for ever, without the second the other broker could not keep retained messages.
 
-A message is handed on first and acknowledged when the owner says it is durable; a QoS 2 id is handed on once until its
-PUBREL [MQTT-4.3.3-2], and PUBREL is always answered. Acknowledgements of nothing in flight are counted, not punished:
-after a resume they are legal. Those that belong to the other QoS are a protocol error.
+A message is passed on first and acknowledged when the owner confirms that it is durable; a QoS 2 id is passed on once
+until its PUBREL [MQTT-4.3.3-2], and PUBREL is always answered. Acknowledgements of nothing in flight are counted and
+otherwise ignored: after a resume they are legal. Those that belong to the other QoS are a protocol error.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def level_refusal(violation: UnsupportedLevel) -> bytes:
 
 
 def connect(session: SessionState, packet: Packet) -> None:
-    """Ask the owner about a CONNECT; everything behind it waits."""
+    """Ask the owner about a CONNECT; everything after it waits."""
     packet = cast("Connect", packet)
     found = packet.properties or {}
     session.terms.bridge = packet.bridge
@@ -96,7 +96,7 @@ def connect(session: SessionState, packet: Packet) -> None:
         session.names.check_name(packet.will.topic, "will topic")
         check_properties(session.limits, packet.will.properties)
         refusal = delay_refusal(session.limits, packet.will.properties)
-        if refusal is not None:  # when the will is due nobody is there to be told
+        if refusal is not None:  # when the will is due there is no client to inform
             raise PacketViolation(Reason.DELAY, f"will: {refusal[1]}")
     session.terms.client_id = client_id
     session.terms.clean = packet.clean
@@ -134,7 +134,7 @@ def connect(session: SessionState, packet: Packet) -> None:
 
 
 def _take_quotas(session: SessionState, packet: Connect) -> None:
-    """How much may be under way in each direction, and how many aliases may be used."""
+    """The number of messages in flight in each direction, and of aliases."""
     if packet.level == LEVEL_3:
         return
     found = packet.properties or {}
@@ -169,8 +169,8 @@ def ping(session: SessionState, _: Packet) -> None:
 
 
 def disconnect(session: SessionState, packet: Packet) -> None:
-    """The client leaves properly: its will is discarded without being published [MQTT-3.14.4-3], unless it says that
-    something is wrong, or asks for its will.
+    """The client disconnects normally: its will is discarded without being published [MQTT-3.14.4-3], unless the reason
+    code is a failure or requests the will.
     """
     packet = cast("Disconnect", packet)
     expiry_s = (packet.properties or {}).get(props.SESSION_EXPIRY)
@@ -185,7 +185,7 @@ def disconnect(session: SessionState, packet: Packet) -> None:
 
 
 def authenticate(session: SessionState, packet: Packet) -> None:
-    """Hand a step on to the owner; before acceptance everything behind it waits."""
+    """Pass a step to the owner; before acceptance everything after it waits."""
     packet = cast("Auth", packet)
     found = packet.properties or {}
     method = found.get(props.AUTH_METHOD)
@@ -215,7 +215,7 @@ def subscribe(session: SessionState, packet: Packet) -> None:
     for topic_filter, options in packet.filters:
         if options & _NO_LOCAL and topic_filter.startswith(SHARE_PREFIX):
             raise PacketViolation(Reason.PROTOCOL, "no local on a shared subscription")  # [MQTT-3.8.3-4]
-    is_bridge = session.terms.bridge and session.terms.level == LEVEL_3  # one of MQTT 5 has its own say
+    is_bridge = session.terms.bridge and session.terms.level == LEVEL_3  # MQTT 5 has options for this
     requests = [
         SubscriptionRequest(
             topic_filter,
@@ -233,7 +233,7 @@ def subscribe(session: SessionState, packet: Packet) -> None:
 
 
 def unsubscribe(session: SessionState, packet: Packet) -> None:
-    """Ask the owner to give up subscriptions."""
+    """Ask the owner to remove subscriptions."""
     packet = cast("Unsubscribe", packet)
     _check_filters(session, packet.filters)
     user = (packet.properties or {}).get(props.USER, [])
@@ -252,7 +252,7 @@ _PUBREL_FIRST, _PUBCOMP_FIRST = 0x62, 0x70
 
 
 def publish(session: SessionState, packet: Packet) -> None:
-    """A PUBLISH the hot loop left alone: a new topic, QoS 2, a long body, properties, or a broken rule."""
+    """A PUBLISH that the hot loop left: a new topic, QoS 2, a long body, properties, or an error."""
     packet = cast("Publish", packet)
     if session.terms.level == LEVEL_5:
         _resolve(session, packet)
@@ -279,7 +279,7 @@ def publish(session: SessionState, packet: Packet) -> None:
 
 
 def _refuse(session: SessionState, packet: Publish, code: ReasonCode, words: str) -> None:
-    """Say no in the acknowledgement; where there is none that can say it, the connection ends."""
+    """Refuse in the acknowledgement; where it has no code for that, the connection ends."""
     if not packet.qos or session.terms.level != LEVEL_5:
         raise PacketViolation(Reason.DELAY, words)
     session.emit(PublishRefused(packet, Reason.DELAY, words))
@@ -287,7 +287,7 @@ def _refuse(session: SessionState, packet: Publish, code: ReasonCode, words: str
 
 
 def _resolve(session: SessionState, packet: Publish) -> None:
-    """Put the name in the place of an alias; what a client may not say is a violation."""
+    """Replace an alias by the name; what a client may not send is a violation."""
     if packet.subscription_ids:
         raise PacketViolation(Reason.PROTOCOL, "PUBLISH of a client with a Subscription Identifier [MQTT-3.3.4-6]")
     if packet.topic:
@@ -299,7 +299,7 @@ def _resolve(session: SessionState, packet: Publish) -> None:
 
 
 def release(session: SessionState, packet: Packet) -> None:
-    """PUBREL: tell the owner, who completes it; an id not known any more is answered at once [MQTT-4.3.3-2]."""
+    """PUBREL: pass it to the owner, who completes it; an unknown id is answered at once [MQTT-4.3.3-2]."""
     packet_id = cast("Pubrel", packet).packet_id
     phase = session.incoming.release(packet_id)
     if phase == CONFIRMED:
@@ -314,7 +314,7 @@ def release(session: SessionState, packet: Packet) -> None:
 
 
 def acknowledged(session: SessionState, packet: Packet) -> None:
-    """A PUBACK the hot loop left alone: of a delivery that is not in flight, or with a reason code."""
+    """A PUBACK that the hot loop left: of a delivery that is not in flight, or with a reason code."""
     packet_id = cast("Puback", packet).packet_id
     if packet_id in session.outgoing.phases:
         raise PacketViolation(Reason.PROTOCOL, f"PUBACK for packet id {packet_id} of a QoS 2 delivery [4.3.3]")
@@ -322,7 +322,7 @@ def acknowledged(session: SessionState, packet: Packet) -> None:
 
 
 def received(session: SessionState, packet: Packet) -> None:
-    """PUBREC: the client has the message, or will not have it."""
+    """PUBREC: the client has received the message, or refuses it."""
     packet = cast("Pubrec", packet)
     packet_id = packet.packet_id
     phase = session.outgoing.phases.get(packet_id)
@@ -342,18 +342,18 @@ def received(session: SessionState, packet: Packet) -> None:
 
 
 def _pubrel_of_unknown(level: int, packet_id: int) -> bytes:
-    """The client waits for a PUBREL of something we know nothing of: let it free the id [MQTT-4.3.3-1]."""
+    """The client waits for a PUBREL of an unknown id: let it free the id [MQTT-4.3.3-1]."""
     if level == LEVEL_5:
         return acknowledgement5(_PUBREL_FIRST, packet_id, ReasonCode.PACKET_IDENTIFIER_NOT_FOUND)
     return acknowledgements([PUBREL_WORD | packet_id])
 
 
 def completed(session: SessionState, packet: Packet) -> None:
-    """PUBCOMP: the exchange is over, the id is free."""
+    """PUBCOMP: the exchange is finished, the id is free."""
     packet_id = cast("Pubcomp", packet).packet_id
     if session.outgoing.phases.get(packet_id) == RELEASED:
         session.outgoing.finish(packet_id, session.gathered.acknowledging())
-    elif packet_id in session.outgoing.window:  # ignored, it would stay there for ever: the client has said its word
+    elif packet_id in session.outgoing.window:  # ignored, it would stay there for ever: the client sends no more
         raise PacketViolation(
             Reason.PROTOCOL, f"PUBCOMP for packet id {packet_id}, for which no PUBREL was sent [4.3.2] [4.3.3]"
         )

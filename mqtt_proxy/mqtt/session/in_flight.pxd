@@ -25,9 +25,9 @@ cdef class Incoming:
     cdef public object aliases
     cdef Py_ssize_t _taken
     cdef dict _early
-    cdef dict _said
+    cdef dict _answers
 
-    cpdef say(self, packet_ids, bytes said)
+    cpdef say(self, packet_ids, bytes answer)
     cpdef bytes acknowledge(self, packet_ids, bytes refusal=*)
     cpdef bint take_new(self, long packet_id) except -1
     cpdef object release(self, long packet_id)

@@ -1,4 +1,4 @@
-"""What a session has in flight in either direction: deliveries until they are acknowledged, publishes until they are.
+"""What a session has in flight in either direction: deliveries and publishes until they are acknowledged.
 
 Deliveries with QoS > 0 (`Outgoing`): packet ids, the in-flight window, the phases of QoS 2, resending with the original
 ids.
@@ -11,7 +11,7 @@ Invariant: an id is in the window from its first PUBLISH to its PUBACK or PUBCOM
 The window keeps the caller's tokens (a `DeliveryOrigin` and an offset), not payloads, except for what must not be sent
 again yet after a resume (`held`): the client's Receive Maximum counts those too. An owner that makes each step of QoS 2
 durable implements `Qos2Steps`; a parked id is in the window in phase RESERVED and has no topic alias, because packets
-sent before it would not know the alias. Idle cost: an empty dict.
+sent before it would not define the alias. Idle cost: an empty dict.
 
 Publishes received and not yet acknowledged (`Incoming`): the order of PUBACK and PUBREC, and QoS 2 ids that must not be
 accepted twice.
@@ -33,7 +33,7 @@ from remoting.protocol.errors import LocalMisuse
 
 PHASE_PUBLISH = 0
 PHASE_PUBREL = 1
-"""What an in-flight delivery is resumed with: its PUBLISH, or its PUBREL because the client has the message."""
+"""How an in-flight delivery is resumed: by its PUBLISH, or by its PUBREL because the client has the message."""
 
 RESERVED, PUBLISHED, RECEIVED, RELEASED = 0, 1, 2, 3
 
@@ -48,7 +48,7 @@ Parts = tuple[bytes | memoryview, ...]
 
 
 class Qos2Steps:
-    """What the owner of a session has to note."""
+    """The steps that a session's owner has to note."""
 
     __slots__ = ("_parked", "finished", "reserved")
 
@@ -65,12 +65,12 @@ class Qos2Steps:
         self.reserved.append((packet_id, token))
 
     def take_reserved(self) -> list[tuple[int, object]]:
-        """What is to be noted; leaves nothing behind."""
+        """The steps to note; clears them."""
         taken, self.reserved = self.reserved, []
         return taken
 
     def take_finished(self) -> list[int]:
-        """What is to be forgotten; leaves nothing behind."""
+        """The ids to forget; clears them."""
         taken, self.finished = self.finished, []
         return taken
 
@@ -94,9 +94,9 @@ class Outgoing:
         """Resends that wait for the client's Receive Maximum: (packet id, PUBLISH)."""
         self.last_id = 0
         self.aliases: OutgoingAliases | None = None
-        """There when the client takes topic aliases."""
+        """Set when the client accepts topic aliases."""
         self.steps: Qos2Steps | None = None
-        """There when the owner makes the steps of QoS 2 deliveries durable."""
+        """Set when the owner makes the steps of QoS 2 deliveries durable."""
         self.stray = 0
         """Acknowledgements of deliveries that were not in flight: ignored, counted."""
 
@@ -106,7 +106,7 @@ class Outgoing:
         return max(0, self.in_flight_max - len(self.window))
 
     def assign(self, token: object) -> int:
-        """A packet id that is in no use, now taken by `token`. LocalMisuse when the window is full."""
+        """A free packet id, now taken by `token`. LocalMisuse when the window is full."""
         window = self.window
         if len(window) >= self.in_flight_max:
             raise LocalMisuse(f"{len(window)} deliveries in flight, the most is {self.in_flight_max}")
@@ -150,9 +150,9 @@ class Outgoing:
             self.enter(packet_id, PUBLISHED)
 
     def keep(self, packet_id: int, publish: bytes) -> bool:
-        """Whether a resend must wait; it is kept then, and `resend` gives it when there is room."""
+        """Whether a resend must wait; it is kept then, and `resend` returns it when there is room."""
         waiting = 0 if self.held is None else len(self.held)
-        # The window holds all that was restored; what may be sent is what has been sent or released of it.
+        # The window contains all that was restored; the quota counts what has been sent or released of it.
         if not waiting and self._position(packet_id) < self.in_flight_max:
             return False
         if self.held is None:
@@ -186,7 +186,7 @@ class Outgoing:
         return ready
 
     def advance(self, packet_id: int, before: int, after: int) -> None:
-        """A step of our own in the QoS 2 exchange. LocalMisuse when it is not this step's turn."""
+        """A step of our own in the QoS 2 exchange. LocalMisuse when another step is due."""
         if self.phases.get(packet_id) != before:
             raise LocalMisuse(f"packet id {packet_id} is in phase {self.phases.get(packet_id)}, not {before}")
         self.enter(packet_id, after)
@@ -218,7 +218,7 @@ class Outgoing:
 
 
 RETAINED_QUEUE = 0xFFFF_FFFF
-"""Queue id of a place that is a log position instead of a queue offset: a retained message."""
+"""Queue id of a position that is a log position instead of a queue offset: a retained message."""
 
 
 class DeliveryOrigin:
@@ -230,7 +230,7 @@ class DeliveryOrigin:
     """Whether a closing session notes its unacknowledged deliveries from here, to send them again itself."""
 
     flow_bit = 0
-    """What is added to the queue id where a QoS 2 delivery from here is noted."""
+    """Added to the queue id where a QoS 2 delivery from here is noted."""
 
     def __init__(self, queue_id: int) -> None:
         self.queue_id = queue_id
@@ -246,7 +246,7 @@ TAKEN, CONFIRMED, COMPLETING = 0, 1, 2
 class Incoming:
     """The receiver's half of QoS 1 and QoS 2."""
 
-    __slots__ = ("_early", "_said", "_taken", "aliases", "exactly_once", "pending")
+    __slots__ = ("_answers", "_early", "_taken", "aliases", "exactly_once", "pending")
 
     def __init__(self) -> None:
         self.pending: list[int] = []
@@ -256,33 +256,33 @@ class Incoming:
         self._taken = 0
         """How many of `exactly_once` are TAKEN: those stand in `pending` too."""
         self._early: dict[int, int] | None = None
-        self._said: dict[int, bytes] | None = None
+        self._answers: dict[int, bytes] | None = None
         """Packet id -> reason code, perhaps with properties, of its acknowledgement, until that has left."""
         self.aliases: IncomingAliases | None = None
-        """There when the client may use topic aliases."""
+        """Set when the client may use topic aliases."""
 
     @property
     def in_use(self) -> int:
-        """Publishes with QoS > 0 that the client has not been answered: what its quota counts [4.9]."""
+        """Publishes with QoS > 0 that have not been answered: what the client's quota counts [4.9]."""
         return len(self.pending) + len(self.exactly_once) - self._taken
 
     def restore(self, packet_ids: Iterable[int]) -> None:
         """QoS 2 ids that the session's previous connection had confirmed."""
         self.exactly_once = dict.fromkeys(packet_ids, CONFIRMED)
 
-    def say(self, packet_ids: Iterable[int], said: bytes) -> None:
+    def say(self, packet_ids: Iterable[int], answer: bytes) -> None:
         """The acknowledgements of these will have this reason code, perhaps with properties."""
-        self._said = (self._said or {}) | dict.fromkeys(packet_ids, said)
+        self._answers = (self._answers or {}) | dict.fromkeys(packet_ids, answer)
 
     def acknowledge(self, packet_ids: Iterable[int], refusal: bytes = b"") -> bytes:
-        """The acknowledgements that may leave now that these publishes are durable, or refused: `refusal` is then the
-        reason code with its properties. LocalMisuse for an id nobody waits for.
+        """The acknowledgements that may be sent now that these publishes are durable, or refused: `refusal` is then the
+        reason code with its properties. LocalMisuse for an id that is not pending.
         """
         confirmed = list(packet_ids)
         pending = self.pending
         if refusal:
             self.say(confirmed, refusal)
-        if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._said):
+        if len(confirmed) == 1 and pending and pending[0] == confirmed[0] and not (self._early or self._answers):
             packet_id = confirmed[0]
             phase = self.exactly_once.get(packet_id)
             if phase is None or phase == TAKEN:
@@ -305,7 +305,7 @@ class Incoming:
         return self._encode(self._in_order())
 
     def _in_order(self) -> list[int]:
-        """Take off `pending` the longest front whose ids have all been confirmed."""
+        """Remove from `pending` the longest front whose ids have all been confirmed."""
         early = self._early or {}
         ready: list[int] = []
         for packet_id in self.pending:
@@ -322,25 +322,25 @@ class Incoming:
 
     def _encode(self, packet_ids: list[int]) -> bytes:
         exactly_once = self.exactly_once
-        if not exactly_once and not self._said:
+        if not exactly_once and not self._answers:
             return acknowledgements([PUBACK_WORD | packet_id for packet_id in packet_ids])
         return b"".join([self._answer(packet_id) for packet_id in packet_ids])
 
     def _answer(self, packet_id: int) -> bytes:
         """PUBACK or PUBREC of one publish; a refused QoS 2 id is free again at once."""
-        said = self._said.pop(packet_id, b"") if self._said else b""
+        answer = self._answers.pop(packet_id, b"") if self._answers else b""
         word = PUBACK_WORD
         if self.exactly_once.get(packet_id) == TAKEN:
             word = PUBREC_WORD
             self._taken -= 1
-            if said and said[0] >= FAILURE_MIN:
+            if answer and answer[0] >= FAILURE_MIN:
                 del self.exactly_once[packet_id]
-            else:  # the exchange goes on: PUBREL follows [MQTT-4.3.3-4]
+            else:  # the exchange continues: PUBREL follows [MQTT-4.3.3-4]
                 self.exactly_once[packet_id] = CONFIRMED
-        if not said:
+        if not answer:
             return acknowledgements([word | packet_id])
-        assert len(said) < 0x7E, "what is said is a code, or a code and a short reason"
-        return bytes((word >> 24, 2 + len(said))) + packet_id.to_bytes(2, "big") + said
+        assert len(answer) < 0x7E, "an answer is a code, or a code and a short reason"
+        return bytes((word >> 24, 2 + len(answer))) + packet_id.to_bytes(2, "big") + answer
 
     def take_new(self, packet_id: int) -> bool:
         """A QoS 2 PUBLISH came: whether it is new; nothing has changed if not."""
@@ -354,9 +354,7 @@ class Incoming:
         return True
 
     def receive_exactly_once(self, packet_id: int) -> tuple[bool, bytes]:
-        """A QoS 2 PUBLISH came: whether it is new, and the PUBREC to repeat at once if it is an old one already
-        confirmed.
-        """
+        """A QoS 2 PUBLISH came: whether it is new, and the PUBREC to repeat at once if it was confirmed before."""
         if self.take_new(packet_id):
             return True, b""
         phase = self.exactly_once[packet_id]

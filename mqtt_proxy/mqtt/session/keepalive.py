@@ -1,14 +1,14 @@
-"""Silence: a ring that finds the overdue sessions at O(1) per slot however many there are.
+"""Keep-alive: a ring that finds the overdue sessions at O(1) per slot however many there are.
 
-    slot   0   1   2  ...  n-1        an item sits in the slot of its deadline when it was last looked at
+    slot   0   1   2  ...  n-1        an item sits in the slot of its deadline as of its last visit
            .   x   xx      x          each step of time visits the slots it passed, nothing else
 
 An item's deadline moves with every packet, but the item does not: activity costs nothing. When its slot comes up the
-item is asked for its deadline again and put where that says (at most one turn of the ring ahead). So each item costs
+item's deadline is read again and the item put into that slot (at most one turn of the ring ahead). So each item costs
 one visit per keep-alive period, not one per packet and not one per second.
 
 Invariants: an item is in exactly one slot; it is reported once, at the first `expire` not earlier than its deadline and
-at most one slot later. Pure: time comes in as an argument. Loop rule: one owner.
+at most one slot later. Pure: time is an argument. Loop rule: one owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLOT_MS = 100
 1.5 s [MQTT-3.1.2-24]; a wider slot would let that grow to twice the interval."""
 
 SLOTS = 512
-"""Slots of the ring, 51 s: longer deadlines are looked at once per turn."""
+"""Slots of the ring, 51 s: longer deadlines are visited once per turn."""
 
 
 class Expiring(Protocol):
@@ -49,7 +49,8 @@ class ExpiryRing(Generic[T]):
         return len(self._slot_of)
 
     def watch(self, item: T) -> None:
-        """Put an item where its deadline says; call again when the deadline has moved earlier. None takes it out."""
+        """Put an item into the slot of its deadline; call again when the deadline has moved earlier. None removes
+        it."""
         self.forget(item)
         deadline_ms = item.next_deadline_ms()
         if deadline_ms is None:
@@ -60,13 +61,13 @@ class ExpiryRing(Generic[T]):
         self._slots[slot % SLOTS].add(item)
 
     def forget(self, item: T) -> None:
-        """Take an item out; nothing when it is not there."""
+        """Remove an item; does nothing when it is not there."""
         index = self._slot_of.pop(item, None)
         if index is not None:
             self._slots[index].discard(item)
 
     def expire(self, now_ms: int) -> list[T]:
-        """The items whose deadline has passed, taken out of the ring."""
+        """The items whose deadline has passed, removed from the ring."""
         due: list[T] = []
         current = now_ms // SLOT_MS
         visited = range(max(self._next_slot, current - SLOTS), current)

@@ -1,11 +1,10 @@
 """The hot loops of the proxy: runs of PUBLISH and of acknowledgements, taken straight out of the read buffer.
 
-Each takes the plain, common form only and stops in front of anything else (a packet that is not complete, a topic not
-seen before, a QoS 2 id for the second time, a wrong flag, a long length, at level 5 a property); the complete decoder
-`codec` then judges that packet. So nothing here may accept what `codec` and the handlers refuse; the property tests
-hold the two against each other. `compiled_scan` is the same over bytes in C, in use where it was built from the sources
-here (`choice`).
-Functions of locals over plain ints: 0.3-0.5 µs per message instead of 1.5 (`benchmarks/hot/bench_mqtt_session.py`).
+Each takes the plain, common form only and stops before anything else (a packet that is not complete, a new topic, a QoS
+2 id for the second time, a wrong flag, a long length, at level 5 a property); the complete decoder `codec` then handles
+that packet. So nothing here may accept what `codec` and the handlers refuse; the property tests compare the two.
+`compiled_scan` is the same over bytes in C, in use where it was built from the sources here (`choice`). Functions of
+locals over plain ints: 0.3-0.5 µs per message instead of 1.5 (`benchmarks/hot/bench_mqtt_session.py`).
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ _PUBACK, _PUBREC, _PUBREL, _PUBCOMP = 0x40, 0x50, 0x62, 0x70
 
 
 def _is_publish(first: int) -> bool:
-    """Whether this is the first byte of a PUBLISH as it may be: QoS 0 to 2, DUP only above QoS 0."""
+    """Whether this is a valid first byte of a PUBLISH: QoS 0 to 2, DUP only above QoS 0."""
     return first & 0xF0 == 0x30 and first & 0x06 != 0x06 and first & 0x0E != 0x08
 
 
 def _expects(incoming: Incoming, first: int, packet_id: int) -> bool:
-    """Take the id of a PUBLISH with this first byte; False, and nothing has changed, when it may not be."""
+    """Take the id of a PUBLISH with this first byte; False, and nothing has changed, when it is not allowed."""
     if first & 4:
         return packet_id != 0 and incoming.take_new(packet_id)
     if packet_id:
@@ -95,7 +94,7 @@ def scan_publishes_5(
 ) -> int:
     """As `scan_publishes`, for PUBLISHes of MQTT 5 without properties; at most `room` of them with an id.
 
-    A function of its own, so that neither version pays for the other.
+    A function of its own, so that neither version costs the other time.
     """
     take = publishes.append
     while position + 6 <= end:  # the shortest PUBLISH: two header bytes, a topic of one, no properties
@@ -138,7 +137,7 @@ def scan_acknowledgements(
     tokens: list[object],
     exactly_once: Container[int] = (),
 ) -> int:
-    """Take the run of PUBACKs at `position` out of `window`, their tokens into `tokens`; where the run stops. The ids
+    """Remove the run of PUBACKs at `position` from `window`, their tokens go to `tokens`; where the run stops. The ids
     in `exactly_once` are not for PUBACK.
     """
     while position + 4 <= end and data[position] == 0x40 and data[position + 1] == 2:
@@ -154,7 +153,7 @@ def scan_acknowledgements(
 
 
 def scan_exact(session: SessionState, data: bytes, position: int, end: int) -> int:
-    """Take the run of PUBREC, PUBREL and PUBCOMP at `position` whose turn it is into the session; where it stops."""
+    """Take the run of PUBREC, PUBREL and PUBCOMP at `position` that their phases allow; where it stops."""
     window, phases = session.outgoing.window, session.outgoing.phases
     exactly_once = session.incoming.exactly_once
     while position + 4 <= end and data[position + 1] == 2:
@@ -179,8 +178,8 @@ def scan_exact(session: SessionState, data: bytes, position: int, end: int) -> i
 
 
 def consume_runs(session: SessionState, data: bytes, position: int, end: int) -> int:
-    """Take the runs of plain PUBLISHes and acknowledgements at `position` into the session; where the first packet
-    begins that is neither.
+    """Take the runs of plain PUBLISHes and acknowledgements at `position` into the session; where the first other
+    packet begins.
     """
     before = -1
     while position != before and position < end:
@@ -210,7 +209,7 @@ def consume_runs(session: SessionState, data: bytes, position: int, end: int) ->
 
 @dataclass(frozen=True, slots=True)
 class ScanCore:
-    """The loops of one twin: these, or compiled ones that take the same."""
+    """The loops of one twin: these, or compiled ones with the same signatures."""
 
     name: str
     scan_publishes: Callable[..., int]
@@ -218,9 +217,9 @@ class ScanCore:
     scan_acknowledgements: Callable[..., int]
     scan_exact: Callable[[SessionState, bytes, int, int], int]
     consume_runs: Callable[[SessionState, bytes, int, int], int]
-    """What sessions call."""
+    """Called by sessions."""
     images: Callable[[list[Publish], bytes, int, bool], tuple[bytes, list[int]]]
-    """As `codec.publish.images`: what the publisher calls."""
+    """As `codec.publish.images`: called by the publisher."""
 
 
 def pure_core() -> ScanCore:
@@ -241,4 +240,4 @@ def compiled_core() -> ScanCore:
 choice: Choice[ScanCore] = choose(compiled_core, pure_core, WITHOUT_SCAN)
 """Which twin is in use, and why."""
 runs: Callable[[SessionState, bytes, int, int], int] = choice.core.consume_runs
-"""What sessions call; tests put another twin's there."""
+"""The loops in use; tests replace them with another twin's."""

@@ -5,16 +5,16 @@
                     challenge() v  | AUTH
                               AUTHENTICATING                                                  (MQTT 5 only)
 
-A session is put together here: this file has the input, `answers` and `deliveries` what the owner says, and all of them
-hold the same `session_state`.
+A session is assembled here: this file has the input, `answers` and `deliveries` the owner's calls, and all of them
+share the same `session_state`.
 
-Which packet is allowed in which status is `_TABLE`, nothing else; a pair that is not in it is a violation. Each handler
-lives in the `handle_*` module named after its rule and is given the state.
+Which packet is allowed in which status is `_TABLE`, nothing else; a pair that is not in it is a violation. The handlers
+are in `handlers` and are given the state.
 
-Invariants: `feed` never raises on what a peer sends: a violation becomes the last event and the session is closed.
-While a CONNECT is being decided nothing behind it is looked at [MQTT-3.1.4-5]; the bytes wait, bounded. Output comes
-only from `take_bytes`. Cutting the input differently gives the same events and output. Answers and deliveries that come
-after the end are ignored: they cross with it.
+Invariants: `feed` never raises for any input: a violation becomes the last event and the session is closed. While a
+CONNECT is being decided nothing after it is parsed [MQTT-3.1.4-5]; the bytes wait, bounded. Output is returned only by
+`take_bytes`. Cutting the input differently gives the same events and output. Answers and deliveries after the end are
+ignored: the two may cross.
 Loop rule: one event loop, no locks. Pure: time comes in as `now_ms` (monotonic).
 """
 
@@ -37,7 +37,7 @@ from mqtt_proxy.mqtt.session.topic_names import TopicNames
 
 Handler = Callable[[SessionState, Packet], None]
 
-# Members of an enumeration are looked up slowly.
+# Looking up members of an enumeration is slow.
 _EXPECT_CONNECT, _DECIDING, _AUTHENTICATING = Status.EXPECT_CONNECT, Status.DECIDING, Status.AUTHENTICATING
 _CONNECTED, _CLOSED = Status.CONNECTED, Status.CLOSED
 
@@ -60,19 +60,19 @@ class Session:
         names = TopicNames(limits) if names is None else names
         self.state = SessionState(limits, assigned_client_id, names, opened_ms)
         self.answers = Answers(self.state)
-        """What the owner says to requests."""
+        """The owner's answers to requests."""
         self.deliveries = Deliveries(self.state)
-        """What the owner sends."""
+        """The owner's deliveries."""
         self._held: bytearray | None = None
-        """Input that waits: the beginning of a packet, or what came behind a CONNECT that is being decided."""
+        """Input that waits: the beginning of a packet, or what followed a CONNECT that is being decided."""
         self._needed_bytes = 0
 
     # -- input ---------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, now_ms: int) -> list[Event]:
-        """Take what the socket had; the events it causes, in order. Empty `data` goes on with what was held back.
+        """Take bytes from the socket; returns the events in order. Empty `data` continues with input held back.
 
-        After `accept` call it with b"" when `input_held` is true. Never raises on peer data.
+        After `accept` call it with b"" when `input_held` is true. Never raises for any input.
         """
         state = self.state
         if self._held is not None:
@@ -108,7 +108,7 @@ class Session:
         return state.take_events()
 
     def _note_packet(self, now_ms: int) -> None:
-        """A piece of a packet has come: an accepted client that is in the middle of a large one is not silent."""
+        """A part of a packet arrived: an accepted client in the middle of a large one is not silent."""
         if self.state.status is _CONNECTED:
             self.state.last_packet_ms = now_ms
 
@@ -154,7 +154,7 @@ class Session:
         return position
 
     def _check_size(self, first: int, size_bytes: int) -> None:
-        """Judge a packet, header included [3.1.2.11.4], by its header alone, before any of it is kept."""
+        """Check a packet, header included [3.1.2.11.4], by its header alone, before any of it is kept."""
         state = self.state
         if state.status is _EXPECT_CONNECT:
             if first >> 4 != packets.CONNECT:
@@ -181,20 +181,20 @@ class Session:
 
     @property
     def input_held(self) -> bool:
-        """Whether bytes wait inside: `feed(b"", now_ms)` goes on with them after `accept`."""
+        """Whether bytes wait inside: `feed(b"", now_ms)` continues with them after `accept`."""
         return self._held is not None and self.state.status is not _CLOSED
 
     # -- output, time and the end --------------------------------------------------------------------------------------
 
     def take_bytes(self) -> bytes:
-        """Everything to be written now, joined; leaves nothing behind."""
+        """Everything to be written now, joined; clears it."""
         out = self.state.out
         joined = b"".join(out)
         out.clear()
         return joined
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to say if nothing arrives until then; None = never."""
+        """When `tick` has to be called if nothing arrives until then; None = never."""
         return self.state.deadline_ms()
 
     def tick(self, now_ms: int) -> list[Event]:
@@ -208,11 +208,11 @@ class Session:
         return self.state.take_events()
 
     def excuse_silence(self, now_ms: int) -> None:
-        """Restart the keep-alive: it was this side that did not read."""
+        """Restart the keep-alive: this side did not read."""
         self.state.last_packet_ms = now_ms
 
     def close(self, reason: str) -> None:
-        """The connection ends: as `SessionState.close`, and input that waited is let go."""
+        """End the connection: as `SessionState.close`, and drop waiting input."""
         self.state.close(reason)
         self._held = None
 

@@ -1,14 +1,13 @@
-"""What a session knows: the ground that `session`, `answers`, `deliveries` and the handlers work on; each of them is
-given it.
+"""The state of a session, shared by `session`, `answers`, `deliveries` and the handlers, each of which is given it.
 
     SessionState   where the connection stands, its two windows, its output
       .terms       what CONNECT asked for and CONNACK granted
       .gathered    events of the read that is being taken
 
 Which packet each status allows is the table in `session`; nothing else decides it.
-Invariant: after `close` the status is CLOSED and stays so; what was put out before may still be written. A client of
-MQTT 5 is told why the server ends the connection, by CONNACK before it was accepted and by DISCONNECT after.
-Loop rule: one event loop, no locks.
+Invariant: after `close` the status stays CLOSED; output from before may still be written. A client of MQTT 5 is sent
+the reason when the server ends the connection, by CONNACK before it was accepted and by DISCONNECT after. Loop rule:
+one event loop, no locks.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from remoting.protocol.errors import LocalMisuse
 
 
 class Status(Enum):
-    """Where a connection is between its opening and its end."""
+    """The status of a connection between its opening and its end."""
 
     EXPECT_CONNECT = "nothing has come yet, only CONNECT may"
     DECIDING = "CONNECT is with the owner, who accepts or refuses"
@@ -38,7 +37,7 @@ class Status(Enum):
 
 
 class Terms:
-    """What CONNECT asked for and CONNACK granted; of meaning once CONNECT was read."""
+    """What CONNECT requested and CONNACK granted; valid once CONNECT was read."""
 
     __slots__ = (
         "auth_method", "bridge", "clean", "client_id", "client_id_assigned", "keep_alive_s", "level",
@@ -57,15 +56,15 @@ class Terms:
         """The will that is due when the connection ends; None before acceptance and after DISCONNECT."""
         self.auth_method: str | None = None
         self.bridge = False
-        """Whether the client is another broker: it is not sent what it published itself, and sees the retain flags."""
+        """Whether the client is another broker: it is not sent its own messages, and sees the retain flags."""
         self.problem_information = True
         """Whether the client wants reason strings and user properties with every answer."""
         self.packet_size_out_max = PACKET_SIZE_BYTES_MAX
 
 
 class Gathered:
-    """The events of one read, and what is gathered until it becomes an event. Each list is there while it has something
-    to say: between reads there is none.
+    """The events of one read, and lists gathered until they become an event. Each list exists while it has contents:
+    between reads there is none.
     """
 
     __slots__ = ("acknowledged", "events", "publishes", "received", "released")
@@ -78,31 +77,31 @@ class Gathered:
         self.released: list[int] | None = None
 
     def add(self, event: Event) -> None:
-        """Add an event behind those of this read."""
+        """Add an event after those of this read."""
         if self.events is None:
             self.events = []
         self.events.append(event)
 
     def publishing(self) -> list[Publish]:
-        """Where the publishes of this read go."""
+        """The list for the publishes of this read."""
         if self.publishes is None:
             self.publishes = []
         return self.publishes
 
     def acknowledging(self) -> list[object]:
-        """Where the tokens acknowledged in this read go."""
+        """The list for the tokens acknowledged in this read."""
         if self.acknowledged is None:
             self.acknowledged = []
         return self.acknowledged
 
     def receiving(self) -> list[int]:
-        """Where the packet ids of QoS 2 deliveries go whose PUBREC came in this read."""
+        """The list for packet ids of QoS 2 deliveries whose PUBREC came in this read."""
         if self.received is None:
             self.received = []
         return self.received
 
     def releasing(self) -> list[int]:
-        """Where the packet ids of QoS 2 publishes go whose PUBREL came in this read."""
+        """The list for packet ids of QoS 2 publishes whose PUBREL came in this read."""
         if self.released is None:
             self.released = []
         return self.released
@@ -134,7 +133,7 @@ class SessionState:
         self.out: list[bytes | memoryview] = []
         self.gathered = Gathered()
         self.publish_bytes = 0
-        """Bytes of the PUBLISH packets received, headers included, since the owner took them last."""
+        """Bytes of the PUBLISH packets received, headers included, since the owner last reset it."""
         self.last_packet_ms = opened_ms
 
     # -- events --------------------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ class SessionState:
         self.gathered.add(event)
 
     def end_run(self) -> None:
-        """Make events of what was gathered."""
+        """Turn the gathered lists into events."""
         gathered = self.gathered
         if gathered.publishes is not None:
             if gathered.publishes:
@@ -166,7 +165,7 @@ class SessionState:
             gathered.released = None
 
     def take_events(self) -> list[Event]:
-        """The events of a read that is over; leaves nothing behind."""
+        """The events of a finished read; clears them."""
         self.end_run()
         gathered = self.gathered
         events = gathered.events
@@ -183,9 +182,9 @@ class SessionState:
         self.close(reason)
 
     def close(self, reason: str) -> None:
-        """No input is looked at and no output is made from now on; what is in `out` may still be written.
+        """Process no input and make no output from now on; what is in `out` may still be written.
 
-        A `reason` whose first word is one of `CLOSE_CODES` is told to a client of MQTT 5.
+        A `reason` whose first word is in `CLOSE_CODES` is sent to a client of MQTT 5.
         """
         if self.status is Status.CONNECTED and self.terms.level == LEVEL_5:
             code = CLOSE_CODES.get(reason.partition(":")[0])
@@ -221,17 +220,17 @@ class SessionState:
     # -- answers -------------------------------------------------------------------------------------------------------
 
     def expects(self, *statuses: Status) -> bool:
-        """Whether an answer is wanted: an ended session takes none, in another status it is our own bug."""
+        """Whether an answer can be sent: an ended session ignores it, in another status it is our own bug."""
         if self.status not in statuses and self.status is not Status.CLOSED:
             names = " or ".join(status.name for status in statuses)
             raise LocalMisuse(f"this call needs status {names}, the session is {self.status.name}")
         return self.status in statuses
 
     def explained(self, reason_string: str) -> Properties:
-        """The reason string of an acknowledgement, unless the client wants none [MQTT-3.1.2-29]."""
+        """The reason string of an acknowledgement, unless the client refuses them [MQTT-3.1.2-29]."""
         return reason_properties(reason_string) if self.terms.problem_information else {}
 
-    # -- silence -------------------------------------------------------------------------------------------------------
+    # -- keep-alive ----------------------------------------------------------------------------------------------------
 
     def deadline_ms(self) -> int | None:
         """When it is overdue: one and a half times its keep-alive [MQTT-3.1.2-24], or the deadline for CONNECT."""

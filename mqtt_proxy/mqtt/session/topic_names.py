@@ -1,21 +1,20 @@
 """Which topic names, filters and message properties a session accepts; delayed topics and topic aliases.
 
-A cache holds names seen before: a name in it has passed every check, so the hot loop asks one table, which gives it the
-one object of each name: later look-ups compare no bytes. The cache is bounded: when full it is emptied, never grown.
+A cache keeps names seen before: a name in it has passed every check, so the hot loop looks up one table, which returns
+the one object of each name: later lookups compare no bytes. The cache is bounded: when full it is emptied, never grown.
 One instance serves all sessions of a process; it belongs to the event loop.
 
-Topic aliases of one connection, both ways, are a number in the place of a topic's name (MQTT 5). Invariant: an alias
-means something on this connection only, and only from the PUBLISH that carried both [3.3.2.3.4]. Both tables are
-bounded by the maximum their receiver announced; a full table of ours gives no further alias.
+Topic aliases of one connection, both ways, are numbers that replace a topic's name (MQTT 5). Invariant: an alias is
+valid on this connection only, and only from the PUBLISH that carried both [3.3.2.3.4]. Both tables are bounded by the
+maximum their receiver announced; when ours is full we assign no further alias.
 
-A message that is to be delivered later says so in one of two ways:
+A message that is to be delivered later requests it in one of two ways:
 
     MQTT 5          user property `delay-ms` = milliseconds
     any version     topic `$delayed/<seconds>/<topic>`
 
-Both become the same: the real topic and the property, which the broker acts by. What is judged, routed and remembered
-is the real topic; the prefix goes no further than here. Invariant: a packet that passed has at most one `delay-ms`, of
-digits, within the limit.
+Both become the real topic and the property, which the broker uses. Checks, routing and caches use the real topic; the
+prefix is removed here. Invariant: an accepted packet has at most one `delay-ms`, of digits, within the limit.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class TopicNames:
         problem = validate_topic_name(topic)
         if problem is not None:
             raise PacketViolation(Reason.TOPIC_NAME, f"{what}: {problem}")
-        # Topics that begin with $ may stand for something else (a delayed topic): they are looked at every time.
+        # Topics that begin with $ may stand for something else (a delayed topic): they are checked every time.
         if len(topic) <= KNOWN_TOPIC_BYTES_MAX and not topic.startswith(b"$"):
             if len(self.known) >= KNOWN_TOPICS_MAX:
                 self.known.clear()
@@ -75,7 +74,7 @@ class TopicNames:
 
 
 def check_properties(limits: SessionLimits, properties: MessageProperties | None) -> None:
-    """Accept the properties of a message, or raise PacketViolation: a record must be able to hold them."""
+    """Accept the properties of a message, or raise PacketViolation: they must fit into a record."""
     if properties is None:
         return
     if len(properties.user) > limits.user_properties_max:
@@ -89,11 +88,11 @@ def check_properties(limits: SessionLimits, properties: MessageProperties | None
 
 
 ALIASED_TOPIC_BYTES_MIN = 4
-"""A shorter topic costs less than the property that would stand for it."""
+"""A shorter topic costs less than the property that would replace it."""
 
 
 class IncomingAliases:
-    """What the client's aliases stand for."""
+    """The topics of the client's aliases."""
 
     __slots__ = ("_maximum", "_names")
 
@@ -102,7 +101,7 @@ class IncomingAliases:
         self._names: dict[int, bytes] = {}
 
     def resolve(self, alias: int, topic: bytes) -> bytes:
-        """The topic of a PUBLISH; `alias` 0 = it has none. Raises PacketViolation."""
+        """The topic of a PUBLISH; `alias` 0 = none. Raises PacketViolation."""
         if alias > self._maximum:
             detail = f"Topic Alias {alias}, at most {self._maximum} [MQTT-3.3.2-9]"
             raise PacketViolation(Reason.TOPIC_ALIAS, detail)
@@ -117,7 +116,7 @@ class IncomingAliases:
 
 
 class OutgoingAliases:
-    """The aliases we have given."""
+    """The aliases we have assigned."""
 
     __slots__ = ("_maximum", "_numbers")
 
@@ -135,7 +134,7 @@ class OutgoingAliases:
         return len(self._numbers) + 1, False
 
     def given(self, topic: bytes, alias: int) -> None:
-        """The PUBLISH that tells the client of this alias is on its way."""
+        """The PUBLISH that defines this alias for the client is on its way."""
         self._numbers[topic] = alias
 
 
@@ -145,7 +144,7 @@ DIGITS_MAX = 12
 
 
 def unfold_delayed(packet: Publish) -> None:
-    """Put the real topic and the property in the place of the topic form; PacketViolation when it is not one."""
+    """Replace the topic form by the real topic and the property; PacketViolation when it is malformed."""
     if not packet.topic.startswith(DELAYED_PREFIX):
         return
     seconds, _, topic = packet.topic[len(DELAYED_PREFIX) :].partition(b"/")
@@ -153,29 +152,29 @@ def unfold_delayed(packet: Publish) -> None:
         detail = "a topic below $delayed/ is $delayed/<seconds>/<topic>"
         raise PacketViolation(Reason.TOPIC_NAME_REFUSED, detail)
     packet.topic = topic
-    said = packet.properties or MessageProperties()
-    user = [pair for pair in said.user if pair[0] != DELAY_KEY]
+    original = packet.properties or MessageProperties()
+    user = [pair for pair in original.user if pair[0] != DELAY_KEY]
     packet.properties = MessageProperties(
-        said.payload_format,
-        said.expiry_s,
-        said.content_type,
-        said.response_topic,
-        said.correlation_data,
+        original.payload_format,
+        original.expiry_s,
+        original.content_type,
+        original.response_topic,
+        original.correlation_data,
         [*user, (DELAY_KEY, b"%d" % (int(seconds) * 1_000))],
     )
 
 
 def delay_refusal(limits: SessionLimits, properties: MessageProperties | None) -> tuple[ReasonCode, str] | None:
-    """Why a message may not wait as long as it says, as code and words; None when it may or does not ask to."""
+    """Why a message's delay is refused, as code and text; None when it is accepted or there is none."""
     if properties is None:
         return None
-    wishes = [value for key, value in properties.user if key == DELAY_KEY]
-    if not wishes:
+    delays = [value for key, value in properties.user if key == DELAY_KEY]
+    if not delays:
         return None
-    if len(wishes) > 1 or not _is_number(wishes[0]):
+    if len(delays) > 1 or not _is_number(delays[0]):
         return ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR, "delay-ms is one number of milliseconds"
-    if int(wishes[0]) > limits.delay_s_max * 1_000:
-        return ReasonCode.QUOTA_EXCEEDED, f"a delay of {int(wishes[0])} ms, at most {limits.delay_s_max} s"
+    if int(delays[0]) > limits.delay_s_max * 1_000:
+        return ReasonCode.QUOTA_EXCEEDED, f"a delay of {int(delays[0])} ms, at most {limits.delay_s_max} s"
     return None
 
 
