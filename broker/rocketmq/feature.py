@@ -8,7 +8,8 @@ from broker.requests import Feature, RequestTools
 from broker.rocketmq.admin import AdminRequests
 from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
 from broker.rocketmq.pull import QueryRequests, RocketmqPullRequests
-from broker.rocketmq.send import ReplyRequests, SendRequests
+from broker.rocketmq.replies import ReplyRequests
+from broker.rocketmq.send import SendRequests
 from broker.rocketmq.statistics import ConsumeStatsRequests, Rates, TrafficStatsRequests
 
 if TYPE_CHECKING:
@@ -38,7 +39,9 @@ class RocketmqFeature(Feature):
         self._metrics = tools.metrics
         self._rates_in, self._rates_out = Rates(), Rates()
         placement = publishing.placement
-        replies = ReplyRequests(tools, topics=topics.table, clients=groups.clients)
+        replies = ReplyRequests(
+            tools, topics=topics, clients=groups.clients, placement=placement, appender=publishing.appender
+        )
         self._requests = (
             replies,
             SendRequests(
@@ -58,6 +61,7 @@ class RocketmqFeature(Feature):
                 groups=groups,
                 long_polls=reading.long_polls,
                 unpacker=reading.unpacker,
+                replies=replies,
             ),
             QueryRequests(
                 tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible

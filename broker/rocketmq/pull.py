@@ -16,7 +16,8 @@ not staged, and still in a queue that exists.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -38,6 +39,8 @@ from remoting.protocol.records.record import MESSAGE, RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from broker.groups.feature import ConsumerGroups
     from broker.groups.groups import GroupConfig
     from broker.reading.bounds import LongPolls
@@ -204,6 +207,16 @@ class _Pull:
     wait_ms: int
 
 
+class ReplyTopics(Protocol):
+    """The topics that consumers answer requests of MQTT clients through."""
+
+    def expect_replies_to(self, views: Sequence[RecordView], /) -> None:
+        """Create them if there is such a request among these records."""
+
+    def when_found(self, then: Callable[[], None], /) -> None:
+        """Call `then` once the controllers within reach have their routes."""
+
+
 class RocketmqPullRequests:
     """Messages for RocketMQ's consumers."""
 
@@ -215,8 +228,10 @@ class RocketmqPullRequests:
         groups: ConsumerGroups,
         long_polls: LongPolls,
         unpacker: Unpacker,
+        replies: ReplyTopics,
     ) -> None:
         self._tools = tools
+        self._replies = replies
         self._queues = queues
         self._groups = groups.groups
         self._clients = groups.clients
@@ -249,7 +264,7 @@ class RocketmqPullRequests:
                 reply = command.reply(refused.code, refused.remark, refused.fields)
             if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
                 return False
-            peer.send(reply)
+            self._replies.when_found(partial(peer.send, reply))
             return True
 
         if not attempt(request.wait_ms <= 0):
@@ -341,6 +356,7 @@ class RocketmqPullRequests:
         views = list(map(RecordView, found.records))
         if any(map(is_batch, views)):
             return self._convert_batches(request, queue_id, found, views)
+        self._replies.expect_replies_to(views)
         store_host, origin = (
             ipv4_host(self._tools.identity.host, self._tools.identity.port),
             origin_of(self._tools.config.cluster_name),

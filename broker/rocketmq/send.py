@@ -1,5 +1,5 @@
-"""What producers send: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), replies (324, 325), and
-CONSUMER_SEND_MSG_BACK (36).
+"""What producers send: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), and CONSUMER_SEND_MSG_BACK
+(36).
 
 Send requests carry header fields in the long or the one-letter form, properties and batch bodies: codes 310 and 320
 name the fields a..n, code 10 spells them out, the C++ client mixes value types. They become one `SendRequest` each and
@@ -11,10 +11,8 @@ transaction (`broker.transactions`) for its outcome; the answer names the place 
 (priorities, lite topics, recall) is refused by name. A send is answered when the message is confirmed and, for a topic
 that was just created, when the name servers know its route.
 
-Request and reply: a request is an ordinary message with the client id of its sender. Its consumer sends the answer to
-the topic `CLUSTER_REPLY_TOPIC`, which is created with the first request so that it has a route; the answer goes
-straight to the connection of that client (326) and is not stored. If the client is not connected here the answer is
-refused. Loop thread only.
+A message whose property `originMqttTopic` names a topic below the one it is sent to is an MQTT message
+(`mqtt_messages`). A request needs the topic of its answer (`replies`), which is created with it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
 from broker.requests import flag, number, text
+from broker.rocketmq.mqtt_messages import mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import (
     BORN_HOST_KEY,
     FLAG_KEY,
@@ -43,7 +42,7 @@ from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import (
@@ -52,14 +51,13 @@ from remoting.protocol.records.properties import (
     TAGS,
     UNIQUE_KEY,
     decode_properties,
-    encode_properties,
 )
 from remoting.protocol.records.record import FLAG_SYS_SHIFT
 from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.groups import Clients, Groups
+    from broker.groups.groups import Groups
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
     from broker.requests import RequestTools
@@ -219,78 +217,18 @@ def build_image(
     )
 
 
-REPLY_TO_CLIENT = b"REPLY_TO_CLIENT"
-CORRELATION_ID = b"CORRELATION_ID"
-PUSH_REPLY_TIME = b"PUSH_REPLY_TIME"
-REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
-
-
-def reply_topic(cluster_name: str) -> str:
-    """The topic RocketMQ's clients send answers to."""
-    return cluster_name + REPLY_TOPIC_SUFFIX
-
-
-class ReplyRequests:
-    """Passes answers to the producers that wait for them."""
-
-    def __init__(self, tools: RequestTools, *, topics: Topics, clients: Clients) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._clients = clients
-
-    def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler."""
-        return {
-            Code.SEND_REPLY_MESSAGE: self.send_reply,
-            Code.SEND_REPLY_MESSAGE_V2: self.send_reply,
-        }
-
-    def expect_reply(self, properties: Mapping[bytes, bytes]) -> tuple[str, ...]:
-        """The topic that the answer needs if the message is a request; created when it does not exist."""
-        if REPLY_TO_CLIENT not in properties or CORRELATION_ID not in properties:
-            return ()
-        return (self._topics.ensure(reply_topic(self._tools.config.cluster_name), 1).name,)
-
-    def send_reply(self, peer: Peer, command: Command) -> Command:
-        """324, 325: pass an answer to the client that waits for it."""
-        request = parse_send(command.fields, short=command.code == Code.SEND_REPLY_MESSAGE_V2)
-        self._tools.authorizer.authorize(peer, command, PUBLISH, reply_topic(self._tools.config.cluster_name))
-        client_id = request.properties.get(REPLY_TO_CLIENT, b"").decode("utf-8", "replace")
-        if not client_id or CORRELATION_ID not in request.properties:
-            raise Refused(
-                ResponseCode.MESSAGE_ILLEGAL, "a reply needs the properties REPLY_TO_CLIENT and CORRELATION_ID"
-            )
-        if len(command.body) > self._tools.config.limits.message_size_bytes_max:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the reply of {len(command.body)} bytes is too large")
-        asker = self._clients.peer_of(client_id)
-        if asker is None or not asker.writable:
-            why = "not found" if asker is None else "not read by its client"
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"push reply message fail, channel of <{client_id}> {why}.")
-        now_ms = self._tools.clock.now_ms()
-        properties = request.properties | {PUSH_REPLY_TIME: b"%d" % now_ms}
-        fields = {
-            **_named(command),
-            "properties": encode_properties(properties.items()).decode("utf-8", "replace"),
-            "bornHost": f"/{peer.address}",
-            "storeHost": f"/{self._tools.identity.address}",
-            "storeTimestamp": str(now_ms),
-        }
-        code = Code.PUSH_REPLY_MESSAGE_TO_CLIENT
-        asker.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=command.body))
-        # The client expects the numbers of a stored message; there is none.
-        return command.reply(fields={"msgId": "0", "queueId": str(max(0, request.queue_index)), "queueOffset": "0"})
-
-
-def _named(command: Command) -> dict[str, str]:
-    """The request's fields under their long names."""
-    fields = command.fields
-    if command.code != Code.SEND_REPLY_MESSAGE_V2:
-        return {name: fields[name] for name in SHORT_NAMES if name in fields}
-    return {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields}
-
-
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """Fields of an answer that make a producer record a trace, where it is configured to."""
+
+
+class Replies(Protocol):
+    """What answers to requests need."""
+
+    topic: str
+    """The topic answers are sent to."""
+
+    def expect_reply(self, properties: Mapping[bytes, bytes], /) -> tuple[str, ...]:
+        """The topics that the answer needs if the message is a request; created when they do not exist."""
 
 
 class HalfMessages(Protocol):
@@ -313,7 +251,7 @@ class SendRequests:
         publication: Publication,
         appender: Appender,
         unpacker: Unpacker,
-        replies: ReplyRequests,
+        replies: Replies,
         transactions: HalfMessages,
     ) -> None:
         self._tools = tools
@@ -358,13 +296,26 @@ class SendRequests:
             properties.setdefault(UNIQUE_KEY, self._tools.identity.unique_id().encode())
             request.flag = message_flag
             properties.pop(TRANSACTION_PREPARED, None)
-            images.append(build_image(request, topic, index, born_host, properties, body))
+            mqtt_topic = mqtt_topic_of(topic, properties, batch=batch or half)
+            if mqtt_topic is None:
+                images.append(build_image(request, topic, index, born_host, properties, body))
+            else:
+                images.append(self._mqtt_image(request, mqtt_topic, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
         if half:
             placed = self._transactions.prepare(images[0], parts[0][1])
         else:
             placed = self._placement.placed(b"".join(images))
+        owner = self._topics.owner(placed.queues[0][0])
+        index = index if owner is None else owner[1]
         self._appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
+
+    def _mqtt_image(
+        self, request: SendRequest, topic: bytes, properties: dict[bytes, bytes], body: bytes | memoryview
+    ) -> bytes:
+        plain = plain_body(request.system_flag, body, self._tools.config.limits.message_size_bytes_max)
+        born_ms = request.born_ms or self._tools.clock.now_ms()
+        return mqtt_image(topic, properties, plain, born_ms, self._replies.topic)
 
     def send_back(self, peer: Peer, command: Command) -> None:
         """Store a message that a consumer could not handle again, in its group's retry (or dead-letter) topic."""

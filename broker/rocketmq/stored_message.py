@@ -11,7 +11,7 @@ in the log, a record or one row of a batch, whose position includes the row. It 
 position, and no records of the broker's own state.
 
 What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is added here and takes no
-space in the log.
+space in the log, and so is what a client needs to answer a request of an MQTT client (`mqtt_messages`).
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from broker.rocketmq.mqtt_messages import request_pairs
 from remoting.batches.unpack import ArrowMissing, is_batch, split_position
 from remoting.protocol.errors import CorruptRecord, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX
+from remoting.protocol.records.properties import PROPERTIES_SIZE_BYTES_MAX, RESPONSE_TOPIC
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, MESSAGE, RecordView
 from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, encode_stored, from_record, unpack_host
 
@@ -72,12 +73,13 @@ def stored_message(
     )
     shown: list[tuple[bytes, bytes]] = []
     replaced = ORIGIN_KEYS if origin else frozenset()
-    multi_dispatch = False
+    multi_dispatch = asks = False
     for key, value in message.properties:
         if not key.startswith(HIDDEN_PREFIX):
             if key not in replaced:
                 shown.append((key, value))
             multi_dispatch = multi_dispatch or key == INNER_MULTI_DISPATCH
+            asks = asks or key == RESPONSE_TOPIC
         elif key == FLAG_KEY:
             message.flag = _number(value)
         elif key == RECONSUME_KEY:
@@ -89,6 +91,8 @@ def stored_message(
     if multi_dispatch:
         offsets = b",".join(b"%d" % offset for _queue, offset in view.dispatch()[1:])
         shown.append((INNER_MULTI_QUEUE_OFFSET, offsets))
+    if asks:
+        shown += request_pairs(message.properties)
     shown += origin
     message.properties = _that_fit(shown)
     return encode_stored(message)

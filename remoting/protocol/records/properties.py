@@ -190,7 +190,7 @@ def from_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> MessageProperties | None
         if key in OWN_KEYS:
             said = _take_own(found, key, value) or said
         elif key.startswith(USER_PREFIX):
-            user.append((_unquote(key[len(USER_PREFIX) :]), _unquote(value)))
+            user.append((unquoted(key[len(USER_PREFIX) :]), unquoted(value)))
         elif key not in _IDENTITY_KEYS and not is_reserved(key):
             user.append((key, value))
     if user:
@@ -208,9 +208,9 @@ def expiry_of(pairs: Iterable[tuple[bytes, bytes]]) -> int | None:
 
 def _take_own(found: MessageProperties, key: bytes, value: bytes) -> bool:
     if key == CONTENT_TYPE:
-        found.content_type = _unquote(value)
+        found.content_type = unquoted(value)
     elif key == RESPONSE_TOPIC:
-        found.response_topic = _unquote(value)
+        found.response_topic = unquoted(value)
     elif key == CORRELATION_DATA:
         try:
             found.correlation_data = b64decode(value, validate=True)
@@ -254,7 +254,8 @@ def quoted(text: bytes) -> bytes:
     return b"".join([_QUOTED.get(byte) or bytes((byte,)) for byte in text])
 
 
-def _unquote(text: bytes) -> bytes:
+def unquoted(text: bytes) -> bytes:
+    """The text that `quoted` was given."""
     if b"%" not in text:
         return text
     # The sign itself last, so that what it gives is not looked at again.
