@@ -15,6 +15,7 @@ from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics, watch_store
+from broker.pop.feature import PopFeature
 from broker.publishing.append import Appender
 from broker.publishing.feature import PublishingFeature, queue_choice
 from broker.publishing.placement import Placement
@@ -86,7 +87,7 @@ class BrokerParts:
             clients=self.groups.clients,
             registry=registry,
         )
-        self.features = self._gathered()
+        self.features = self._gathered(registry)
         self.status = BrokerStatus(self.tools, self.features)
 
     def _open_mqtt(self, registry: Registry) -> None:
@@ -125,7 +126,7 @@ class BrokerParts:
             visible=visible,
         )
 
-    def _gathered(self) -> list[Feature]:
+    def _gathered(self, registry: Registry) -> list[Feature]:
         """Every feature, in the order of start and upkeep: sessions expire before their wills and subscriptions."""
         tools, topics = self.tools, self.topics
         return [
@@ -139,6 +140,7 @@ class BrokerParts:
                 transactions=self.transactions.messages,
             ),
             self.transactions,
+            PopFeature(tools, topics=topics, groups=self.groups, long_polls=self.reading.long_polls, registry=registry),
             topics,
             self.publishing,
             self.sink,

@@ -73,6 +73,9 @@ class LimitsConfig:
     """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
     transactions_max: int = setting(100_000, minimum=1)
     """Transactions that are neither committed nor rolled back; one more is refused with SYSTEM_BUSY."""
+    pop_in_flight_max: int = setting(100_000, minimum=1)
+    """Messages of one queue that a consumer group may have by POP at the same time; with more the queue gives it none,
+    until some are acknowledged or their time is over."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
 

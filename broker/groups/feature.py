@@ -43,6 +43,7 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.groups.request_modes import RequestModes
     from broker.topics.feature import TopicFeature
     from broker.topics.topics import ClientQueues, Topics
 
@@ -197,8 +198,10 @@ class OffsetRequests:
         queues: ClientQueues,
         offsets: GroupOffsets,
         group_commits: OffsetGather,
+        modes: RequestModes,
     ) -> None:
         self._tools = tools
+        self._modes = modes
         self._topics = topics
         self._queues = queues
         self._offsets = offsets
@@ -234,7 +237,10 @@ class OffsetRequests:
         return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
 
     def update_consumer_offset(self, peer: Peer, command: Command) -> None:
-        """15: commit the group's offset; one-way in practice, answered when confirmed otherwise."""
+        """15: commit the group's offset; one-way in practice, answered when confirmed otherwise.
+
+        Refused for a topic that the group consumes by POP, where the offset is that of the next message to give.
+        """
         fields = command.fields
         group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
         offset = number(fields, "commitOffset")
@@ -244,6 +250,7 @@ class OffsetRequests:
             self._topics.require(topic)
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
+        self._modes.require_pull(group, topic)
 
         def done(error: Exception | None) -> None:
             if command.is_oneway:
@@ -319,7 +326,12 @@ class ConsumerGroups(Feature):
         self._requests = (
             ClientRequests(tools, groups=self.groups, clients=self.clients, locks=self._locks),
             OffsetRequests(
-                tools, topics=topics.table, queues=topics.queues, offsets=self.offsets, group_commits=self.commits
+                tools,
+                topics=topics.table,
+                queues=topics.queues,
+                offsets=self.offsets,
+                group_commits=self.commits,
+                modes=self.groups.modes,
             ),
         )
 

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.groups.request_modes import RequestModes
 from broker.store.errors import StoreError, StoreFull
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
@@ -321,6 +322,7 @@ class Groups:
     def __init__(self, store: LogStore, topics: Topics) -> None:
         self._store = store
         self._topics = topics
+        self.modes = RequestModes(store)
         self._configs = {
             bytes(key).decode(): _decode(value)
             for key, (value, _position) in list(store.state.items(state_kinds.GROUP))
@@ -359,7 +361,8 @@ class Groups:
         """Remove a group; returns the position to wait for. Refused for an unknown one."""
         if self._configs.pop(group, None) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")
-        return self._store.append_state([StateChange(state_kinds.GROUP, group.encode(), None)])
+        changes = [StateChange(state_kinds.GROUP, group.encode(), None), *self.modes.forget(group)]
+        return self._store.append_state(changes)
 
     def put(self, config: GroupConfig) -> GroupConfig:
         """Create or change a group."""
@@ -380,6 +383,11 @@ def group_offset_key(group: str, topic: str, index: int) -> bytes:
     return b"\x00".join((group.encode(), topic.encode(), str(index).encode()))
 
 
+def offset_change(group: str, topic: str, index: int, offset: int) -> StateChange:
+    """The change that commits one group's offset in one queue."""
+    return StateChange(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index), _OFFSET.pack(offset))
+
+
 class GroupOffsets:
     """Read and commit offsets of RocketMQ consumer groups."""
 
@@ -396,11 +404,7 @@ class GroupOffsets:
 
     def commit(self, items: Iterable[tuple[str, str, int, int]]) -> int:
         """Write (group, topic, index, offset) items as one record; returns the position to wait for."""
-        changes = [
-            StateChange(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index), _OFFSET.pack(offset))
-            for group, topic, index, offset in items
-        ]
-        return self._store.append_state(changes)
+        return self._store.append_state([offset_change(*item) for item in items])
 
     def forget(self, group: str) -> int:
         """Remove all offsets of a group; returns the position to wait for."""

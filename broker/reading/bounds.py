@@ -53,6 +53,7 @@ class _Waiter:
     attempt: Attempt
     queue_ids: tuple[int, ...]
     peer_waiters: set[_Waiter]
+    about: object = None
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
@@ -72,13 +73,22 @@ class LongPolls:
     def __len__(self) -> int:
         return len(self.waiters)
 
-    def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt) -> None:
-        """Try again when one of the queues grows, and for the last time after `wait_ms`."""
-        if wait_ms <= 0 or len(self.waiters) >= self._waiters_max:
+    @property
+    def full(self) -> bool:
+        """Whether no further request can wait."""
+        return len(self.waiters) >= self._waiters_max
+
+    def count(self, about: object) -> int:
+        """How many requests wait that were given this `about`."""
+        return sum(waiter.about == about for waiter in self.waiters)
+
+    def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt, about: object = None) -> None:
+        """Try again when one of the queues grows, and for the last time after `wait_ms`; `about`: see `count`."""
+        if wait_ms <= 0 or self.full:
             self.overflowed += wait_ms > 0
             attempt(True)
             return
-        waiter = _Waiter(attempt, tuple(queue_ids), self._waiters_of(peer))
+        waiter = _Waiter(attempt, tuple(queue_ids), self._waiters_of(peer), about)
         waiter.peer_waiters.add(waiter)
         self.waiters.add(waiter)
         for queue_id in waiter.queue_ids:

@@ -66,7 +66,9 @@ class RocketmqFeature(Feature):
             QueryRequests(
                 tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
             ),
-            AssignmentRequests(tools, topics=topics.table, clients=groups.clients, routes=routes),
+            AssignmentRequests(
+                tools, topics=topics.table, clients=groups.clients, modes=groups.groups.modes, routes=routes
+            ),
             AdminRequests(
                 tools,
                 topics=topics.table,

@@ -2,8 +2,8 @@
 
 QUERY_ASSIGNMENT (400): which queues of a topic a consumer reads, for those that leave the allocation to the server. The
 server allocates as RocketMQ's does: all queues of the topic's route in order, all members of the group in order, `AVG`
-or `AVG_BY_CIRCLE`; every member of a broadcasting group gets all of them. Queues are given in mode PULL, so that
-consumers read them as always. Invariant: with the same route and the same members every queue has exactly one reader.
+or `AVG_BY_CIRCLE`; every member of a broadcasting group gets all of them. A group that pops the topic gets them in mode
+POP, which its members share. Invariant: with the same route and the same members every pulled queue has one reader.
 
 Tools: connections (203, 204), offsets back to a time (222), the groups of a topic (300), the topics of a group (343),
 the end of a group (207), the topics no user made (305). An offset that is moved is committed, and the group's consumers
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from broker.groups.groups import GroupClient
+from broker.groups.request_modes import POP, PULL, RequestMode, RequestModes
 from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from broker.requests import RequestTools
     from broker.topics.topics import Topics
 
-PULL = "PULL"
 BROADCASTING = frozenset({"BROADCASTING", "0"})
 """The model's name, and its number as the C++ client writes it."""
 
@@ -60,6 +60,25 @@ def by_circle(queues: Sequence[Queue], place: int, members: int) -> Sequence[Que
 
 
 STRATEGIES: dict[str, Strategy] = {"AVG": averagely, "AVG_BY_CIRCLE": by_circle}
+
+
+ALL_QUEUES = -1
+"""Queue number that stands for all queues of a broker."""
+
+
+def popped_queues(
+    queues: Sequence[Queue], place: int, members: int, mode: RequestMode, strategy: Strategy
+) -> Sequence[Queue]:
+    """What a member pops from: all queues of every broker, or its own and those of the next members as the mode says.
+
+    With more members than queues each one gets a queue, which it shares.
+    """
+    if mode.pop_share_queue_num <= 0:
+        return sorted({(name, ALL_QUEUES) for name, _index in queues})
+    if members > len(queues):
+        return [queues[place % len(queues)]] if queues else ()
+    shared = range(place, place + 1 + min(mode.pop_share_queue_num, members - 1))
+    return sorted({queue for at in shared for queue in strategy(queues, at % members, members)})
 
 
 class AssignmentRequest(msgspec.Struct, rename="camel"):
@@ -89,11 +108,13 @@ class AssignmentRequests:
         *,
         topics: Topics,
         clients: Clients,
+        modes: RequestModes,
         routes: RouteFinder,
     ) -> None:
         self._tools = tools
         self._topics = topics
         self._clients = clients
+        self._modes = modes
         self._routes = routes
 
     def handlers(self) -> dict[int, Handler]:
@@ -118,14 +139,21 @@ class AssignmentRequests:
 
     async def _assigned(self, command: Command, request: AssignmentRequest, strategy: Strategy) -> Command:
         queues: Sequence[Queue] = await self._queues(request.topic)
+        mode = PULL
         if str(request.message_model) not in BROADCASTING:
             members = self._clients.members(request.consumer_group)
-            known = request.client_id in members
-            queues = strategy(queues, members.index(request.client_id), len(members)) if known else ()
+            known = self._modes.get(request.consumer_group, request.topic) or RequestMode()
+            if request.client_id not in members:
+                queues = ()
+            elif known.mode == POP:
+                mode = POP
+                queues = popped_queues(queues, members.index(request.client_id), len(members), known, strategy)
+            else:
+                queues = strategy(queues, members.index(request.client_id), len(members))
         assignments = [
             {
                 "messageQueue": {"brokerName": name, "queueId": index, "topic": request.topic},
-                "mode": PULL,
+                "mode": mode,
                 "attachments": None,
             }
             for name, index in queues

@@ -255,6 +255,7 @@ class RocketmqPullRequests:
         queue_id = self._queues.find(request.topic, request.index)
         if not is_light(request.topic):
             self._check_group(self._groups.ensure_if_room(request.group))
+            self._groups.modes.require_pull(request.group, request.topic)
         self._commit(command, request)
 
         def attempt(last: bool) -> bool:

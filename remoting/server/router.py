@@ -220,8 +220,8 @@ PENDING_ATTRIBUTE = "pending replies"
 FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("new questions about an expired transaction", frozenset({Code.RESUME_CHECK_HALF_MESSAGE})),
     ("recalling a delayed message", frozenset({Code.RECALL_MESSAGE})),
-    ("consumption by POP", frozenset({*range(Code.POP_MESSAGE, Code.POP_ROLLBACK + 1), Code.BATCH_ACK_MESSAGE})),
-    ("consumption by POP", frozenset({Code.SET_MESSAGE_REQUEST_MODE, Code.GET_ALL_MESSAGE_REQUEST_MODE})),
+    ("rolling back a POP", frozenset({Code.POP_ROLLBACK})),
+    ("lists of how groups consume", frozenset({Code.GET_ALL_MESSAGE_REQUEST_MODE})),
     ("lite topics", frozenset(range(Code.POP_LITE_MESSAGE, Code.TRIGGER_LITE_DISPATCH + 1))),
     ("users and access lists by request", frozenset(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1))),
     ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),

@@ -136,6 +136,24 @@ def _groups(target: Target) -> dict[int, Parts]:
         Code.INVOKE_BROKER_TO_RESET_OFFSET: (group | {"timestamp": "0", "isForce": "true"}, b""),
         Code.QUERY_TOPIC_CONSUME_BY_WHO: (group, b""),
         Code.QUERY_TOPICS_BY_CONSUMER: (group, b""),
+        **_pops(group),
+    }
+
+
+def _pops(group: Mapping[str, str]) -> dict[int, Parts]:
+    pop = {**group, "maxMsgNums": "1", "invisibleTime": "1000", "pollTime": "0", "initMode": "0"}
+    handle = {**group, "extraInfo": "0 1 1000 0 0 broker-a 0 0", "offset": "0", "invisibleTime": "1000"}
+    ack = {"c": "others", "t": group["topic"], "r": "0", "so": 0, "q": 0, "rq": 0, "pt": 1, "it": 1_000, "b": "AQ=="}
+    mode = {"topic": group["topic"], "consumerGroup": "others", "mode": "POP", "popShareQueueNum": 0}
+    return {
+        Code.POP_MESSAGE: (pop, b""),
+        Code.PEEK_MESSAGE: (pop, b""),
+        Code.NOTIFICATION: (pop, b""),
+        Code.POLLING_INFO: (group, b""),
+        Code.ACK_MESSAGE: (handle, b""),
+        Code.CHANGE_MESSAGE_INVISIBLETIME: (handle, b""),
+        Code.BATCH_ACK_MESSAGE: ({}, msgspec.json.encode({"brokerName": "broker-a", "acks": [ack]})),
+        Code.SET_MESSAGE_REQUEST_MODE: ({}, msgspec.json.encode(mode)),
     }
 
 

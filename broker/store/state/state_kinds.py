@@ -41,6 +41,10 @@ DELAYED = 21
 """Start (ms) of a span of time -> which of the messages that waited in it were delivered, and where the rest begin."""
 TRANSACTION = 22
 """Offset of a half message -> how its transaction ended; `floor` -> the offset below which all have."""
+CHECK_POINT = 23
+"""Consumer group, queue id and block of offsets -> which of these messages the group has by POP, and until when."""
+REQUEST_MODE = 24
+"""Consumer group and topic -> whether the group pulls or pops the topic."""
 
 NAMES = {
     QUEUE: "queue",
@@ -60,6 +64,8 @@ NAMES = {
     SHARED: "shared",
     DELAYED: "delayed",
     TRANSACTION: "transaction",
+    CHECK_POINT: "check_point",
+    REQUEST_MODE: "request_mode",
 }
 
 

@@ -43,6 +43,8 @@ _UNUSUAL = re.compile(rb"[^A-Za-z0-9_/-]")
 _ESCAPED = re.compile(rb"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+_POP_RETRY = re.compile(r"%RETRY%[%|a-zA-Z0-9_-]+\+[%|a-zA-Z0-9_-]+")
+"""Retry topic of one group and topic, made for POP: no other name has a plus sign."""
 _PARENT_CACHE_ENTRIES_MAX = 4_096
 _SHORTENED_BYTES = 96
 
@@ -115,7 +117,7 @@ def queue_index(mqtt_topic: bytes, queue_count: int) -> int:
 def valid_rocketmq_topic(topic: str) -> bool:
     """True for a name RocketMQ accepts as a topic (retry and dead-letter topics may be longer)."""
     limit = SYSTEM_TOPIC_CHARS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARS_MAX
-    return len(topic) <= limit and _NAME.fullmatch(topic) is not None
+    return len(topic) <= limit and (_NAME.fullmatch(topic) or _POP_RETRY.fullmatch(topic)) is not None
 
 
 def valid_group(group: str) -> bool:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.rocketmq.group_requests import STRATEGIES, averagely, by_circle
+from broker.groups.request_modes import POP, RequestMode
+from broker.rocketmq.group_requests import STRATEGIES, averagely, by_circle, popped_queues
 from remoting.protocol.bodies.controller_body import QueueData, TopicRoute
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -61,6 +62,31 @@ async def test_members_share_the_queues_and_a_stranger_gets_none(running) -> Non
     assert (await assigned(running, "c2", strategyName="AVG_BY_CIRCLE"))[1] == [("broker-a", 1), ("broker-a", 3)]
     assert (await assigned(running, "stranger"))[1] == []
     assert len((await assigned(running, "stranger", messageModel="BROADCASTING"))[1]) == 4
+
+
+async def test_members_of_a_group_that_pops_share_all_queues_or_some(running) -> None:
+    running.broker.topics.table.ensure("t", 4)
+    await join(running, "c1", "c2", "c3")
+    modes = running.broker.groups.groups.modes
+
+    async def queues_of(client_id: str) -> list[int]:
+        body = {"topic": "t", "consumerGroup": "g", "clientId": client_id, "strategyName": "AVG"}
+        reply = await running.connect().request(Command(RequestCode.QUERY_ASSIGNMENT, body=json.dumps(body).encode()))
+        found = json.loads(reply.body)["messageQueueAssignments"]
+        assert {each["mode"] for each in found} <= {"POP"}
+        return [each["messageQueue"]["queueId"] for each in found]
+
+    modes.put("g", "t", RequestMode(POP))
+    assert [await queues_of(client) for client in ("c1", "c2", "stranger")] == [[-1], [-1], []]
+    modes.put("g", "t", RequestMode(POP, 1))
+    assert [await queues_of(client) for client in ("c1", "c2", "c3")] == [[0, 1, 2], [2, 3], [0, 1, 3]]
+
+
+def test_with_more_members_than_queues_each_pops_from_one() -> None:
+    queues = [("a", 0), ("b", 0)]
+    assert popped_queues(queues, 4, 5, RequestMode(POP, 1), averagely) == [("a", 0)]
+    assert popped_queues(queues, 0, 5, RequestMode(POP), averagely) == [("a", -1), ("b", -1)]
+    assert list(popped_queues((), 0, 5, RequestMode(POP, 1), averagely)) == []
 
 
 async def test_the_queues_of_other_broker_groups_are_among_them(running) -> None:

@@ -205,8 +205,10 @@ def test_unknown_codes_are_refused_and_told_of():
         router(Recorder(), Command(8))
     assert caught.value.code == 3
     assert heard == [(Recorder().address, 8)]
-    with pytest.raises(Refused, match="request type 200050 not supported: LightMQ does not offer consumption by POP"):
-        Router({})(Recorder(), Command(200_050))
+    with pytest.raises(
+        Refused, match="request type 370 not supported: LightMQ does not offer recalling a delayed message"
+    ):
+        Router({})(Recorder(), Command(370))
 
 
 def test_what_has_no_handler_may_be_refused_for_another_reason():

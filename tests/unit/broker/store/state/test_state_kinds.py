@@ -31,6 +31,8 @@ def test_numbers_are_fixed() -> None:
         20: "shared",
         21: "delayed",
         22: "transaction",
+        23: "check_point",
+        24: "request_mode",
     }
 
 

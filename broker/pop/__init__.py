@@ -1,0 +1,1 @@
+"""POP: consumption with ownership of single messages for a time."""

@@ -1,0 +1,104 @@
+"""POP as one feature: requests about single messages, revival of what was not acknowledged, figures.
+
+A timer looks for messages whose time is over, several times a second while some are in flight. Invariant: one pass at a
+time, of bounded work; between two passes the loop goes on with everything else. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from broker.pop.check_points import KeptCheckPoints
+from broker.pop.requests import AckRequests, ModeRequests, PopQueues, PopRequests
+from broker.pop.revival import Revival
+from broker.requests import Feature, RequestTools
+from remoting.protocol.errors import Refused
+from remoting.transport.contracts import Handler
+
+if TYPE_CHECKING:
+    from broker.groups.feature import ConsumerGroups
+    from broker.reading.bounds import LongPolls
+    from broker.topics.feature import TopicFeature
+    from runtime.metrics import Registry
+
+PASS_S, IDLE_S = 0.1, 1.0
+"""Pauses between two passes, with and without messages in flight."""
+
+
+class PopFeature(Feature):
+    """Consumption with ownership of single messages."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: TopicFeature,
+        groups: ConsumerGroups,
+        long_polls: LongPolls,
+        registry: Registry,
+    ) -> None:
+        self._tools = tools
+        self.check_points = points = KeptCheckPoints(tools.store)
+        self._refused = registry.counter(
+            "rocketmq_pop_refused_total", "Requests of POP consumers that were refused, by reason", ("reason",)
+        )
+        registry.gauge(
+            "rocketmq_pop_in_flight", "Messages given by POP and neither acknowledged nor revived",
+            function=lambda: len(points.table),
+        )  # fmt: skip
+        acknowledged = registry.counter("rocketmq_pop_acknowledged_total", "Messages acknowledged by POP consumers")
+        outcomes = registry.counter(
+            "rocketmq_pop_expired_total", "Messages whose time with a POP consumer was over, by outcome", ("outcome",)
+        )
+        self._revival = Revival(
+            tools, topics=topics.table, groups=groups.groups, check_points=points, outcomes=outcomes,
+        )  # fmt: skip
+        queues = PopQueues(
+            tools, topics=topics.table, queues=topics.queues, groups=groups, check_points=points, refuse=self._refuse
+        )
+        self._requests = (
+            PopRequests(
+                tools, queues=queues, groups=groups, long_polls=long_polls, check_points=points, refuse=self._refuse
+            ),
+            AckRequests(
+                tools, topics=topics.table, check_points=points, acknowledged=acknowledged, refuse=self._refuse
+            ),
+            ModeRequests(tools, topics=topics.table, groups=groups, check_points=points),
+        )
+        self._timer: asyncio.Handle | None = None
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def start(self) -> None:
+        """Begin to look for messages whose time is over."""
+        self._timer = asyncio.get_running_loop().call_soon(self._pass)
+
+    def stop(self) -> None:
+        """Make no further pass."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Revive some of what was not acknowledged in time."""
+        self._revival.run(now_ms)
+        return {}
+
+    def status(self) -> dict[str, int]:
+        """How many messages are in flight."""
+        return {"pop_in_flight": len(self.check_points.table)}
+
+    def _pass(self) -> None:
+        loop = asyncio.get_running_loop()
+        in_flight = len(self.check_points.table)
+        self._timer = loop.call_later(PASS_S if in_flight else IDLE_S, self._pass)
+        if in_flight and self._revival.run(self._tools.clock.now_ms()):
+            self._timer.cancel()
+            self._timer = loop.call_soon(self._pass)
+
+    def _refuse(self, reason: str, code: int, remark: str) -> Refused:
+        """A refusal, counted."""
+        self._refused.child(reason).value += 1
+        return Refused(code, remark)

@@ -1,0 +1,135 @@
+"""What becomes of messages that were not acknowledged in time: they go to the group's retry topic, or are dead letters.
+
+A message whose time is over is stored again in `%RETRY%group+topic` with its count of reconsumptions raised by one, or
+in `%DLQ%group` when it was tried as often as the group allows (`retryMaxTimes`), in one group with the removal of its
+check-point: after kill -9, or on another master, both are there or neither is. A message that retention has removed,
+or whose group was deleted, is only counted.
+
+Invariant: a check-point ends by an acknowledgement or here, once; bounded work in one pass. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.groups.groups import dead_letter_topic
+from broker.pop.handles import original_topic, retry_topic
+from broker.rocketmq.stored_message import INNER_MULTI_DISPATCH, RECONSUME_KEY
+from broker.store.errors import StoreError, UnreadableOffsets
+from broker.store.placed import Placed
+from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.protocol.records.record import FLAG_SYS_SHIFT, RecordView
+
+if TYPE_CHECKING:
+    from broker.groups.groups import Groups
+    from broker.pop.check_points import Due, KeptCheckPoints
+    from broker.requests import RequestTools
+    from broker.topics.topics import Topics
+    from runtime.metrics import Counter
+
+MESSAGES_PER_PASS = 1_000
+RETRY_MS = 1_000
+"""When a message is looked at again that could not be stored."""
+RETRY, DEAD, GONE = "retry", "dead", "gone"
+"""Outcomes: to the retry topic; to the dead-letter topic; message or group is not there any more."""
+FIRST_POP_TIME, RETRY_TOPIC, ORIGIN_ID = b"1ST_POP_TIME", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
+
+
+class Revival:
+    """Moves the messages whose time is over."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: Topics,
+        groups: Groups,
+        check_points: KeptCheckPoints,
+        outcomes: Counter,
+    ) -> None:
+        """`outcomes` counts messages, by outcome."""
+        self._tools = tools
+        self._topics = topics
+        self._groups = groups
+        self._check_points = check_points
+        self._outcomes = outcomes
+
+    def run(self, now_ms: int) -> bool:
+        """Move some of what is due; True when there may be more."""
+        found = self._check_points.table.take_due(now_ms, MESSAGES_PER_PASS)
+        for at, due in enumerate(found):
+            try:
+                self._move_all(due)
+            except StoreError as error:  # the next ones would fare alike
+                self._tools.log.error("pop_not_revived", group=due.group, error=str(error))
+                for left in found[at:]:
+                    self._check_points.table.postpone(left, now_ms + RETRY_MS)
+                return False
+            except (Refused, LocalMisuse) as error:
+                self._tools.log.error("pop_not_revived", group=due.group, offset=due.offsets[0], error=str(error))
+                self._check_points.table.postpone(due, now_ms + RETRY_MS)
+        return sum(len(due.offsets) for due in found) >= MESSAGES_PER_PASS
+
+    def _move_all(self, due: Due) -> None:
+        """Move them together; where one cannot be stored, each for itself, up to the one that cannot."""
+        try:
+            self._move(due, due.offsets)
+        except (Refused, LocalMisuse):
+            if len(due.offsets) == 1:
+                raise
+            for offset in due.offsets:
+                self._move(due, (offset,))
+
+    def _move(self, due: Due, offsets: tuple[int, ...]) -> None:
+        """Store these messages again and end their check-points."""
+        images: list[bytes] = []
+        queues: list[tuple[int, ...]] = []
+        counts = dict.fromkeys((RETRY, DEAD, GONE), 0)
+        for offset in offsets:
+            outcome, target, image = self._image(due, offset)
+            counts[outcome] += 1
+            if target:
+                images.append(image)
+                queues.append((self._topics.queue_ids(target)[0],))
+        placed = Placed(b"".join(images), queues) if queues else None
+        table = self._check_points.table
+        self._check_points.write(table.release(due.group, due.queue_id, offsets, planned=False), placed=placed)
+        for outcome, count in counts.items():
+            self._outcomes.child(outcome).value += count
+
+    def _image(self, due: Due, offset: int) -> tuple[str, str, bytes]:
+        """(what becomes of the message, its new topic, its new image); no topic where it is not stored again."""
+        owner, config = self._topics.owner(due.queue_id), self._groups.get(due.group)
+        record = self._record(due.queue_id, offset) if owner is not None and config is not None else None
+        if owner is None or config is None or record is None:
+            return GONE, "", b""
+        properties = {bytes(key): bytes(value) for key, value in record.properties()}
+        count = properties.get(RECONSUME_KEY, b"0")
+        times = (int(count) if count.isdigit() else 0) + 1
+        topic = original_topic(due.group, owner[0])
+        dead = times > config.retry_max_times
+        target = dead_letter_topic(due.group) if dead else retry_topic(due.group, topic)
+        self._topics.ensure(target, 1)
+        properties.pop(INNER_MULTI_DISPATCH, None)  # its light queues have it already
+        properties[RECONSUME_KEY] = b"%d" % times
+        properties.setdefault(FIRST_POP_TIME, b"%d" % due.pop_ms)
+        properties.setdefault(RETRY_TOPIC, topic.encode())
+        properties.setdefault(ORIGIN_ID, properties.get(UNIQUE_KEY, b""))
+        image = encode_image(
+            flags=record.flags >> FLAG_SYS_SHIFT << FLAG_SYS_SHIFT, born_ms=record.born_ms, topic=target.encode(),
+            queue_index=0, keys=bytes(record.keys), tags=bytes(record.tags), properties=list(properties.items()),
+            body=bytes(record.body),
+        )  # fmt: skip
+        return DEAD if dead else RETRY, target, image
+
+    def _record(self, queue_id: int, offset: int) -> RecordView | None:
+        try:
+            found = self._tools.store.reading.read(queue_id, offset, 1, 1)
+        except UnreadableOffsets as error:
+            self._tools.log.error("pop_unreadable", queue=queue_id, offset=offset, error=str(error))
+            return None
+        if not found.records or found.first_offset != offset:
+            return None
+        return RecordView(found.records[0])

@@ -1,0 +1,172 @@
+"""POP through `kill -9`: what was acknowledged never comes again, everything else comes until it is acknowledged.
+
+A consumer pops and acknowledges four of five messages while the broker is killed again and again, or the master of a
+group is killed for good. At the end everything that was not acknowledged is popped to the last one.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import StoredMessage, iter_stored
+from tests.processes.broker_group import BrokerGroup
+from tests.processes.rig import Installation, no_traceback
+
+pytestmark = pytest.mark.processes
+TOPIC, GROUP = "jobs", "workers"
+INVISIBLE_MS = 1_000
+ACKNOWLEDGED = 60
+"""Acknowledgements that are answered between two kills."""
+
+
+def sending(number: int) -> Command:
+    fields = {
+        "a": "p",
+        "b": TOPIC,
+        "c": "TBW102",
+        "d": "4",
+        "e": str(number % 4),
+        "f": "0",
+        "g": "5",
+        "h": "0",
+        "i": "",
+    }
+    return Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"%d" % number)
+
+
+def popping(poll_ms: int = 200) -> Command:
+    fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "8", "pollTime": str(poll_ms),
+              "invisibleTime": str(INVISIBLE_MS), "bornTime": "0", "initMode": "0"}  # fmt: skip
+    return Command(RequestCode.POP_MESSAGE, fields=fields)
+
+
+def acknowledging(message: StoredMessage, answer: Command, broker: str) -> Command:
+    topic = message.topic.decode()
+    mark = "2" if topic.startswith("%RETRY%") else "0"
+    handle = (
+        f"{message.queue_offset} {answer.fields['popTime']} {answer.fields['invisibleTime']} 0 {mark} {broker} "
+        f"{message.queue_id} {message.queue_offset}"
+    )
+    fields = {"consumerGroup": GROUP, "topic": topic, "queueId": str(message.queue_id),
+              "offset": str(message.queue_offset), "extraInfo": handle}  # fmt: skip
+    return Command(RequestCode.ACK_MESSAGE, fields=fields)
+
+
+class Consumer(threading.Thread):
+    """Sends, pops and acknowledges; leaves every fifth message of its first try."""
+
+    def __init__(self, address: str, broker: str) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.broker = broker
+        self.stopped = threading.Event()
+        self.sent: set[int] = set()
+        self.acknowledged: set[int] = set()
+        """Numbers whose acknowledgement was answered."""
+        self.unsure: set[int] = set()
+        """Numbers whose acknowledgement was sent and not answered."""
+        self.repeated: list[int] = []
+        """Numbers that came again after their acknowledgement was answered."""
+        self._next = 0
+        self._grew = threading.Condition()
+
+    def run(self) -> None:
+        connection: BlockingConnection | None = None
+        while not self.stopped.is_set():
+            try:
+                connection = connection or BlockingConnection.dial(self.address, 5_000)
+                for _ in range(8):
+                    number, self._next = self._next, self._next + 1
+                    checked(connection.request(sending(number)))
+                    self.sent.add(number)
+                self.consume(connection, leave=True)
+            except (LightMQError, OSError):
+                connection = None
+                self.stopped.wait(0.05)  # the server is being started
+
+    def consume(self, connection: BlockingConnection, *, leave: bool, poll_ms: int = 200) -> int:
+        """Pop once and acknowledge what comes; returns how many messages came."""
+        answer = connection.request(popping(poll_ms))
+        if answer.code == ResponseCode.POLLING_TIMEOUT:
+            return 0
+        messages = list(iter_stored(checked(answer).body))
+        for message in messages:
+            number = int(message.body)
+            if number in self.acknowledged:
+                self.repeated.append(number)
+            if leave and number % 5 == 4:
+                continue
+            self.unsure.add(number)
+            reply = connection.request(acknowledging(message, answer, self.broker))
+            if reply.code == ResponseCode.NO_MESSAGE:
+                continue  # its time was over on the way
+            checked(reply)
+            self.unsure.discard(number)
+            with self._grew:
+                self.acknowledged.add(number)
+                self._grew.notify_all()
+        return len(messages)
+
+    def flowing(self) -> None:
+        """Return when some more acknowledgements were answered."""
+        with self._grew:
+            wanted = len(self.acknowledged) + ACKNOWLEDGED
+            assert self._grew.wait_for(lambda: len(self.acknowledged) >= wanted, 60)
+
+
+def judge(consumer: Consumer) -> None:
+    """Let the consumer end and take the rest: everything comes, nothing that was acknowledged comes again."""
+    consumer.flowing()
+    consumer.stopped.set()
+    consumer.join()
+    with BlockingConnection.dial(consumer.address, 10_000) as connection:
+        while consumer.sent - consumer.acknowledged - consumer.unsure:
+            assert consumer.consume(connection, leave=False, poll_ms=5 * INVISIBLE_MS), "something is lost"
+        while consumer.consume(connection, leave=False, poll_ms=3 * INVISIBLE_MS):
+            pass
+    assert not consumer.repeated
+
+
+@pytest.mark.parametrize(
+    "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
+)
+def test_acknowledgements_hold_and_the_rest_comes_again_over_kills(tmp_path: Path, kills: int) -> None:
+    server = Installation(tmp_path / "data")
+    server.start()
+    try:
+        consumer = Consumer(server.address, "broker-a")
+        consumer.start()
+        for _ in range(kills):
+            consumer.flowing()
+            server.kill()
+            server.start()
+        judge(consumer)
+        server.end(15)
+        no_traceback(server)
+    finally:
+        server.kill_if_running()
+
+
+@pytest.mark.timeout(400)
+def test_a_new_master_knows_what_is_in_flight_and_what_was_acknowledged(tmp_path: Path) -> None:
+    group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
+    try:
+        group.start()
+        master = group.settle()
+        consumer = Consumer(f"127.0.0.1:{master.ports['remoting']}", "broker-a")
+        consumer.start()
+        consumer.flowing()
+        master.kill()
+        successor = group.settle()
+        consumer.address = f"127.0.0.1:{successor.ports['remoting']}"
+        judge(consumer)
+        no_traceback(*group.brokers, *group.controllers)
+    finally:
+        group.end()
