@@ -3,37 +3,20 @@
 A waiting message is a record of a hidden queue, one queue per `BUCKET_MS` of due time. Its producer_seq has the due
 time (ms after the start of the bucket) and what the placement needs (`remoting.protocol.records.image`).
 
-When it is due it is placed as a new message and appended in one group with the mark of its bucket (`bucket`; DELAYED
+When it is due it is placed as a new message and appended in one group with the mark of its bucket (`buckets`; DELAYED
 state): after kill -9 either both are there or neither, so it is delivered exactly once. Only buckets that are due soon
 have keys in memory. Retention removes no waiting message: `keep_from` appends it again first.
 
 Invariant: a message that was accepted is delivered once, not before it is due, or counted as `undeliverable` or
 `unreadable` with a log event. Loop thread only.
-
-The waiting messages of one span of time: which are delivered, and in which order the rest follows.
-
-A bucket is a hidden queue; its records are in order of arrival, each with the time it is due. Delivery is in order of
-(due, offset), so one pair, `mark`, describes everything delivered. That is sufficient only while no later record sorts
-before the mark: a record is never due before the time it is added, and delivery goes no further than the time of the
-last `mark_seen` before which everything added has been seen (`_horizon`).
-
-    floor ........ records below were appended again at the end of the queue, before retention took them, or are lost
-    cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing read yet
-    value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
-
-Memory: at most `KEPT_MAX` keys; of those that do not fit, the bucket keeps the smallest and reads the queue again when
-that is next. Invariant: keys leave `take` in rising order, each above the mark. Pure; one owner.
 """
 
 from __future__ import annotations
 
-import heapq
-import struct
-from bisect import insort
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed
@@ -48,142 +31,6 @@ if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.store.log_store import LogStore
 
-
-KEPT_MAX = 65_536
-"""Keys one bucket keeps in memory, about 8 MB; above it the later half is dropped and read again from the queue."""
-
-Key = tuple[int, int]
-"""(due in ms, offset in the queue)."""
-
-NOTHING: Key = (-1, -1)
-_VALUE = struct.Struct("<qqqq")
-
-
-class DelayBucket:
-    """The messages due within `BUCKET_MS` from `start_ms` on, and how far they are delivered."""
-
-    __slots__ = ("_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
-
-    def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None) -> None:
-        due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
-        self.start_ms = start_ms
-        self.queue_id = queue_id
-        self.mark: Key = (due, offset)
-        self.floor: int = floor
-        self.delivered: int = delivered
-        self.cursor: int | None = None
-        self._heap: list[Key] = []
-        self._beyond: Key | None = None
-        self._horizons: deque[tuple[int, int]] = deque()
-
-    def value(self, mark: Key, floor: int, delivered: int) -> bytes:
-        """The encoded state with these values instead of the present ones."""
-        return _VALUE.pack(*mark, floor, delivered)
-
-    def waits(self, key: Key) -> bool:
-        """Whether a record of the queue is still to be delivered."""
-        return key > self.mark and key[1] >= self.floor
-
-    # -- seeing --------------------------------------------------------------------------------------------------------
-
-    def open(self) -> int:
-        """Begin or continue reading the queue; returns the offset to read from."""
-        if self.cursor is None or (self._beyond is not None and not self._in_reach()):
-            self.cursor = self.floor
-            self._heap, self._beyond = [], None
-            self._horizons.clear()
-        return self.cursor
-
-    def seen(self, offset: int, due_ms: int) -> None:
-        """Take in the record at the cursor."""
-        assert offset == self.cursor, (offset, self.cursor)
-        self.cursor = offset + 1
-        key = (due_ms, offset)
-        if not self.waits(key):
-            return
-        if self._beyond is not None and key >= self._beyond:
-            return
-        heapq.heappush(self._heap, key)
-        if len(self._heap) > KEPT_MAX:
-            self._heap.sort()  # a sorted list is a heap
-            self._beyond = self._heap[KEPT_MAX // 2]
-            del self._heap[KEPT_MAX // 2 :]
-
-    def skip(self, next_offset: int) -> None:
-        """Move the cursor past records that can no longer be read."""
-        assert self.cursor is not None, "not open"
-        self.cursor = max(self.cursor, next_offset)
-
-    def mark_seen(self, next_offset: int, now_ms: int) -> None:
-        """Note that records at or above `next_offset` are added at this time or later."""
-        horizons = self._horizons
-        if horizons and horizons[-1][0] == next_offset:
-            horizons[-1] = (next_offset, now_ms)
-        else:
-            horizons.append((next_offset, now_ms))
-
-    # -- delivering ----------------------------------------------------------------------------------------------------
-
-    def take(self, count: int) -> list[Key]:
-        """Remove and return, in order, up to `count` keys that are due and that no later record can precede."""
-        horizon_ms = self._horizon()
-        keys: list[Key] = []
-        while len(keys) < count and self._in_reach() and self._heap[0][0] <= horizon_ms:
-            key = heapq.heappop(self._heap)
-            if self.waits(key):
-                keys.append(key)
-        return keys
-
-    def put_back(self, keys: list[Key]) -> None:
-        """Put keys back that were not delivered."""
-        for key in keys:
-            heapq.heappush(self._heap, key)
-
-    def delivered_up_to(self, mark: Key, count: int) -> None:
-        """Note that `count` more were delivered, the last of them `mark`."""
-        assert mark > self.mark, (mark, self.mark)
-        self.mark = mark
-        self.delivered += count
-
-    def moved(self, floor: int, delivered: int) -> None:
-        """Note that what waited below `floor` was appended again; `delivered` records are at or above it."""
-        self.floor, self.delivered = floor, delivered
-        if self.cursor is not None:
-            self.cursor = max(self.cursor, floor)
-
-    @property
-    def next_due_ms(self) -> int | None:
-        """When its next known message is due; None when none is known to wait."""
-        return self._heap[0][0] if self._heap else None
-
-    def is_empty(self, next_offset: int) -> bool:
-        """Whether everything below `next_offset` was seen and delivered."""
-        return self.cursor == next_offset and self._beyond is None and not self._heap
-
-    @property
-    def must_rescan(self) -> bool:
-        """Whether the next messages are among those that memory had no room for."""
-        return self._beyond is not None and not self._in_reach()
-
-    def _in_reach(self) -> bool:
-        """Whether the heap's first key is the next of all that were seen."""
-        return bool(self._heap) and (self._beyond is None or self._heap[0] < self._beyond)
-
-    def _horizon(self) -> int:
-        """Time of the last `mark_seen` whose records have all been seen; messages due up to then may be delivered."""
-        horizons, cursor = self._horizons, self.cursor or 0
-        while len(horizons) > 1 and horizons[1][0] <= cursor:
-            horizons.popleft()
-        return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1
-
-
-DELAY_PREFIX = b"\x01delay\x00"
-BUCKET_MS = 300_000
-"""Span of one bucket: a queue and at most one state entry for each that has messages."""
-NEAR_MS = 5_000
-"""A bucket's keys are read this long before its start."""
-OPEN_MAX = 4
-"""Buckets with keys in memory; later ones are opened when an earlier one is removed."""
 GRACE_MS = 60_000
 """How long after its end an empty bucket is kept."""
 SCAN_MAX = 2_000
@@ -193,55 +40,6 @@ GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 """Messages and bytes delivered as one group; a single larger message goes alone."""
 
 Append = Callable[[Placed, Sequence[StateChange]], int]
-
-
-class DelayBuckets:
-    """The buckets by the start of their span; each has a hidden queue."""
-
-    def __init__(self, store: LogStore, hidden: set[int]) -> None:
-        self._store = store
-        self._by_start: dict[int, DelayBucket] = {}
-        self._starts: list[int] = []
-        """Starts of the buckets, the earliest first."""
-        self._hidden = hidden
-        self.queues: set[int] = set()
-        """The hidden queues; always the same set."""
-        for name in store.state.queues.with_prefix(DELAY_PREFIX):
-            self._add(int(name.removeprefix(DELAY_PREFIX)), name)
-
-    def __iter__(self) -> Iterator[DelayBucket]:
-        return iter(list(self._by_start.values()))
-
-    def at(self, due_ms: int) -> DelayBucket:
-        """The bucket of a due time, made when there is none."""
-        start_ms = due_ms - due_ms % BUCKET_MS
-        return self._by_start.get(start_ms) or self._add(start_ms, DELAY_PREFIX + b"%d" % start_ms)
-
-    def near(self, now_ms: int) -> list[DelayBucket]:
-        """The earliest buckets, at most `OPEN_MAX`, that begin within `NEAR_MS`."""
-        return [self._by_start[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
-
-    def start_behind(self, count: int) -> int | None:
-        """Start of the bucket after the first `count`; None when there is none."""
-        return self._starts[count] if count < len(self._starts) else None
-
-    def remove(self, bucket: DelayBucket) -> None:
-        """Delete a bucket with its queue and its mark."""
-        change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
-        self._store.queues.delete([bucket.queue_id], [change])
-        del self._by_start[bucket.start_ms]
-        self._starts.remove(bucket.start_ms)
-        self._hidden.discard(bucket.queue_id)
-        self.queues.discard(bucket.queue_id)
-
-    def _add(self, start_ms: int, name: bytes) -> DelayBucket:
-        queue_id = self._store.queues.open(name)
-        kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
-        bucket = self._by_start[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
-        insort(self._starts, start_ms)
-        self._hidden.add(queue_id)
-        self.queues.add(queue_id)
-        return bucket
 
 
 class Delayed:

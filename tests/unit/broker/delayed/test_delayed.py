@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.delayed import delayed as room
-from broker.delayed.delayed import BUCKET_MS, GRACE_MS, Delayed
+from broker.delayed.buckets import BUCKET_MS, NEAR_MS
+from broker.delayed.delayed import GRACE_MS, Delayed
 from broker.publishing.placement import Placement, QueueChoice
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
@@ -195,11 +196,11 @@ def test_when_the_timer_must_wake(world: World) -> None:
     assert world.delayed.next_due_ms() is None
     world.put(b"x", 2 * BUCKET_MS + 7)
     world.at(0)
-    assert world.delayed.next_due_ms() == START + 2 * BUCKET_MS - room.NEAR_MS
+    assert world.delayed.next_due_ms() == START + 2 * BUCKET_MS - NEAR_MS
     world.put(b"y", 500)
     world.at(1)
     assert world.delayed.next_due_ms() == START + 500
-    world.at(2 * BUCKET_MS - room.NEAR_MS)
+    world.at(2 * BUCKET_MS - NEAR_MS)
     assert world.delayed.next_due_ms() == START + 2 * BUCKET_MS + 7
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.delayed import delayed as delay_bucket
-from broker.delayed.delayed import NOTHING, DelayBucket, Key
+from broker.delayed import buckets
+from broker.delayed.buckets import NOTHING, DelayBucket, Key
 
 
 def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:
@@ -107,7 +107,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
 
 def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What did not fit is looked at again when its time comes."""
-    monkeypatch.setattr(delay_bucket, "KEPT_MAX", 8)
+    monkeypatch.setattr(buckets, "KEPT_MAX", 8)
     dues = [(7 * number) % 101 for number in range(60)]
     bucket = DelayBucket(0, 1)
     got: list[Key] = []
@@ -146,11 +146,11 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
 )
 def test_every_message_once_and_in_time_whatever_happens_between(steps: list[tuple[str, int]], most: int) -> None:
     """Puts, slow confirmation, small memory and crashes; the mark alone shows what was delivered."""
-    kept, delay_bucket.KEPT_MAX = delay_bucket.KEPT_MAX, most
+    kept, buckets.KEPT_MAX = buckets.KEPT_MAX, most
     try:
         _run(steps)
     finally:
-        delay_bucket.KEPT_MAX = kept
+        buckets.KEPT_MAX = kept
 
 
 def _run(steps: list[tuple[str, int]]) -> None:
