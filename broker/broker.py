@@ -109,7 +109,7 @@ class BrokerParts:
         )
         choice = queue_choice(tools, self.topics, subscriptions, self.retained)
         appender, visible = Appender(store, tools.metrics), self.topics.visible
-        self.delayed = DelayedFeature(tools, Placement(choice), appender, self.topics.hidden, registry)
+        self.delayed = DelayedFeature(tools, Placement(choice), appender, self.topics, registry)
         placement = Placement(choice, self.delayed.diversion)
         self.publishing = PublishingFeature(
             tools, self.topics, subscriptions, self.retained, sessions, placement, appender
@@ -138,6 +138,7 @@ class BrokerParts:
                 groups=self.groups,
                 routes=self.registration,
                 transactions=self.transactions.messages,
+                handles=self.delayed.handles,
             ),
             self.transactions,
             PopFeature(tools, topics=topics, groups=self.groups, long_polls=self.reading.long_polls, registry=registry),

@@ -9,6 +9,9 @@ last `mark_seen` before which everything added has been seen (`_horizon`).
     cursor ....... records below have been seen, and are in the heap unless delivered; None: nothing read yet
     value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
 
+A recalled message keeps its place in that order and is dropped there: the offsets of those not yet passed are in
+`recalled`, each with a state record of its own (key "start/offset"), which goes in the group that passes it.
+
 Memory: at most `KEPT_MAX` keys; of those that do not fit, the bucket keeps the smallest and reads the queue again when
 that is next. Invariant: keys leave `take` in rising order, each above the mark. A bucket is pure, with one owner;
 `DelayBuckets` opens and deletes the queues. Loop thread only.
@@ -20,11 +23,15 @@ import heapq
 import struct
 from bisect import insort
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from broker.store.errors import UnreadableOffsets
+from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
+from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -42,15 +49,23 @@ _VALUE = struct.Struct("<qqqq")
 class DelayBucket:
     """The messages due within `BUCKET_MS` from `start_ms` on, and how far they are delivered."""
 
-    __slots__ = ("_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "start_ms")
+    __slots__ = (
+        "_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "recalled", "start_ms",
+    )  # fmt: skip
 
-    def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None) -> None:
+    def __init__(
+        self, start_ms: int, queue_id: int, value: bytes | None = None, recalled: Iterable[int] = ()
+    ) -> None:
+        """`value` and `recalled`: the durable state; none for a new bucket."""
         due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
         self.start_ms = start_ms
         self.queue_id = queue_id
         self.mark: Key = (due, offset)
         self.floor: int = floor
         self.delivered: int = delivered
+        """Records at or above the floor that were passed: delivered, given up or dropped."""
+        self.recalled = set(recalled)
+        """Offsets of recalled messages that delivery has not passed yet."""
         self.cursor: int | None = None
         self._heap: list[Key] = []
         self._beyond: Key | None = None
@@ -60,9 +75,27 @@ class DelayBucket:
         """The encoded state with these values instead of the present ones."""
         return _VALUE.pack(*mark, floor, delivered)
 
+    def change(self, mark: Key, floor: int, delivered: int, passed: Iterable[int]) -> list[StateChange]:
+        """The state records for these values; the recalled messages at the offsets `passed` are no longer noted."""
+        value = self.value(mark, floor, delivered)
+        changes = [StateChange(state_kinds.DELAYED, b"%d" % self.start_ms, value)]
+        return changes + [self.recall_change(offset, None) for offset in passed]
+
+    def recall_change(self, offset: int, value: bytes | None) -> StateChange:
+        """The state record of a recalled message; None deletes it."""
+        return StateChange(state_kinds.DELAYED, b"%d/%d" % (self.start_ms, offset), value)
+
+    def due_ms(self, record: RecordView) -> int:
+        """When a record of its queue is due."""
+        return self.start_ms + (record.producer_seq >> 32)
+
     def waits(self, key: Key) -> bool:
-        """Whether a record of the queue is still to be delivered."""
+        """Whether a record of the queue is still to be passed."""
         return key > self.mark and key[1] >= self.floor
+
+    def is_waiting(self, key: Key) -> bool:
+        """Whether a record of the queue is still to be delivered: it was neither passed nor recalled."""
+        return self.waits(key) and key[1] not in self.recalled
 
     # -- seeing --------------------------------------------------------------------------------------------------------
 
@@ -120,7 +153,7 @@ class DelayBucket:
             heapq.heappush(self._heap, key)
 
     def delivered_up_to(self, mark: Key, count: int) -> None:
-        """Note that `count` more were delivered, the last of them `mark`."""
+        """Note that `count` more were passed, the last of them `mark`."""
         assert mark > self.mark, (mark, self.mark)
         self.mark = mark
         self.delivered += count
@@ -128,6 +161,7 @@ class DelayBucket:
     def moved(self, floor: int, delivered: int) -> None:
         """Note that what waited below `floor` was appended again; `delivered` records are at or above it."""
         self.floor, self.delivered = floor, delivered
+        self.recalled = {offset for offset in self.recalled if offset >= floor}
         if self.cursor is not None:
             self.cursor = max(self.cursor, floor)
 
@@ -164,6 +198,18 @@ NEAR_MS = 5_000
 """A bucket's keys are read this long before its start."""
 OPEN_MAX = 4
 """Buckets with keys in memory; later ones are opened when an earlier one is removed."""
+READ_BYTES_MAX = 1024 * 1024
+"""Bytes of records read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class BucketRecords:
+    """Confirmed records of a bucket's queue, and the offset to continue at; `lost` could not be read, for `reason`."""
+
+    records: list[RecordView]
+    after: int
+    lost: int = 0
+    reason: str = ""
 
 
 class DelayBuckets:
@@ -177,8 +223,14 @@ class DelayBuckets:
         self._hidden = hidden
         self.queues: set[int] = set()
         """The hidden queues; always the same set."""
+        recalled: dict[bytes, list[int]] = {}
+        for key, _entry in store.state.items(state_kinds.DELAYED):
+            start, slash, offset = key.partition(b"/")
+            if slash:
+                recalled.setdefault(start, []).append(int(offset))
         for name in store.state.queues.with_prefix(DELAY_PREFIX):
-            self._add(int(name.removeprefix(DELAY_PREFIX)), name)
+            start = name.removeprefix(DELAY_PREFIX)
+            self._add(int(start), name, recalled.get(start, ()))
 
     def __iter__(self) -> Iterator[DelayBucket]:
         return iter(list(self._by_start.values()))
@@ -187,6 +239,28 @@ class DelayBuckets:
         """The bucket of a due time, made when there is none."""
         start_ms = due_ms - due_ms % BUCKET_MS
         return self._by_start.get(start_ms) or self._add(start_ms, DELAY_PREFIX + b"%d" % start_ms)
+
+    def find(self, due_ms: int) -> DelayBucket | None:
+        """The bucket of a due time, None when there is none."""
+        return self._by_start.get(due_ms - due_ms % BUCKET_MS)
+
+    def of_queue(self, queue_id: int) -> DelayBucket | None:
+        """The bucket that has this queue, None when none has."""
+        if queue_id not in self.queues:
+            return None
+        return self._by_start[int(self._store.queues.name(queue_id).removeprefix(DELAY_PREFIX))]
+
+    def read(self, bucket: DelayBucket, offset: int, count: int) -> BucketRecords:
+        """Confirmed records from `offset` on, up to `READ_BYTES_MAX`."""
+        try:
+            result = self._store.reading.read(bucket.queue_id, offset, count, READ_BYTES_MAX)
+        except UnreadableOffsets as error:
+            return BucketRecords([], error.next_offset, error.next_offset - offset, str(error))
+        if result.status == OFFSET_TOO_SMALL:
+            first = result.first_offset
+            return BucketRecords([], first, first - offset, "the log no longer has them")
+        records = [RecordView(record) for record in result.records]
+        return BucketRecords(records, offset + len(records))
 
     def near(self, now_ms: int) -> list[DelayBucket]:
         """The earliest buckets, at most `OPEN_MAX`, that begin within `NEAR_MS`."""
@@ -197,18 +271,20 @@ class DelayBuckets:
         return self._starts[count] if count < len(self._starts) else None
 
     def remove(self, bucket: DelayBucket) -> None:
-        """Delete a bucket with its queue and its mark."""
-        change = StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)
-        self._store.queues.delete([bucket.queue_id], [change])
+        """Delete a bucket with its queue and its state."""
+        changes = [StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)]
+        changes += [bucket.recall_change(offset, None) for offset in bucket.recalled]
+        self._store.queues.delete([bucket.queue_id], changes)
         del self._by_start[bucket.start_ms]
         self._starts.remove(bucket.start_ms)
         self._hidden.discard(bucket.queue_id)
         self.queues.discard(bucket.queue_id)
 
-    def _add(self, start_ms: int, name: bytes) -> DelayBucket:
+    def _add(self, start_ms: int, name: bytes, recalled: Iterable[int] = ()) -> DelayBucket:
         queue_id = self._store.queues.open(name)
         kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
-        bucket = self._by_start[start_ms] = DelayBucket(start_ms, queue_id, None if kept is None else kept[0])
+        value = None if kept is None else kept[0]
+        bucket = self._by_start[start_ms] = DelayBucket(start_ms, queue_id, value, recalled)
         insort(self._starts, start_ms)
         self._hidden.add(queue_id)
         self.queues.add(queue_id)

@@ -14,13 +14,11 @@ Invariant: a message that was accepted is delivered once, not before it is due, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key
-from broker.store.errors import UnreadableOffsets
-from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed
-from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -40,6 +38,18 @@ GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 """Messages and bytes delivered as one group; a single larger message goes alone."""
 
 Append = Callable[[Placed, Sequence[StateChange]], int]
+
+
+@dataclass(slots=True)
+class DelayCounts:
+    """What became of waiting messages since the start."""
+
+    delivered: int = 0
+    undeliverable: int = 0
+    unreadable: int = 0
+    carried: int = 0
+    """Appended again before retention reached them."""
+    recalled: int = 0
 
 
 class Delayed:
@@ -64,7 +74,7 @@ class Delayed:
         self._log = log
         self.buckets = DelayBuckets(store, hidden)
         self._opened: list[DelayBucket] = []
-        self.delivered = self.undeliverable = self.unreadable = self.carried = 0
+        self.counts = DelayCounts()
         # Time may have been set back: what comes now must not sort before what was delivered.
         self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self.buckets)])
         self._counted_ms = now_ms
@@ -129,6 +139,19 @@ class Delayed:
             times.append(later_ms - NEAR_MS)
         return min(times, default=None)
 
+    def recall(self, bucket: DelayBucket, offset: int) -> int:
+        """Drop the message that waits there; returns the log position to confirm before that is acknowledged.
+
+        Raises:
+            StoreError: it still waits.
+        """
+        assert offset not in bucket.recalled, offset
+        end = self._store.append(changes=[bucket.recall_change(offset, b"")]).end_position
+        bucket.recalled.add(offset)
+        self.waiting -= 1
+        self.counts.recalled += 1
+        return end
+
     # -- retention -----------------------------------------------------------------------------------------------------
 
     def keep_from(self, target: int, append: Append) -> bool:
@@ -145,7 +168,9 @@ class Delayed:
         return self._store.reading.next_offset(bucket.queue_id)
 
     def _count(self) -> int:
-        return sum(self._end(bucket) - bucket.floor - bucket.delivered for bucket in self.buckets)
+        return sum(
+            self._end(bucket) - bucket.floor - bucket.delivered - len(bucket.recalled) for bucket in self.buckets
+        )
 
     def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
         """Take in some of the records added and confirmed since; True when there is more."""
@@ -153,24 +178,17 @@ class Delayed:
         bucket.mark_seen(self._end(bucket), now_ms)
         records, after = self._read(bucket, cursor, SCAN_MAX)
         for offset, record in enumerate(records, cursor):
-            bucket.seen(offset, _due_ms(record, bucket))
+            bucket.seen(offset, bucket.due_ms(record))
         bucket.skip(after)
         return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_rescan
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
         """(confirmed records from `offset` on, offset to continue at); unreadable ones are counted and skipped."""
-        try:
-            result = self._store.reading.read(bucket.queue_id, offset, count, GROUP_BYTES_MAX)
-        except UnreadableOffsets as error:
-            self.unreadable += error.next_offset - offset
-            self._log.error("delayed_unreadable", messages=error.next_offset - offset, reason=str(error))
-            return [], error.next_offset
-        if result.status == OFFSET_TOO_SMALL:
-            lost = result.first_offset - offset
-            self.unreadable += lost
-            self._log.error("delayed_unreadable", messages=lost, reason="the log no longer has them")
-            return [], result.first_offset
-        return [RecordView(record) for record in result.records], offset + len(result.records)
+        stretch = self.buckets.read(bucket, offset, count)
+        if stretch.lost:
+            self.counts.unreadable += stretch.lost
+            self._log.error("delayed_unreadable", messages=stretch.lost, reason=stretch.reason)
+        return stretch.records, stretch.after
 
     def _deliver(self, bucket: DelayBucket, keys: list[Key]) -> None:
         """Append the messages of these keys with the mark, as many as fit in one group."""
@@ -185,7 +203,7 @@ class Delayed:
                 taken += 1
                 if message is not None:
                     messages.append(message)
-            if not self._append(bucket, keys[taken - 1], taken, messages):
+            if not self._append(bucket, keys[:taken], messages):
                 taken = 1
                 self._give_up_or_append(bucket, keys[0])
         except BaseException:
@@ -193,32 +211,36 @@ class Delayed:
             raise
         bucket.put_back(keys[taken:])
 
-    def _append(self, bucket: DelayBucket, mark: Key, taken: int, messages: list[Placed]) -> bool:
-        """Append messages and mark as one group; False when the store refuses one of the messages for good."""
-        change = self._change(bucket, mark, bucket.floor, bucket.delivered + taken)
+    def _append(self, bucket: DelayBucket, keys: list[Key], messages: list[Placed]) -> bool:
+        """Append the messages of these keys and the mark as one group; False when the store refuses one for good."""
+        recalled = [offset for _due_ms, offset in keys if offset in bucket.recalled]
+        changes = bucket.change(keys[-1], bucket.floor, bucket.delivered + len(keys), recalled)
         try:
-            self._store.append(*messages, atomic=True, changes=[change])
+            self._store.append(*messages, atomic=True, changes=changes)
         except LocalMisuse as error:
             if not messages:
                 raise
             self._log.debug("delayed_group_refused", reason=str(error))
             return False
-        bucket.delivered_up_to(mark, taken)
-        self.waiting -= taken
-        self.delivered += len(messages)
+        bucket.delivered_up_to(keys[-1], len(keys))
+        bucket.recalled.difference_update(recalled)
+        self.waiting -= len(keys) - len(recalled)
+        self.counts.delivered += len(messages)
         return True
 
     def _give_up_or_append(self, bucket: DelayBucket, key: Key) -> None:
         """Append one message alone, so that one that cannot be stored does not block the others of its group."""
         message = self._due_message(bucket, key)
-        if message is not None and not self._append(bucket, key, 1, [message]):
+        if message is not None and not self._append(bucket, [key], [message]):
             self._give_up(1, "the store cannot take it")
             message = None
         if message is None:
-            self._append(bucket, key, 1, [])
+            self._append(bucket, [key], [])
 
     def _due_message(self, bucket: DelayBucket, key: Key) -> Placed | None:
-        """The message as it goes to its topic now; None when it cannot be delivered."""
+        """The message as it goes to its topic now; None when it was recalled or cannot be delivered."""
+        if key[1] in bucket.recalled:
+            return None
         records, _after = self._read(bucket, key[1], 1)
         if not records:
             return None
@@ -229,13 +251,8 @@ class Delayed:
             return None
 
     def _give_up(self, count: int, reason: str) -> None:
-        self.undeliverable += count
+        self.counts.undeliverable += count
         self._log.error("delayed_undeliverable", messages=count, reason=reason)
-
-    @staticmethod
-    def _change(bucket: DelayBucket, mark: Key, floor: int, delivered: int) -> StateChange:
-        key = b"%d" % bucket.start_ms
-        return StateChange(state_kinds.DELAYED, key, bucket.value(mark, floor, delivered))
 
     def _carry(self, bucket: DelayBucket, target: int, append: Append) -> bool:
         """Append the oldest waiting messages below `target` again; False when there are none."""
@@ -245,17 +262,18 @@ class Delayed:
         if after == first or (records and not doomed):
             return False
         floor = first + len(doomed) if records else after
-        keys = [(_due_ms(record, bucket), offset) for offset, record in enumerate(doomed, first)]
-        waiting = [(record, key) for record, key in zip(doomed, keys, strict=True) if bucket.waits(key)]
+        keys = [(bucket.due_ms(record), offset) for offset, record in enumerate(doomed, first)]
+        waiting = [(record, key) for record, key in zip(doomed, keys, strict=True) if bucket.is_waiting(key)]
         # A record may not be due before the time it is added: see `bucket`.
         images = [_again(record, bucket, max(due_ms, self._now_ms)) for record, (due_ms, _offset) in waiting]
-        delivered = bucket.delivered - (len(doomed) - len(waiting))
+        delivered = bucket.delivered - sum(not bucket.waits(key) for key in keys)
+        recalled = [offset for offset in bucket.recalled if offset < floor]
         append(
             Placed(b"".join(images), [(bucket.queue_id,)] * len(images)),
-            [self._change(bucket, bucket.mark, floor, delivered)],
+            bucket.change(bucket.mark, floor, delivered, recalled),
         )
         bucket.moved(floor, delivered)
-        self.carried += len(images)
+        self.counts.carried += len(images)
         return True
 
 
@@ -263,7 +281,3 @@ def _again(record: RecordView, bucket: DelayBucket, due_ms: int) -> bytes:
     """The image of a waiting record, to be stored again with this due time."""
     seq = record.producer_seq & 0xFFFF_FFFF | (due_ms - bucket.start_ms) << 32
     return change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=seq)
-
-
-def _due_ms(record: RecordView, bucket: DelayBucket) -> int:
-    return bucket.start_ms + (record.producer_seq >> 32)

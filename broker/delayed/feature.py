@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.delayed import Delayed
+from broker.delayed.recall import MessageFinder, RecallHandles, RecallRequests
 from broker.publishing.placement import MQTT_DELAY
 from broker.requests import Feature, RequestTools
 from broker.store.placed import property_value
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from broker.metrics import BrokerMetrics
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
+    from broker.topics.feature import TopicFeature
+    from remoting.transport.contracts import Handler
     from runtime.clock import Clock
     from runtime.metrics import Registry
 
@@ -154,14 +157,14 @@ class DelayedFeature(Feature):
     """Messages that are delivered later, from any protocol."""
 
     def __init__(
-        self, tools: RequestTools, placement: Placement, appender: Appender, hidden: set[int], registry: Registry
+        self, tools: RequestTools, placement: Placement, appender: Appender, topics: TopicFeature, registry: Registry
     ) -> None:
-        """`placement`: of what is due. `hidden`: queues that readers never see; the waiting messages' are added."""
+        """`placement`: of what is due. The queues of the waiting messages are added to the hidden ones of `topics`."""
         config, store = tools.config, tools.store
         self.messages = Delayed(
             store,
             placement,
-            hidden,
+            topics.hidden,
             delay_ms_max=config.delay_s_max * 1_000,
             messages_max=config.limits.delayed_messages_max,
             now_ms=tools.identity.started_ms,
@@ -172,7 +175,15 @@ class DelayedFeature(Feature):
         self._timer = DelayTimer(self.messages, appender, tools.clock, tools.metrics, tools.log)
         store.retention.carried.keep(self.messages.keep_from)
         store.positions.on_advance(self._timer.advanced, self.messages.buckets.queues)
+        self.handles = RecallHandles(self.messages, config.broker_name)
+        """What producers get to recall their messages by."""
+        finder = MessageFinder(tools, self.messages, registry)
+        self._recalls = RecallRequests(tools, self.messages, topics.table, finder, registry)
         declare_metrics(registry, self.messages)
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler: RECALL_MESSAGE."""
+        return self._recalls.handlers()
 
     def start(self) -> None:
         """Begin to deliver; what became due while the broker was down is delivered first."""
@@ -190,13 +201,13 @@ def declare_metrics(registry: Registry, messages: Delayed) -> None:
     counter(
         "rocketmq_delayed_delivered_messages_total",
         "Messages delivered at their time since the start",
-        function=lambda: messages.delivered,
+        function=lambda: messages.counts.delivered,
     )
     counter(
         "rocketmq_delayed_carried_messages_total",
         "Delayed messages written again since the start because retention reached them",
-        function=lambda: messages.carried,
+        function=lambda: messages.counts.carried,
     )
     lost = counter("rocketmq_delayed_lost_messages_total", "Waiting messages that could not be delivered", ("reason",))
-    lost.child("undeliverable", function=lambda: messages.undeliverable)
-    lost.child("unreadable", function=lambda: messages.unreadable)
+    lost.child("undeliverable", function=lambda: messages.counts.undeliverable)
+    lost.child("unreadable", function=lambda: messages.counts.unreadable)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from broker.publishing.feature import PublishingFeature
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
-    from broker.rocketmq.send import HalfMessages
+    from broker.rocketmq.send import HalfMessages, HandleSource
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
@@ -35,6 +35,7 @@ class RocketmqFeature(Feature):
         groups: ConsumerGroups,
         routes: RouteFinder,
         transactions: HalfMessages,
+        handles: HandleSource,
     ) -> None:
         self._metrics = tools.metrics
         self._rates_in, self._rates_out = Rates(), Rates()
@@ -54,6 +55,7 @@ class RocketmqFeature(Feature):
                 unpacker=reading.unpacker,
                 replies=replies,
                 transactions=transactions,
+                handles=handles,
             ),
             RocketmqPullRequests(
                 tools,

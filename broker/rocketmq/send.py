@@ -7,9 +7,9 @@ one record image per message.
 
 RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
 request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it, the half message of a
-transaction (`broker.transactions`) for its outcome; the answer names the place where it waits. What is not offered
-(priorities, lite topics, recall) is refused by name. A send is answered when the message is confirmed and, for a topic
-that was just created, when the name servers know its route.
+transaction (`broker.transactions`) for its outcome; the answer names the place where it waits, and for one that waits
+for its time the handle to recall it by. What is not offered (priorities, lite topics) is refused by name. A send is
+answered when the message is confirmed and, for a topic that was just created, when the name servers know its route.
 
 A message whose property `originMqttTopic` names a topic below the one it is sent to is an MQTT message
 (`mqtt_messages`). A request needs the topic of its answer (`replies`), which is created with it. Loop thread only.
@@ -85,7 +85,7 @@ NOT_OFFERED_FLAGS = {
 }
 """Bits of sysFlag that request what this broker does not do."""
 NOT_OFFERED_PROPERTIES = {
-    b"TIMER_DEL_UNIQKEY": "recalling a delayed message is not offered by this broker",
+    b"TIMER_DEL_UNIQKEY": "recalling a delayed message by a message is not offered by this broker: send RECALL_MESSAGE",
     b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
     b"__LITE_TOPIC": "lite topics are not offered by this broker",
 }
@@ -238,6 +238,13 @@ class HalfMessages(Protocol):
         """The half message made of an image, to be appended; Refused when it may not wait."""
 
 
+class HandleSource(Protocol):
+    """Makes the handles of messages that wait for their time."""
+
+    def of(self, queue_id: int, image: bytes, offset: int) -> str | None:
+        """The handle of an image that waits in this queue at this offset; None when it does not wait."""
+
+
 class SendRequests:
     """Stores messages of RocketMQ's producers."""
 
@@ -253,9 +260,11 @@ class SendRequests:
         unpacker: Unpacker,
         replies: Replies,
         transactions: HalfMessages,
+        handles: HandleSource,
     ) -> None:
         self._tools = tools
         self._transactions = transactions
+        self._handles = handles
         self._topics = topics
         self._groups = groups
         self._placement = placement
@@ -387,6 +396,10 @@ class SendRequests:
                 "transactionId": unique,
                 **TRACED,
             }
+            if len(placed) == 1:
+                handle = self._handles.of(placed.queues[0][0], placed.images, offset)
+                if handle is not None:
+                    fields["recallHandle"] = handle
             self._send_found(topics, peer, command.reply(0, None, fields))
 
         return done

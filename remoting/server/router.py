@@ -219,7 +219,6 @@ PENDING_ATTRIBUTE = "pending replies"
 
 FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("new questions about an expired transaction", frozenset({Code.RESUME_CHECK_HALF_MESSAGE})),
-    ("recalling a delayed message", frozenset({Code.RECALL_MESSAGE})),
     ("rolling back a POP", frozenset({Code.POP_ROLLBACK})),
     ("lists of how groups consume", frozenset({Code.GET_ALL_MESSAGE_REQUEST_MODE})),
     ("lite topics", frozenset(range(Code.POP_LITE_MESSAGE, Code.TRIGGER_LITE_DISPATCH + 1))),

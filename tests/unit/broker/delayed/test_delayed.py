@@ -103,7 +103,7 @@ def test_hidden_until_it_is_due_then_as_it_was_sent(world: World) -> None:
     )
     assert (record.born_ms, record.mqtt_topic, record.flags & 0xF, record.producer_seq) == (7, b"t/x", 1 | 4 | 8, 0)
     assert world.store.state.get(state_kinds.RETAINED, b"t/x") is not None
-    assert (world.delayed.delivered, world.delayed.waiting) == (1, 0)
+    assert (world.delayed.counts.delivered, world.delayed.waiting) == (1, 0)
 
 
 def test_in_order_of_time_over_buckets(world: World) -> None:
@@ -228,7 +228,7 @@ def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
     world.topics.ensure("four", 2)
     world.at(30)
     assert world.got() == [b"mqtt"]
-    assert (world.delayed.undeliverable, world.delayed.delivered, world.delayed.waiting) == (1, 1, 0)
+    assert (world.delayed.counts.undeliverable, world.delayed.counts.delivered, world.delayed.waiting) == (1, 1, 0)
 
 
 def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) -> None:
@@ -255,7 +255,7 @@ def test_what_the_store_will_never_take_holds_up_nobody(world: World, monkeypatc
     monkeypatch.setattr(world.store, "append", picky)
     world.at(10)
     assert world.got() == [b"1", b"3"]
-    assert (world.delayed.undeliverable, world.delayed.delivered) == (1, 2)
+    assert (world.delayed.counts.undeliverable, world.delayed.counts.delivered) == (1, 2)
 
 
 def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
         steps += 1
         world.bench.settle()
     assert steps >= 3
-    assert world.delayed.carried == 5
+    assert world.delayed.counts.carried == 5
     assert world.delayed._count() == 6
     for queue in world.hidden:
         bucket = next(one for one in world.delayed.buckets if one.queue_id == queue)
@@ -344,7 +344,7 @@ def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
         begin = world.store.begin_position
         if turn == 1:
             world.restart()
-    assert world.delayed.carried >= 10
+    assert world.delayed.counts.carried >= 10
     assert world.delayed._count() == 10
     world.at(100_005)
     assert sorted(world.got()[-6:]) == [b"%d" % number for number in range(6)]

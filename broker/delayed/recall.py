@@ -1,0 +1,210 @@
+"""Recall of waiting messages: their handles, and RECALL_MESSAGE (370).
+
+A producer gets a handle with the answer to its send and recalls the message by it until the message is due. The handle
+says where the message waits. Retention may have copied it meanwhile; then the queue of its span is searched for the
+unique key, in the background and by few requests at a time. What is refused has RocketMQ's codes: 17 for an unknown
+topic, 604 for a handle that is none, of another topic or broker, or of a message that does not wait (any more).
+Invariant: a recall is answered when it is confirmed; a message is delivered or recalled, never both. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from broker.requests import RequestTools, refusal_of, text
+from broker.store.errors import StoreError
+from broker.store.placed import property_value
+from remoting.access.rights import PUBLISH
+from remoting.protocol.bodies.recall_handle import NO_KEY, RecallHandle, decode_handle, encode_handle
+from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import show
+from remoting.protocol.records.names import RETRY_PREFIX
+from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.protocol.records.record import RecordView
+from remoting.server.router import later
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.delayed.buckets import DelayBucket
+    from broker.delayed.delayed import Delayed
+    from broker.topics.topics import Topics
+    from runtime.metrics import Registry
+
+Act = Callable[[Peer, Command, "DelayBucket", int, RecordView], None]
+"""What is done with a message that was found: (peer, request, its bucket, its offset there, its record)."""
+SEARCHES_MAX = 4
+"""Searches for copied messages at a time; one more request that needs one is refused with SYSTEM_BUSY."""
+SEARCH_STEP = 500
+"""Records compared before the loop goes on with other work."""
+
+
+class RecallHandles:
+    """Makes the handles of waiting messages."""
+
+    def __init__(self, messages: Delayed, broker_name: str) -> None:
+        self._buckets = messages.buckets
+        self._broker_name = broker_name
+
+    def of(self, queue_id: int, image: bytes, offset: int) -> str | None:
+        """The handle of an image that waits in this queue; None when it does not wait, or waits for a retry."""
+        bucket = self._buckets.of_queue(queue_id)
+        if bucket is None:
+            return None
+        view = RecordView(image)
+        topic = view.topic.decode("utf-8", "replace")
+        if topic.startswith(RETRY_PREFIX):
+            return None
+        key = _unique_key(view)
+        return encode_handle(RecallHandle(topic, self._broker_name, bucket.due_ms(view), key, offset))
+
+
+class MessageFinder:
+    """Finds the waiting messages that handles name."""
+
+    def __init__(self, tools: RequestTools, messages: Delayed, registry: Registry) -> None:
+        self._tools = tools
+        self._buckets = messages.buckets
+        self._searches = 0
+        self.refused = registry.counter(
+            "rocketmq_delayed_recalls_refused_total", "Requests about one waiting message that were refused"
+        )
+
+    def find(self, peer: Peer, command: Command, handle: RecallHandle, act: Act) -> None:
+        """`act` on the message of a handle, now or after a search; Refused, raised or answered, when it is not there.
+
+        Whether it still waits is for `act` to find out.
+        """
+        bucket = self._buckets.find(handle.due_ms)
+        if bucket is None:
+            raise not_waiting()
+        offset = handle.offset
+        if offset is None or offset < bucket.floor:
+            later(peer, command, self._search(peer, command, handle, act))
+            return
+        record = next(iter(self._buckets.read(bucket, offset, 1).records), None)
+        if record is None or not _is_meant(record, bucket, handle):
+            raise not_waiting()
+        act(peer, command, bucket, offset, record)
+
+    async def _search(self, peer: Peer, command: Command, handle: RecallHandle, act: Act) -> None:
+        """Find a message whose place is not known any more, then `act` on it."""
+        if self._searches >= SEARCHES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._searches} searches for waiting messages are under way")
+        self._searches += 1
+        try:
+            bucket, offset, record = await self._searched(handle)
+            act(peer, command, bucket, offset, record)
+        except StoreError as error:
+            raise refusal_of(self._tools.metrics, error) from error
+        except Refused:
+            self.refused.value += 1
+            raise
+        finally:
+            self._searches -= 1
+
+    async def _searched(self, handle: RecallHandle) -> tuple[DelayBucket, int, RecordView]:
+        """Compare what waits in the bucket with the handle, a step at a time. Raises Refused when it is not there."""
+        offset = 0
+        while (bucket := self._buckets.find(handle.due_ms)) is not None:
+            offset = max(offset, bucket.floor)
+            found = self._buckets.read(bucket, offset, SEARCH_STEP)
+            for at, record in enumerate(found.records, offset):
+                if _is_meant(record, bucket, handle):
+                    return bucket, at, record
+            if found.after == offset:
+                break
+            offset = found.after
+            await asyncio.sleep(0)
+        raise not_waiting()
+
+
+class RecallRequests:
+    """Recalls waiting messages for their producers."""
+
+    def __init__(
+        self, tools: RequestTools, messages: Delayed, topics: Topics, finder: MessageFinder, registry: Registry
+    ) -> None:
+        self._tools = tools
+        self._messages = messages
+        self._topics = topics
+        self._finder = finder
+        registry.counter(
+            "rocketmq_delayed_recalled_messages_total",
+            "Waiting messages that were recalled since the start",
+            function=lambda: messages.counts.recalled,
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.RECALL_MESSAGE: self.recall}
+
+    def recall(self, peer: Peer, command: Command) -> None:
+        """370: drop the message of a handle; answered with its unique key when that is confirmed."""
+        self._with_message(peer, command, self._recall)
+
+    def _with_message(self, peer: Peer, command: Command, act: Act) -> None:
+        """Find the message that the request names, then `act` on it; refusals are counted."""
+
+        def allowed(peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
+            self._authorize(peer, command, record)
+            act(peer, command, bucket, offset, record)
+
+        try:
+            self._finder.find(peer, command, self._handle(peer, command), allowed)
+        except Refused:
+            self._finder.refused.value += 1
+            raise
+
+    def _handle(self, peer: Peer, command: Command) -> RecallHandle:
+        """What is to be recalled. Raises Refused unless the peer may write there and the handle fits."""
+        topic, given = text(command.fields, "topic"), text(command.fields, "recallHandle")
+        self._tools.authorizer.authorize(peer, command, PUBLISH, topic)
+        self._topics.require(topic)
+        try:
+            handle = decode_handle(given)
+        except RemoteViolation as error:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, error.reason) from error
+        if handle.topic != topic:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
+        if handle.broker != self._tools.config.broker_name:
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, the message is at another broker")
+        if handle.due_ms <= self._tools.clock.now_ms():
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, the time of the message has come")
+        return handle
+
+    def _recall(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
+        if offset in bucket.recalled:
+            end = self._tools.store.end_position
+        elif bucket.waits((bucket.due_ms(record), offset)):
+            end = self._messages.recall(bucket, offset)
+        else:
+            raise not_waiting()
+        self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": _unique_key(record)}))
+
+    def _authorize(self, peer: Peer, command: Command, record: RecordView) -> None:
+        """Check the MQTT topic of a message, which is known only when the message is found."""
+        topic = RecordView(show(record)).mqtt_topic
+        if topic is not None:
+            self._tools.authorizer.authorize(peer, command, PUBLISH, topic.decode("utf-8", "replace"))
+
+
+def _is_meant(record: RecordView, bucket: DelayBucket, handle: RecallHandle) -> bool:
+    """Whether a waiting record is the message of a handle."""
+    return (
+        bucket.due_ms(record) == handle.due_ms
+        and record.topic.decode("utf-8", "replace") == handle.topic
+        and _unique_key(record) == handle.unique_key
+    )
+
+
+def _unique_key(image: RecordView) -> str:
+    return property_value(image, UNIQUE_KEY).decode("utf-8", "replace") or NO_KEY
+
+
+def not_waiting() -> Refused:
+    """The refusal for a message that was delivered, or was never there."""
+    return Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits")

@@ -1,0 +1,184 @@
+"""Recall of waiting messages: by the handle of the answer, over restarts and retention, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.delayed import recall as room
+from broker.delayed.buckets import BUCKET_MS
+from broker.store.state import state_kinds
+from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle, encode_handle
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.names import light_queue_name, parent_topic
+from remoting.protocol.records.properties import encode_properties
+from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY, RecordView
+
+DELAY_MS = 60_000
+
+
+def sending(number: int, delay_ms: int = DELAY_MS, topic: str = "orders") -> Command:
+    """A message of a RocketMQ producer that waits."""
+    properties = {b"UNIQ_KEY": b"%032d" % number, b"TIMER_DELAY_MS": b"%d" % delay_ms}
+    fields = {
+        "producerGroup": "g", "topic": topic, "queueId": "0", "defaultTopicQueueNums": "1", "bornTimestamp": "1",
+        "properties": encode_properties(properties.items()).decode(),
+    }  # fmt: skip
+    return Command(RequestCode.SEND_MESSAGE, fields=fields, body=b"%d" % number)
+
+
+def recalling(handle: str, topic: str = "orders") -> Command:
+    fields = {"producerGroup": "g", "topic": topic, "recallHandle": handle, "bname": "broker-a"}
+    return Command(RequestCode.RECALL_MESSAGE, fields=fields)
+
+
+def stored(bench, topic: str = "orders") -> list[bytes]:
+    """Bodies in the first queue of the topic."""
+    queue = bench.broker.topics.table.queue_ids(topic)[0]
+    low, high = bench.store.reading.bounds(queue)
+    return [bytes(RecordView(record).body) for record in bench.store.reading.read(queue, low, high, 10**7).records]
+
+
+async def delivered(bench, after_ms: int) -> None:
+    """So much later, everything due is delivered."""
+    bench.clock.advance_ms(after_ms)
+    while bench.broker.delayed.messages.due(bench.clock.now_ms()):
+        await bench.settle()
+    await bench.settle()
+
+
+async def sent(bench, number: int, delay_ms: int = DELAY_MS) -> str:
+    """The handle of a message that waits now."""
+    reply = await bench.connect().request(sending(number, delay_ms))
+    assert reply.code == 0, reply.remark
+    return reply.fields["recallHandle"]
+
+
+async def test_a_recalled_message_is_not_delivered_and_the_others_are(running) -> None:
+    """Its answer has the id that the producer knows."""
+    handles = [await sent(running, number) for number in range(3)]
+    handle = decode_handle(handles[1])
+    assert (handle.topic, handle.broker, handle.unique_key) == ("orders", "broker-a", "%032d" % 1)
+    assert handle.due_ms == running.clock.now_ms() + DELAY_MS
+    reply = await running.connect().request(recalling(handles[1]))
+    assert (reply.code, reply.fields["msgId"]) == (0, "%032d" % 1)
+    messages = running.broker.delayed.messages
+    assert (messages.waiting, messages.counts.recalled) == (2, 1)
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"0", b"2"]
+    assert (messages.waiting, messages.counts.delivered, messages.counts.undeliverable) == (0, 2, 0)
+    assert running.store.state.count(state_kinds.DELAYED) == 1  # what was recalled is noted until it is passed
+    assert running.registry.values()["rocketmq_delayed_recalled_messages_total"] == 1
+
+
+async def test_a_recall_outlives_a_restart(running) -> None:
+    handles = [await sent(running, number) for number in range(3)]
+    assert (await running.connect().request(recalling(handles[0]))).code == 0
+    await running.restart()
+    assert running.broker.delayed.messages.waiting == 2
+    assert (await running.connect().request(recalling(handles[2]))).code == 0
+    await running.restart()
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"1"]
+
+
+async def test_a_second_recall_is_answered_like_the_first(running) -> None:
+    """Until the time of the message has come."""
+    handle = await sent(running, 7)
+    for _ in range(2):
+        assert (await running.connect().request(recalling(handle))).code == 0
+    assert running.broker.delayed.messages.counts.recalled == 1
+    await delivered(running, DELAY_MS)
+    assert (await running.connect().request(recalling(handle))).code == ResponseCode.ILLEGAL_OPERATION
+
+
+async def test_what_does_not_wait_has_no_handle(running) -> None:
+    """A message for now, a retry."""
+    for command in (sending(1, 0), sending(2, topic="%RETRY%g")):
+        reply = await running.connect().request(command)
+        assert reply.code == 0
+        assert "recallHandle" not in reply.fields
+
+
+async def test_what_is_not_meant_is_refused(running) -> None:
+    """With RocketMQ's codes, counted, and the message is delivered."""
+    handle = decode_handle(await sent(running, 1))
+    await running.connect().request(sending(9, 0, topic="other"))
+
+    async def refused(given: str, topic: str = "orders") -> tuple[int, str]:
+        reply = await running.connect().request(recalling(given, topic))
+        return reply.code, reply.remark
+
+    illegal = ResponseCode.ILLEGAL_OPERATION
+    assert await refused("nonsense") == (illegal, "recall handle is invalid")
+    assert (await refused(encode_handle(handle), "unknown"))[0] == ResponseCode.TOPIC_NOT_EXIST
+    assert await refused(encode_handle(handle), "other") == (illegal, "recall failed, topic not match")
+    for changed, named in (
+        ({"broker": "broker-b"}, "another broker"),
+        ({"due_ms": running.clock.now_ms()}, "has come"),
+        ({"due_ms": handle.due_ms + 1}, "no such message"),
+        ({"due_ms": handle.due_ms + 5 * BUCKET_MS}, "no such message"),
+        ({"unique_key": "other"}, "no such message"),
+        ({"offset": 5}, "no such message"),
+        ({"offset": None, "unique_key": "other"}, "no such message"),
+    ):
+        fields = {name: getattr(handle, name) for name in ("topic", "broker", "due_ms", "unique_key", "offset")}
+        code, remark = await refused(encode_handle(RecallHandle(**(fields | changed))))
+        assert code == illegal
+        assert named in remark, changed
+    assert running.registry.values()["rocketmq_delayed_recalls_refused_total"] == 10
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"1"]
+
+
+async def test_a_message_that_retention_copied_is_found(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its unique key; what was recalled before is not copied."""
+    monkeypatch.setattr(room, "SEARCH_STEP", 3)
+    handles = [await sent(running, number, DELAY_MS + number) for number in range(10)]
+    messages = running.broker.delayed.messages
+    assert (await running.connect().request(recalling(handles[4]))).code == 0
+
+    def append(placed, changes):
+        return running.store.append(placed, changes=changes).end_position
+
+    target = running.store.end_position
+    while not messages.keep_from(target, append):
+        await running.settle()
+    await running.settle()
+    assert messages.counts.carried == 9
+    assert running.store.state.count(state_kinds.DELAYED) == 1
+    assert (await running.connect().request(recalling(handles[8]))).code == 0
+    assert (await running.connect().request(recalling(handles[4]))).code == ResponseCode.ILLEGAL_OPERATION
+    await running.restart()
+    assert running.broker.delayed.messages.waiting == 8
+    await delivered(running, DELAY_MS + 10)
+    assert stored(running) == [b"%d" % number for number in (0, 1, 2, 3, 5, 6, 7, 9)]
+
+
+async def test_few_searches_at_a_time(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles without a place cost the broker no more than that."""
+    monkeypatch.setattr(room, "SEARCHES_MAX", 0)
+    handle = decode_handle(await sent(running, 1))
+    vague = encode_handle(RecallHandle(handle.topic, handle.broker, handle.due_ms, handle.unique_key))
+    assert (await running.connect().request(recalling(vague))).code == ResponseCode.SYSTEM_BUSY
+    monkeypatch.setattr(room, "SEARCHES_MAX", 1)
+    assert (await running.connect().request(recalling(vague))).code == 0
+
+
+async def test_the_mqtt_topic_of_a_message_needs_its_own_right(running) -> None:
+    """An operator's handle may name an MQTT message, whose topic is not in it."""
+    image = encode_image(
+        flags=FLAG_MQTT | 1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(b"plant/a"), body=b"x",
+        properties=((MQTT_TOPIC_KEY, b"plant/a"), (CLIENT_ID_KEY, b"c"), (b"delay-ms", b"%d" % DELAY_MS)),
+    )  # fmt: skip
+    assert (await running.connect().request(Command(RequestCode.APPEND_MANY, body=image))).code == 0
+    due_ms = running.clock.now_ms() + DELAY_MS
+    handle = encode_handle(RecallHandle("plant", "broker-a", due_ms, offset=0))
+    running.judge_by(lambda _identity, _action, resource: resource == "plant")
+    assert (await running.connect().request(recalling(handle, "plant"))).code == ResponseCode.NO_PERMISSION
+    running.judge_by(lambda _identity, _action, resource: resource in {"plant", "plant/a"})
+    assert (await running.connect().request(recalling(handle, "plant"))).code == 0
+    running.judge_by(lambda *_: True)
+    await delivered(running, DELAY_MS)
+    assert running.store.reading.bounds(running.store.queues.find(light_queue_name(b"plant/a"))) == (0, 0)
