@@ -53,9 +53,7 @@ class DelayBucket:
         "_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "recalled", "start_ms",
     )  # fmt: skip
 
-    def __init__(
-        self, start_ms: int, queue_id: int, value: bytes | None = None, recalled: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None, recalled: Iterable[int] = ()) -> None:
         """`value` and `recalled`: the durable state; none for a new bucket."""
         due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
         self.start_ms = start_ms
@@ -79,11 +77,7 @@ class DelayBucket:
         """The state records for these values; the recalled messages at the offsets `passed` are no longer noted."""
         value = self.value(mark, floor, delivered)
         changes = [StateChange(state_kinds.DELAYED, b"%d" % self.start_ms, value)]
-        return changes + [self.recall_change(offset, None) for offset in passed]
-
-    def recall_change(self, offset: int, value: bytes | None) -> StateChange:
-        """The state record of a recalled message; None deletes it."""
-        return StateChange(state_kinds.DELAYED, b"%d/%d" % (self.start_ms, offset), value)
+        return changes + [recall_change(self, offset, None) for offset in passed]
 
     def due_ms(self, record: RecordView) -> int:
         """When a record of its queue is due."""
@@ -191,6 +185,11 @@ class DelayBucket:
         return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1
 
 
+def recall_change(bucket: DelayBucket, offset: int, value: bytes | None) -> StateChange:
+    """The state record of a recalled message; None deletes it."""
+    return StateChange(state_kinds.DELAYED, b"%d/%d" % (bucket.start_ms, offset), value)
+
+
 DELAY_PREFIX = b"\x01delay\x00"
 BUCKET_MS = 300_000
 """Span of one bucket: a queue and at most one state entry for each that has messages."""
@@ -262,6 +261,15 @@ class DelayBuckets:
         records = [RecordView(record) for record in result.records]
         return BucketRecords(records, offset + len(records))
 
+    def after(self, due_ms: int) -> list[DelayBucket]:
+        """The buckets with what is due then or later, the earliest first."""
+        return [self._by_start[start] for start in self._starts if start + BUCKET_MS > due_ms]
+
+    def waiting(self, bucket: DelayBucket) -> int:
+        """How many messages of a bucket wait, those not confirmed among them."""
+        end = self._store.reading.next_offset(bucket.queue_id)
+        return end - bucket.floor - bucket.delivered - len(bucket.recalled)
+
     def near(self, now_ms: int) -> list[DelayBucket]:
         """The earliest buckets, at most `OPEN_MAX`, that begin within `NEAR_MS`."""
         return [self._by_start[start] for start in self._starts[:OPEN_MAX] if start - NEAR_MS <= now_ms]
@@ -273,7 +281,7 @@ class DelayBuckets:
     def remove(self, bucket: DelayBucket) -> None:
         """Delete a bucket with its queue and its state."""
         changes = [StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)]
-        changes += [bucket.recall_change(offset, None) for offset in bucket.recalled]
+        changes += [recall_change(bucket, offset, None) for offset in bucket.recalled]
         self._store.queues.delete([bucket.queue_id], changes)
         del self._by_start[bucket.start_ms]
         self._starts.remove(bucket.start_ms)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key
+from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key, recall_change
 from broker.store.placed import Placed
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -36,6 +36,12 @@ SCAN_MAX = 2_000
 COUNT_INTERVAL_MS = 1_000
 GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
 """Messages and bytes delivered as one group; a single larger message goes alone."""
+
+WITHIN = (
+    (300, "5m"), (3_600, "1h"), (6 * 3_600, "6h"), (86_400, "1d"), (3 * 86_400, "3d"), (7 * 86_400, "7d"),
+    (2**62, "later"),
+)  # fmt: skip
+"""Delays by which waiting messages are counted, as (seconds, label), to the span of a bucket."""
 
 Append = Callable[[Placed, Sequence[StateChange]], int]
 
@@ -146,11 +152,23 @@ class Delayed:
             StoreError: it still waits.
         """
         assert offset not in bucket.recalled, offset
-        end = self._store.append(changes=[bucket.recall_change(offset, b"")]).end_position
+        end = self._store.append(changes=[recall_change(bucket, offset, b"")]).end_position
         bucket.recalled.add(offset)
         self.waiting -= 1
         self.counts.recalled += 1
         return end
+
+    def numbers(self, now_ms: int) -> dict[str, Any]:
+        """What operators see: how many wait, by how far away they are due, and when the next known one is."""
+        by_delay = dict.fromkeys((label for _within_s, label in WITHIN), 0)
+        next_due_ms = None
+        for bucket in self.buckets.after(0):
+            count = self.buckets.waiting(bucket)
+            away_s = (bucket.start_ms - now_ms) // 1_000
+            by_delay[next(label for within_s, label in WITHIN if away_s < within_s)] += count
+            if count and next_due_ms is None:
+                next_due_ms = bucket.next_due_ms or bucket.start_ms
+        return {"waiting": sum(by_delay.values()), "next_due_ms": next_due_ms, "by_delay": by_delay}
 
     # -- retention -----------------------------------------------------------------------------------------------------
 
@@ -168,9 +186,7 @@ class Delayed:
         return self._store.reading.next_offset(bucket.queue_id)
 
     def _count(self) -> int:
-        return sum(
-            self._end(bucket) - bucket.floor - bucket.delivered - len(bucket.recalled) for bucket in self.buckets
-        )
+        return sum(map(self.buckets.waiting, self.buckets))
 
     def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
         """Take in some of the records added and confirmed since; True when there is more."""

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.delayed import Delayed
+from broker.delayed.listing import TimerRequests
 from broker.delayed.recall import MessageFinder, RecallHandles, RecallRequests
 from broker.publishing.placement import MQTT_DELAY
 from broker.requests import Feature, RequestTools
@@ -179,11 +180,12 @@ class DelayedFeature(Feature):
         """What producers get to recall their messages by."""
         finder = MessageFinder(tools, self.messages, registry)
         self._recalls = RecallRequests(tools, self.messages, topics.table, finder, registry)
+        self._listing = TimerRequests(tools, self.messages, finder)
         declare_metrics(registry, self.messages)
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler: RECALL_MESSAGE."""
-        return self._recalls.handlers()
+        """Request code -> handler: RECALL_MESSAGE and TIMERS."""
+        return self._recalls.handlers() | self._listing.handlers()
 
     def start(self) -> None:
         """Begin to deliver; what became due while the broker was down is delivered first."""

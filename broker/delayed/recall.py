@@ -58,7 +58,7 @@ class RecallHandles:
         topic = view.topic.decode("utf-8", "replace")
         if topic.startswith(RETRY_PREFIX):
             return None
-        key = _unique_key(view)
+        key = unique_key(view)
         return encode_handle(RecallHandle(topic, self._broker_name, bucket.due_ms(view), key, offset))
 
 
@@ -183,7 +183,7 @@ class RecallRequests:
             end = self._messages.recall(bucket, offset)
         else:
             raise not_waiting()
-        self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": _unique_key(record)}))
+        self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": unique_key(record)}))
 
     def _authorize(self, peer: Peer, command: Command, record: RecordView) -> None:
         """Check the MQTT topic of a message, which is known only when the message is found."""
@@ -197,11 +197,12 @@ def _is_meant(record: RecordView, bucket: DelayBucket, handle: RecallHandle) -> 
     return (
         bucket.due_ms(record) == handle.due_ms
         and record.topic.decode("utf-8", "replace") == handle.topic
-        and _unique_key(record) == handle.unique_key
+        and unique_key(record) == handle.unique_key
     )
 
 
-def _unique_key(image: RecordView) -> str:
+def unique_key(image: RecordView) -> str:
+    """The unique key of an image or record as handles have it."""
     return property_value(image, UNIQUE_KEY).decode("utf-8", "replace") or NO_KEY
 
 

@@ -94,7 +94,7 @@ def rewrite(text: str, ports: dict[int, int]) -> str:
         return text
     if words[1] in ("pub", "sub") and not {"-p", "--port"} & set(words):
         return re.sub(r"lightmq (\w+)", rf"lightmq \1 -p {ports[1883]}", text, count=1)
-    if words[1] in ("tail", "topics", "sessions", "lag", "doctor") and "--server" not in words:
+    if words[1] in ("tail", "topics", "sessions", "lag", "timers", "doctor") and "--server" not in words:
         return re.sub(
             r"lightmq (topics create|topics update|\w+)", rf"lightmq \1 --server 127.0.0.1:{ports[9876]}", text, count=1
         )

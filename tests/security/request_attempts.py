@@ -162,6 +162,7 @@ def _sessions(target: Target) -> dict[int, Parts]:
     codes = (
         Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS, Code.WILL_WATCH,
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
+        Code.TIMERS,
     )  # fmt: skip
     opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))
     return {code: ({}, b"") for code in codes} | {Code.SESSION_OPEN: ({}, opened)}

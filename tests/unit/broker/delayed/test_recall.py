@@ -59,10 +59,10 @@ async def test_a_recalled_message_is_not_delivered_and_the_others_are(running) -
     """Its answer has the id that the producer knows."""
     handles = [await sent(running, number) for number in range(3)]
     handle = decode_handle(handles[1])
-    assert (handle.topic, handle.broker, handle.unique_key) == ("orders", "broker-a", "%032d" % 1)
+    assert (handle.topic, handle.broker, handle.unique_key) == ("orders", "broker-a", f"{1:032d}")
     assert handle.due_ms == running.clock.now_ms() + DELAY_MS
     reply = await running.connect().request(recalling(handles[1]))
-    assert (reply.code, reply.fields["msgId"]) == (0, "%032d" % 1)
+    assert (reply.code, reply.fields["msgId"]) == (0, f"{1:032d}")
     messages = running.broker.delayed.messages
     assert (messages.waiting, messages.counts.recalled) == (2, 1)
     await delivered(running, DELAY_MS)

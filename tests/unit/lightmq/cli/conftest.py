@@ -145,6 +145,8 @@ class LogServer:
         self.stats_body = b"{}"
         self.session_answers: list[bytes] = []
         """Answers to SESSION_LIST in turn; without one there is no such session."""
+        self.timer_answers: list[bytes] = []
+        """Answers to TIMERS in turn."""
         self.with_broker = True
         self.with_topic = True
         self.created: list[dict[str, str]] = []
@@ -186,6 +188,8 @@ class LogServer:
             RequestCode.GET_CONSUME_STATS: self._stats,
             RequestCode.GET_BROKER_CONSUME_STATS: self._stats,
             RequestCode.SESSION_LIST: self._sessions,
+            RequestCode.TIMERS: self._timers,
+            RequestCode.RECALL_MESSAGE: self._recall,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
             RequestCode.QUERY_MESSAGE: self._query,
             RequestCode.GET_TOPIC_CONFIG: lambda _, command: command.reply(body=self.topic_config),
@@ -212,6 +216,14 @@ class LogServer:
         if not self.session_answers:
             return command.reply(ResponseCode.QUERY_NOT_FOUND, "there is no such session")
         return command.reply(body=self.session_answers.pop(0))
+
+    def _timers(self, _: Peer, command: Command) -> Command:
+        self.queries.append(dict(command.fields))
+        return command.reply(body=self.timer_answers.pop(0))
+
+    def _recall(self, _: Peer, command: Command) -> Command:
+        self.queries.append(dict(command.fields))
+        return command.reply(fields={"msgId": "7F00"})
 
     def _query(self, _: Peer, command: Command) -> Command:
         self.queries.append(dict(command.fields))

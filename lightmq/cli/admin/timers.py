@@ -1,0 +1,145 @@
+"""``lightmq timers``: the delayed messages that wait: how many, which are next, one of them; and their recall."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from lightmq.cli.admin.sessions import columns, printable
+from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.outcome import CommandFailed
+from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle
+from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+
+HERE = ServerTarget()
+PAGE = 1_000
+HEADINGS = ("DUE", "TOPIC", "BYTES", "BROKER", "HANDLE")
+
+
+def timers(
+    handle: Annotated[str, Parameter(help="Handle of one message, shown with its properties.")] = "",
+    *,
+    count: Annotated[int, Parameter(help="List so many messages, the next ones due.")] = 0,
+    recall: Annotated[bool, Parameter(negative=(), help="Recall the message: it will not be delivered.")] = False,
+    json_output: Annotated[
+        bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker or message.")
+    ] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Show how many delayed messages wait and for how long, list the next ones, show or recall one."""
+    if recall and not handle:
+        raise CommandFailed("name the message to recall by its handle: lightmq timers HANDLE --recall")
+    with brokers(target) as found:
+        if handle:
+            _one(found, handle, recall=recall, json_output=json_output)
+            return
+        if count:
+            rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: row["due_ms"])
+            if json_output:
+                sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows[:count]))
+            else:
+                sys.stdout.write(columns(HEADINGS, [_cells(row) for row in rows[:count]]))
+            return
+        numbers = [{"broker": broker.name, **_answer(broker, {})} for broker in found]
+    sys.stdout.write("".join(json.dumps(one) + "\n" if json_output else summary(one) for one in numbers))
+
+
+def _one(found: list[Broker], given: str, *, recall: bool, json_output: bool) -> None:
+    """Show or recall the message of a handle at the broker that it names."""
+    try:
+        handle = decode_handle(given)
+    except RemoteViolation as error:
+        raise CommandFailed(f"{error.reason}; lightmq timers --count 10 shows handles") from error
+    broker = next((broker for broker in found if broker.name == handle.broker), None)
+    if broker is None:
+        raise CommandFailed(f"there is no broker {handle.broker!r}, where the message waits")
+    if recall:
+        sys.stdout.write(_recalled(broker, handle, given))
+        return
+    try:
+        row = {"broker": broker.name, **_answer(broker, {"handle": given})["timer"]}
+        sys.stdout.write(json.dumps(row) + "\n" if json_output else detail(row))
+    except (KeyError, TypeError) as error:
+        raise _unreadable(error) from error
+
+
+def _recalled(broker: Broker, handle: RecallHandle, given: str) -> str:
+    fields = {"producerGroup": "lightmq-timers", "topic": handle.topic, "recallHandle": given}
+    answer = broker.ask(Command(RequestCode.RECALL_MESSAGE, fields=fields))
+    return f"recalled {printable(answer.fields.get('msgId', ''))} of {printable(handle.topic)}\n"
+
+
+def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:
+    """The messages of a broker that are due next."""
+    fields, left = {"limit": str(min(count, PAGE))}, count
+    try:
+        while left > 0:
+            answer = _answer(broker, fields)
+            for row in answer["timers"]:
+                yield {"broker": broker.name, **row}
+            left -= len(answer["timers"])
+            if not answer["more"]:
+                return
+            fields = {"limit": str(min(left, PAGE)), "after": answer["next"]}
+    except (KeyError, TypeError) as error:
+        raise _unreadable(error) from error
+
+
+def _answer(broker: Broker, fields: dict[str, str]) -> dict[str, Any]:
+    try:
+        found = json.loads(broker.ask(Command(RequestCode.TIMERS, fields=fields)).body)
+    except ValueError as error:
+        raise _unreadable(error) from error
+    if not isinstance(found, dict):
+        raise _unreadable(TypeError(type(found).__name__))
+    return found
+
+
+def _unreadable(error: Exception) -> CommandFailed:
+    return CommandFailed(f"the broker's answer to TIMERS cannot be read: {error!r}")
+
+
+def summary(numbers: dict[str, Any]) -> str:
+    """The numbers of one broker."""
+    next_ms = numbers.get("next_due_ms")
+    lines = [
+        f"broker    {numbers['broker']}",
+        f"waiting   {numbers.get('waiting', 0)} messages",
+        f"next due  {'-' if next_ms is None else moment(next_ms)}",
+    ]
+    lines += [
+        f"  within {label:<6} {count}" for label, count in numbers.get("by_delay", {}).items() if label != "later"
+    ]
+    lines += [f"  later         {numbers.get('by_delay', {}).get('later', 0)}"]
+    return "\n".join(lines) + "\n"
+
+
+def detail(row: dict[str, Any]) -> str:
+    """One message with its properties."""
+    lines = [
+        f"due     {moment(row['due_ms'])}",
+        f"stored  {moment(row['stored_ms'])}",
+        f"topic   {printable(row['topic'])}",
+        f"id      {printable(row['id'])}",
+        f"body    {row['body_bytes']} bytes",
+        f"broker  {row['broker']}",
+    ]
+    lines += [f"  {printable(key)} = {printable(value)}" for key, value in sorted(row["properties"].items())]
+    return "\n".join(lines) + "\n"
+
+
+def moment(time_ms: int) -> str:
+    """A time in ms as people read it, UTC."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.") + f"{time_ms % 1000:03d}Z"
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    topic = printable(row["topic"])
+    return moment(row["due_ms"]), topic, str(row["body_bytes"]), row["broker"], row["handle"]
