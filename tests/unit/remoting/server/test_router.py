@@ -205,10 +205,8 @@ def test_unknown_codes_are_refused_and_told_of():
         router(Recorder(), Command(8))
     assert caught.value.code == 3
     assert heard == [(Recorder().address, 8)]
-    with pytest.raises(
-        Refused, match="request type 370 not supported: LightMQ does not offer recalling a delayed message"
-    ):
-        Router({})(Recorder(), Command(370))
+    with pytest.raises(Refused, match="request type 200070 not supported: LightMQ does not offer lite topics"):
+        Router({})(Recorder(), Command(200_070))
 
 
 def test_what_has_no_handler_may_be_refused_for_another_reason():
