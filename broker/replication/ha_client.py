@@ -68,7 +68,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
             return
         self._heard_s = self._loop.time()
         turn = turn_of(self._loop)
-        turn.hold()
+        turn.begin()
         try:
             for frame in self._decoder.filled(nbytes):
                 reason = self._received(frame)

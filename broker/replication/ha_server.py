@@ -88,7 +88,7 @@ class ReplicaConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Frames of the replica; one that breaks the rules ends its connection."""
         turn = turn_of(asyncio.get_running_loop())
-        turn.hold()
+        turn.begin()
         has_acknowledged = False
         try:
             for frame in self._decoder.feed(data):

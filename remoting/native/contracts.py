@@ -46,7 +46,7 @@ The last counts only while the newest entry is live; otherwise everything below 
 COUNT_AT, END_AT = range(2)
 """Where among the counters of the tail's file the entry count and the end position stand."""
 KEPT_BYTES_MAX = 1024 * 1024
-"""A batch written by a pen keeps its bytes up to this size, for those who want what was just written."""
+"""A batch written by a segment writer keeps its bytes up to this size, for readers of what was just written."""
 
 Found = tuple[Column, Column, Column, Column, int]
 """Queue offset, position, size and tag hash per entry, and the offset behind the last one."""
@@ -80,7 +80,7 @@ class Encoded(Protocol):
 
     @property
     def pieces(self) -> list[tuple[int, bytes]]:
-        """(log position, bytes) per segment, one behind the other; none where a pen has not kept them."""
+        """(log position, bytes) per segment, one behind the other; none where a segment writer has not kept them."""
         ...
 
     offsets: list[int]
@@ -214,7 +214,7 @@ class KeyChunk(Protocol):
         ...
 
 
-class Pen(Protocol):
+class SegmentWriter(Protocol):
     """Puts whole batches into one stretch of one log file: encodes, writes, indexes and publishes in one call."""
 
     attempted: int
@@ -286,8 +286,8 @@ class Core:
     """(queue id per slot, SLOT per slot, flat rows of ROW_WORDS words) -> ring."""
     make_encoder: Callable[[int, int, int], Encoder]
     """(epoch, largest record in bytes, most queues per record) -> encoder."""
-    make_pen: Callable[[Any], Pen]
-    """(encoder of the same twin) -> pen that writes nowhere yet."""
+    make_segment_writer: Callable[[Any], SegmentWriter]
+    """(encoder of the same twin) -> segment writer without a file yet."""
     scan: Callable[[memoryview, int, int, Progress], Progress]
     """(segment, its base, its size in bytes, progress so far) -> progress to its end or to the first bad record."""
     collect: Callable[[memoryview, int, int, int, int, int, int], tuple[int, int, EntryBlock, list[int]]]

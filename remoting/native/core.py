@@ -14,8 +14,8 @@ from remoting.native.reference import encoder, images, runs, scan
 def pure_core() -> Core:
     """Return the reference."""
     return Core(
-        "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.Pen, scan.scan, scan.collect, scan.survey,
-        scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
+        "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
+        scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
     )  # fmt: skip
 
@@ -25,7 +25,7 @@ def compiled_core() -> Core:
     from remoting.native.compiled import encoder, images, ring, runs, scan
 
     return Core(
-        "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.Pen, scan.scan, scan.collect,
+        "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
     )  # fmt: skip

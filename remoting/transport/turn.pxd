@@ -7,11 +7,11 @@ cdef class Turn:
     cdef list _due
     cdef list _last
     cdef bint _asked
-    cdef bint _held
+    cdef bint _begun
 
     cpdef soon(self, callback)
     cpdef at_end(self, callback)
-    cpdef hold(self)
+    cpdef begin(self)
     @cython.locals(_=int)
     cpdef run(self)
     cdef _round(self, list round_)

@@ -29,7 +29,7 @@ Due = Callable[[], object]
 class Turn:
     """The callbacks of one loop."""
 
-    __slots__ = ("_asked", "_due", "_held", "_last", "loop", "thread")
+    __slots__ = ("_asked", "_begun", "_due", "_last", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -38,29 +38,29 @@ class Turn:
         self._due: list[Due] = []
         self._last: list[Due] = []
         self._asked = False
-        self._held = False
+        self._begun = False
 
     def soon(self, callback: Due) -> None:
         """Call back in the next round of whatever is due then."""
         self._due.append(callback)
-        if not self._held and not self._asked:
+        if not self._begun and not self._asked:
             self._ask()
 
     def at_end(self, callback: Due) -> None:
         """Call back when nothing else is due in this turn; what that asks for still belongs to it."""
         self._last.append(callback)
-        if not self._held and not self._asked:
+        if not self._begun and not self._asked:
             self._ask()
 
-    def hold(self) -> None:
-        """Ask the loop for nothing: the caller is a callback of it, and will `run` before he returns."""
+    def begin(self) -> None:
+        """Schedule nothing at the loop: the caller is one of its callbacks and calls `run` before it returns."""
         global _running  # noqa: PLW0603 - see below
-        self._held = True
+        self._begun = True
         _running = self
 
     def run(self) -> None:
         """Work off what is due, round by round."""
-        self.hold()
+        self.begin()
         try:
             for _ in range(ROUNDS_MAX):
                 if self._due:
@@ -100,7 +100,7 @@ class Turn:
 
     def _release(self) -> None:
         global _running  # noqa: PLW0603 - see below
-        self._held = False
+        self._begun = False
         _running = None
         if (self._due or self._last) and not self._asked:
             self._ask()
@@ -110,8 +110,8 @@ _latest: Turn | None = None
 """A one-entry cache: nearly every process has one loop."""
 
 _running: Turn | None = None
-"""The turn that is being run (of several loops with threads of their own the one that began last): whoever asks inside
-it need not find out which loop is his, which is a system call."""
+"""The turn that is being run (of several loops with threads of their own the one that began last): callers inside it
+need not find out their loop, which is a system call."""
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:

@@ -37,7 +37,7 @@ class RecordEncoder:
         self._index = index
         queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
         self._encoder = native.core.make_encoder(epoch, record_limit, queues_max)
-        self.pen = native.core.make_pen(self._encoder)
+        self.pen = native.core.make_segment_writer(self._encoder)
         """Does the whole of an append that stays within half a file."""
         self._segment: Segment | None = None
 

@@ -29,7 +29,7 @@ cdef class Socket:
     cdef Py_ssize_t take(self) except -1
     cdef int drain(self) except -1
     cdef int keep(self, bytes data, Py_ssize_t at) except -1
-    cdef int gone(self, object error) except -1
+    cdef int lose(self, object error) except -1
 
 @cython.final
 cdef class Driver:

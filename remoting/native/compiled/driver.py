@@ -109,7 +109,7 @@ class Socket:
             return
         if sent < 0:
             if errno not in (EAGAIN, EINTR):
-                self.gone(OSError(errno, os.strerror(errno)))
+                self.lose(OSError(errno, os.strerror(errno)))
                 return
             sent = 0
         self.keep(data, sent)
@@ -120,11 +120,11 @@ class Socket:
             return
         self.closing = True
         if not self.kept_bytes:
-            self.gone(None)
+            self.lose(None)
 
     def abort(self) -> None:
         """End at once."""
-        self.gone(None)
+        self.lose(None)
 
     def can_write_eof(self) -> bool:
         """One side can be ended alone."""
@@ -218,7 +218,7 @@ class Socket:
             self.pending |= kernel.EPOLLIN
             self.driver.enqueue(self)
         elif errno != EAGAIN:
-            self.gone(OSError(errno, os.strerror(errno)))
+            self.lose(OSError(errno, os.strerror(errno)))
         return 0
 
     def keep(self, data, at):
@@ -246,7 +246,7 @@ class Socket:
         )
         if sent < 0:
             if errno not in (EAGAIN, EINTR):
-                self.gone(OSError(errno, os.strerror(errno)))
+                self.lose(OSError(errno, os.strerror(errno)))
             return 0
         self.kept_at += sent
         self.kept_bytes -= sent
@@ -254,7 +254,7 @@ class Socket:
             self.kept = None
             self.kept_at = 0
             if self.closing:
-                self.gone(None)
+                self.lose(None)
                 return 0
             if self.ending and not self.ended:
                 self.ended = True
@@ -264,7 +264,7 @@ class Socket:
             self.receiver.resume_writing()
         return 0
 
-    def gone(self, error):
+    def lose(self, error):
         """Close the descriptor and tell the receiver, in a later turn."""
         if self.fd < 0:
             return 0
@@ -338,7 +338,7 @@ class Driver:
         self.scheduled = False
         if self.epoll < 0:
             return
-        self.turn.hold()
+        self.turn.begin()
         try:
             self.turn_over()
         finally:
@@ -424,5 +424,5 @@ def attend(sock: Socket) -> cython.Py_ssize_t:
     except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the loop's handler
         context = {"message": "a receiver failed", "exception": error, "protocol": sock.receiver, "transport": sock}
         sock.driver.loop.call_exception_handler(context)
-        sock.gone(error)
+        sock.lose(error)
         return 0

@@ -1,4 +1,4 @@
-# What encoder.py shares with pen.py: the layout of its classes.
+# The layout of the classes of encoder.py.
 from remoting.native.compiled.ring cimport Entry, EntryBlock, Ring, Row
 from remoting.native.compiled.machine cimport record_dispatch, record_header
 

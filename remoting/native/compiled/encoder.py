@@ -364,7 +364,7 @@ UNLOCKED_MIN = cython.declare(cython.longlong, 32768)
 
 @cython.final
 @cython.cclass
-class Pen:
+class SegmentWriter:
     """Writes into one stretch of one log file."""
 
     _encoder: Encoder

@@ -454,7 +454,7 @@ class Encoder:
         )  # fmt: skip
 
 
-class Pen:
+class SegmentWriter:
     """Writes into one stretch of one log file."""
 
     def __init__(self, encoder: Encoder) -> None:

@@ -93,7 +93,7 @@ async def test_who_holds_the_turn_runs_it() -> None:
     told: list[str] = []
     loop = asyncio.get_running_loop()
     turn = turn_of(loop)
-    turn.hold()
+    turn.begin()
     soon(soon, told.append, "second")
     soon(told.append, "first")
     turn.at_end(lambda: told.append("end"))
@@ -116,7 +116,7 @@ def test_a_loop_of_another_thread_is_not_taken_for_the_one_that_runs() -> None:
 
     async def main() -> None:
         turn = turn_of(asyncio.get_running_loop())
-        turn.hold()
+        turn.begin()
         thread = threading.Thread(target=asyncio.run, args=(other(),))
         thread.start()
         thread.join()

@@ -53,11 +53,11 @@ def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     path.write_bytes(bytes(size))
     descriptor = os.open(path, os.O_RDWR)
     encoder = native.core.make_encoder(3, size, 8)
-    pen, position = native.core.make_pen(encoder), 0
-    pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
+    writer, position = native.core.make_segment_writer(encoder), 0
+    writer.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, size)
     for byte, count in ((b"a", 160), (b"b", 140), (b"c", 200)):
         image = make_image(topic=b"", body=byte * 8112)
-        position = pen.write([image * count], [[()] * count], False, 77, position, 1, 1).end_position
+        position = writer.write([image * count], [[()] * count], False, 77, position, 1, 1).end_position
     os.close(descriptor)
     data = path.read_bytes()
     assert position == 500 * 8192
@@ -72,9 +72,9 @@ def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
     bench, path = Bench(native.core), tmp_path / "file"
     path.write_bytes(b"")
     descriptor = os.open(path, os.O_RDWR)
-    pen = native.core.make_pen(native.core.make_encoder(3, 1 << 30, 8))
-    pen.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
+    writer = native.core.make_segment_writer(native.core.make_encoder(3, 1 << 30, 8))
+    writer.aim(bench.ring, QUEUES, memoryview(bytearray(48)).cast("q"), descriptor, 0, 1 << 30)
     images = make_image(topic=b"", body=bytes(1 << 20)) * 9
-    assert pen.write([images], [[()] * 9], False, 77, 0, 1, 1) is None
+    assert writer.write([images], [[()] * 9], False, 77, 0, 1, 1) is None
     assert os.fstat(descriptor).st_size == 0
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The pen of the twin in place: one call writes, indexes and publishes a batch, or leaves everything as it was."""
+"""The writer of the twin in place: one call writes, indexes and publishes a batch, or leaves everything as it was."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 1 << 22
 
 
 class PenBench(Bench):
-    """One twin with a pen that is aimed at a file."""
+    """One twin with a writer that is aimed at a file."""
 
     def open(self, path: Path, limit: int = SIZE) -> PenBench:
         """Aim at a new file of zeros."""
@@ -32,13 +32,13 @@ class PenBench(Bench):
         self.path, self.descriptor = path, os.open(path, os.O_RDWR)
         self.counters = memoryview(bytearray(48)).cast("q")
         self.encoder = self.core.make_encoder(3, SIZE // 2, 8)
-        self.pen = self.core.make_pen(self.encoder)
-        self.pen.aim(self.ring, QUEUES, self.counters, self.descriptor, 0, limit)
+        self.writer = self.core.make_segment_writer(self.encoder)
+        self.writer.aim(self.ring, QUEUES, self.counters, self.descriptor, 0, limit)
         return self
 
     def write(self, batch: list[Placed], *, atomic: bool = False, first: int = 1):
         """Write behind what was written."""
-        made = self.pen.write(*parts_of(batch), atomic, 77, self.position, first, self.number)
+        made = self.writer.write(*parts_of(batch), atomic, 77, self.position, first, self.number)
         if made is not None:
             self.position = made.end_position
             self.number += len(made.entries)
@@ -82,7 +82,7 @@ def test_what_does_not_fit_is_left_alone(bench: PenBench) -> None:
     """Beyond the limit, nearly at it, more entries than free slots, nothing at all."""
     good = message()
     size = bench.write([good]).end_position
-    bench.pen.aim(bench.ring, QUEUES, bench.counters, bench.descriptor, 0, 3 * size)
+    bench.writer.aim(bench.ring, QUEUES, bench.counters, bench.descriptor, 0, 3 * size)
     before = bench.state()
     assert bench.write([]) is None
     assert bench.write([good] * 3) is None
@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_left_alone(bench: PenBench) -> None:
     assert bench.path.read_bytes()[size:] == bytes(SIZE - size)
     assert bench.write([good] * 2).end_position == 3 * size
     assert bench.write([good]) is None
-    bench.pen.aim(bench.ring, QUEUES, bench.counters, bench.descriptor, 8 * size, 9 * size)
+    bench.writer.aim(bench.ring, QUEUES, bench.counters, bench.descriptor, 8 * size, 9 * size)
     assert bench.write([good]) is None
 
 
@@ -113,11 +113,11 @@ def test_a_failed_write_takes_the_offsets_back(bench: PenBench) -> None:
     """The caller learns how many bytes may lie in the file; the next write is another one."""
     before = bench.state()
     reader = os.open(bench.path, os.O_RDONLY)
-    bench.pen.aim(bench.ring, QUEUES, bench.counters, reader, 0, SIZE)
+    bench.writer.aim(bench.ring, QUEUES, bench.counters, reader, 0, SIZE)
     with pytest.raises(OSError) as caught:
         bench.write([message()])
     os.close(reader)
-    assert (caught.value.errno, bench.pen.attempted) == (errno.EBADF, 128)
+    assert (caught.value.errno, bench.writer.attempted) == (errno.EBADF, 128)
     assert bench.state() == before
 
 
@@ -141,7 +141,7 @@ def test_a_short_write_goes_on_until_it_fails(bench: PenBench, count: int) -> No
     before = bench.state()
     with files_at_most(bench.position + 100), pytest.raises(OSError) as caught:
         bench.write(batch)
-    assert (caught.value.errno, bench.pen.attempted) == (errno.EFBIG, count * bench.position)
+    assert (caught.value.errno, bench.writer.attempted) == (errno.EFBIG, count * bench.position)
     assert bench.state() == before
     size = bench.position
     assert bench.write(batch).end_position == (count + 1) * size
