@@ -37,7 +37,7 @@ class RecordEncoder:
         self._index = index
         queues_max = min(QUEUES_PER_RECORD_MAX, index.tail.capacity // 2)
         self._encoder = native.core.make_encoder(epoch, record_limit, queues_max)
-        self.pen = native.core.make_segment_writer(self._encoder)
+        self.segments = native.core.make_segment_writer(self._encoder)
         """Does the whole of an append that stays within half a file."""
         self._segment: Segment | None = None
 
@@ -79,12 +79,12 @@ class RecordEncoder:
         return [(self._log.segment_to_append(position), position, data) for position, data in batch.pieces]
 
     def aim(self, queue_limit: int) -> None:
-        """Let the pen write at the end of the log, up to the middle or the end of its file."""
+        """Let the segment writer write at the end of the log, up to the middle or the end of its file."""
         segment, tail = self._log.segment_at(self._log.end), self._index.tail
         if segment is not None:
             middle = segment.base + segment.size // 2
             limit = middle if self._log.end < middle else segment.end
-            self.pen.aim(tail.ring, queue_limit, tail.counters, segment.descriptor, segment.base, limit)
+            self.segments.aim(tail.ring, queue_limit, tail.counters, segment.descriptor, segment.base, limit)
 
     def take_back(self, batch: Encoded) -> None:
         """Take back the offsets of a batch that was not written."""

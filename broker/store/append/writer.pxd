@@ -17,7 +17,7 @@ cdef class Writer:
     cdef object _log
     cdef object _now_ns
     cdef object _path
-    cdef public object _pen
+    cdef public object _segments
     cdef Tail _tail
     cdef object _written
     cdef public long long last_store_ms

@@ -109,7 +109,7 @@ class Writer:
         self._failure = path.failure
         self._indexing = Indexing(path)
         self._appender = RecordEncoder(opened.log, opened.index, opened.epoch, path.settings.record_limit_bytes)
-        self._pen = self._appender.pen
+        self._segments = self._appender.segments
         self._flush_entries = path.settings.flush_entries
         self._now_ns = path.clock.now_ns
         self._written = path.written
@@ -136,7 +136,7 @@ class Writer:
             now_ms = self.last_store_ms
         images, queues = parts_of(placed)
         try:
-            batch = self._pen.write(images, queues, atomic, now_ms, log.end, tail.first, tail.count)
+            batch = self._segments.write(images, queues, atomic, now_ms, log.end, tail.first, tail.count)
         except OSError as error:
             raise self._not_written(error) from error
         if batch is None:
@@ -158,7 +158,7 @@ class Writer:
     def _append(
         self, placed: Sequence[Placed], changes: Sequence[StateChange], *, atomic: bool, essential: bool
     ) -> Encoded:
-        """Do what the pen does not: state changes, new files, batches larger than the tail, armed faults."""
+        """Do what the segment writer does not: state changes, new files, batches larger than the tail, armed faults."""
         self._failure.check(essential=essential)
         groups = list(split_batches(changes)) if changes else []
         controls = [encode_changes(group) for group in groups]
@@ -181,15 +181,15 @@ class Writer:
         return batch
 
     def _aim(self) -> None:
-        """Let the pen write on from where the log ends; in the middle of a file see to the next one."""
+        """Aim the segment writer at the end of the log; in the middle of a file ask for the next one."""
         if self._log.needs_next():
             self._path.prepare()
         self._appender.aim(self._path.opened.registry.next_id)
 
     def _not_written(self, error: OSError) -> StoreError:
-        """Take in a write of the pen that failed: what it left must not come back to life."""
+        """Take in a failed write: what it left in the file must not be recovered later."""
         try:
-            self._log.erase(self._log.end, self._pen.attempted)
+            self._log.erase(self._log.end, self._segments.attempted)
         except StoreFailed as failure:
             return self._failure.fail(failure)
         return self._failure.write_failed(error)

@@ -77,7 +77,7 @@ def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, erro
     store = bench.store
     queue = store.queues.open(b"q")
     end = store.append(message([queue], b"x")).end_position
-    store._writer._pen = FailingPen(bench, number)
+    store._writer._segments = FailingPen(bench, number)
     with pytest.raises(error):
         store.append(message([queue], b"y"))
     assert bytes(store._log.view(end, 64) or b"") == bytes(64)
