@@ -247,7 +247,7 @@ class Cluster:
             "broker.replication.enabled": "true",
             "broker.replication.port": node.ports["ha"],
             "broker.replication.advertised_address": self.address(node, "ha"),
-            "broker.replication.leader": "all",
+            "broker.replication.acknowledge": "all",
             "broker.replication.learner": str(node.is_learner).lower(),
             "broker.replication.in_sync_min": 2 if brokers > 2 else 1,
             **({"broker.replication.heartbeat_timeout_ms": self.silence_ms} if self.silence_ms else {}),
