@@ -1,6 +1,6 @@
 """Consumer groups as one feature, with the requests about members, queue locks and offsets.
 
-    34 heartbeat, 35 unregister, 38 members of a group, 41 and 42 queue locks, 46 check of a subscription
+    34 heartbeat, 35 unregister, 38 members of a group, 41 and 42 queue locks (`locks`), 46 check of a subscription
     14 query and 15 update an offset, 29 offset by time, 30 max, 31 min, 32 earliest time
 
 A group is created by its first heartbeat together with its retry topic, whose route is published at once, because
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,9 +27,9 @@ from broker.groups.groups import (
     Groups,
     GroupTraffic,
     OffsetGather,
-    QueueLocks,
     retry_topic,
 )
+from broker.groups.locks import Fence, LockRequests, QueueLocks
 from broker.requests import Feature, RequestTools, flag, json_body, number, refusal_of, text
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_topic
@@ -88,13 +88,12 @@ GROUPS_PER_HEARTBEAT_MAX = 1_000
 
 
 class ClientRequests:
-    """Heartbeats of members, and their queue locks."""
+    """Heartbeats and members of groups."""
 
-    def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients, locks: QueueLocks) -> None:
+    def __init__(self, tools: RequestTools, *, groups: Groups, clients: Clients) -> None:
         self._tools = tools
         self._groups = groups
         self._clients = clients
-        self._locks = locks
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -103,8 +102,6 @@ class ClientRequests:
             Code.UNREGISTER_CLIENT: self.unregister,
             Code.CHECK_CLIENT_CONFIG: self.check_client,
             Code.GET_CONSUMER_LIST_BY_GROUP: self.consumer_list,
-            Code.LOCK_BATCH_MQ: self.lock_batch,
-            Code.UNLOCK_BATCH_MQ: self.unlock_batch,
         }
 
     def heartbeat(self, peer: Peer, command: Command) -> None:
@@ -153,35 +150,6 @@ class ClientRequests:
             return command.reply(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return command.reply(body=msgspec.json.encode({"consumerIdList": members}))
 
-    def lock_batch(self, peer: Peer, command: Command) -> Command:
-        """41: lock queues for an orderly consumer; answers those it has now."""
-        group, client_id, queues = _lock_body(command)
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
-        now_ms = self._tools.clock.now_ms()
-        held = [queue for queue in queues if self._locks.lock(group, _queue_key(queue), client_id, now_ms)]
-        return command.reply(body=msgspec.json.encode({"lockOKMQSet": held}))
-
-    def unlock_batch(self, peer: Peer, command: Command) -> Command:
-        """42: give up the locks of an orderly consumer."""
-        group, client_id, queues = _lock_body(command)
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
-        for queue in queues:
-            self._locks.unlock(group, _queue_key(queue), client_id)
-        return command.reply()
-
-
-def _lock_body(command: Command) -> tuple[str, str, list[dict[str, Any]]]:
-    body = json_body(command)
-    queues = [queue for queue in body.get("mqSet") or () if isinstance(queue, dict)]
-    return str(body.get("consumerGroup")), str(body.get("clientId")), queues
-
-
-def _queue_key(queue: dict[str, Any]) -> tuple[str, int]:
-    try:
-        return str(queue["topic"]), int(queue["queueId"])
-    except (KeyError, ValueError, TypeError) as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"a queue of mqSet is malformed: {error}") from error
-
 
 NO_TIME = -1
 """Answer of 32 for a queue without messages."""
@@ -199,6 +167,7 @@ class OffsetRequests:
         offsets: GroupOffsets,
         group_commits: OffsetGather,
         modes: RequestModes,
+        fence: Fence,
     ) -> None:
         self._tools = tools
         self._modes = modes
@@ -206,6 +175,7 @@ class OffsetRequests:
         self._queues = queues
         self._offsets = offsets
         self._group_commits = group_commits
+        self._fence = fence
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -251,6 +221,8 @@ class OffsetRequests:
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
         self._modes.require_pull(group, topic)
+        if not self._fence.allows(peer, group, topic, index):
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"queue {topic}/{index} is locked by another member of {group}")
 
         def done(error: Exception | None) -> None:
             if command.is_oneway:
@@ -322,9 +294,11 @@ class ConsumerGroups(Feature):
         self.commits = OffsetGather(self.offsets, tools.store, tools.metrics)
         self.clients = Clients(expiry_ms=tools.config.client_expiry_s * 1_000, on_group_changed=self._changed)
         self.traffic = GroupTraffic()
-        self._locks = QueueLocks()
+        self._locks = QueueLocks(tools.store, tools.identity.started_ms)
+        self.fence = Fence(tools, self._locks, self.clients)
         self._requests = (
-            ClientRequests(tools, groups=self.groups, clients=self.clients, locks=self._locks),
+            ClientRequests(tools, groups=self.groups, clients=self.clients),
+            LockRequests(tools, groups=self.groups, queues=topics.queues, locks=self._locks),
             OffsetRequests(
                 tools,
                 topics=topics.table,
@@ -332,6 +306,7 @@ class ConsumerGroups(Feature):
                 offsets=self.offsets,
                 group_commits=self.commits,
                 modes=self.groups.modes,
+                fence=self.fence,
             ),
         )
 

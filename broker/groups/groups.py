@@ -17,8 +17,7 @@ Rebalancing is done by the clients: each asks for the sorted list of its group's
 list changes. So `Clients` has to be exact and announce every change once; after a restart the clients' next heartbeats
 rebuild it. `GroupTraffic` counts what groups pulled in the last minute, hour and day since the start of this broker, in
 a few buckets per span, so that one answer costs the same however many there were; what is put into a topic is read from
-the log itself (its offsets by time). `QueueLocks` are those of orderly consumers: one client of a group per queue,
-renewed every 20 s, free after 60 s without renewal; after a restart every lock is free and the clients lock again.
+the log itself (its offsets by time).
 
 Invariants: a client is in the table from its heartbeat until it unregisters, its connection closes, or `expiry_ms` pass
 without a heartbeat; a group and topic without an answer for a day are dropped. Time comes in. Loop thread only.
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
     from broker.store.log_store import LogStore
     from broker.topics.topics import Topics
 
-
-LOCK_EXPIRY_MS = 60_000
 
 QueueKey = tuple[str, int]
 """(topic, queue index)."""
@@ -255,33 +252,6 @@ class GroupTraffic:
 
     def _idle(self, now_ms: int) -> Iterator[tuple[str, str]]:
         return (key for key, windows in self._windows.items() if not windows[-1].total(now_ms).answers)
-
-
-class QueueLocks:
-    """Locks of queues: (group, queue) -> client."""
-
-    def __init__(self) -> None:
-        self._owners: dict[tuple[str, QueueKey], tuple[str, int]] = {}
-
-    def lock(self, group: str, queue: QueueKey, client_id: str, now_ms: int) -> bool:
-        """Take or renew a queue for a client; False when another client of the group has it."""
-        owner = self._owners.get((group, queue))
-        if owner is not None and owner[0] != client_id and now_ms - owner[1] < LOCK_EXPIRY_MS:
-            return False
-        self._owners[group, queue] = (client_id, now_ms)
-        return True
-
-    def unlock(self, group: str, queue: QueueKey, client_id: str) -> None:
-        """Release a queue; does nothing when the client does not have it."""
-        owner = self._owners.get((group, queue))
-        if owner is not None and owner[0] == client_id:
-            del self._owners[group, queue]
-
-    def expire(self, now_ms: int) -> None:
-        """Drop locks that were not renewed."""
-        stale = [key for key, (_client, since) in self._owners.items() if now_ms - since >= LOCK_EXPIRY_MS]
-        for key in stale:
-            del self._owners[key]
 
 
 RETRY_TIMES_MAX = 16

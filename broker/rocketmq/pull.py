@@ -236,6 +236,7 @@ class RocketmqPullRequests:
         self._groups = groups.groups
         self._clients = groups.clients
         self._group_commits = groups.commits
+        self._fence = groups.fence
         self._group_traffic = groups.traffic
         self._long_polls = long_polls
         self._unpacker = unpacker
@@ -256,7 +257,7 @@ class RocketmqPullRequests:
         if not is_light(request.topic):
             self._check_group(self._groups.ensure_if_room(request.group))
             self._groups.modes.require_pull(request.group, request.topic)
-        self._commit(command, request)
+        self._commit(peer, command, request)
 
         def attempt(last: bool) -> bool:
             try:
@@ -316,8 +317,8 @@ class RocketmqPullRequests:
             expression, kind = known.get("subString") or "*", known.get("expressionType") or TAG
         return selection(expression, kind)
 
-    def _commit(self, command: Command, request: _Pull) -> None:
-        if _commits(command):
+    def _commit(self, peer: Peer, command: Command, request: _Pull) -> None:
+        if _commits(command) and self._fence.allows(peer, request.group, request.topic, request.index):
             offset = number(command.fields, "commitOffset", -1)
             self._group_commits.add(request.group, request.topic, request.index, offset)
 

@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
 
 NOISE = ("|-INFO", "|-WARN", "\tat ")
 FEATURES = (
-    "sync", "async", "oneway", "batch", "orderly", "delay_level", "delay_ms", "tags", "sql", "retry", "lite_pull",
-    "query_key", "large", "transaction", "request_reply", "server_rebalance", "trace",
+    "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "tags", "sql",
+    "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "trace",
     "first_send",
 )  # fmt: skip
 """Scenarios of ClientFeatures that a LightMQ broker has to pass; the others are not offered yet."""

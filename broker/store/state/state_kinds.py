@@ -46,6 +46,8 @@ CHECK_POINT = 23
 """Consumer group, queue id and block of offsets -> which of these messages the group has by POP, and until when."""
 REQUEST_MODE = 24
 """Consumer group and topic -> whether the group pulls or pops the topic."""
+QUEUE_LOCK = 25
+"""Group, topic and queue index -> fencing token and client id of the consumer that has locked the queue."""
 
 NAMES = {
     QUEUE: "queue",
@@ -67,6 +69,7 @@ NAMES = {
     TRANSACTION: "transaction",
     CHECK_POINT: "check_point",
     REQUEST_MODE: "request_mode",
+    QUEUE_LOCK: "queue_lock",
 }
 
 

@@ -54,7 +54,8 @@ public final class ClientFeatures {
         run(wanted, "async", ClientFeatures::async);
         run(wanted, "oneway", ClientFeatures::oneway);
         run(wanted, "batch", ClientFeatures::batch);
-        run(wanted, "orderly", ClientFeatures::orderly);
+        run(wanted, "orderly", topic -> orderly(topic, false));
+        run(wanted, "orderly_suspended", topic -> orderly(topic, true));
         run(wanted, "delay_level", ClientFeatures::delayLevel);
         run(wanted, "delay_ms", ClientFeatures::delayMs);
         run(wanted, "tags", topic -> filtered(topic, MessageSelector.byTag("even")));
@@ -130,14 +131,19 @@ public final class ClientFeatures {
         expectAll(topic, consume(topic, MessageSelector.byTag("*")), numbers());
     }
 
-    private static void orderly(String topic) throws Exception {
+    private static void orderly(String topic, boolean suspends) throws Exception {
         for (int number = 0; number < COUNT; number++) {
             producer.send(message(topic, number), (queues, sent, key) -> queues.get((Integer) key % queues.size()), number % 4);
         }
         List<Integer> found = Collections.synchronizedList(new ArrayList<>());
         DefaultMQPushConsumer consumer = consumer(topic);
         consumer.subscribe(topic, "*");
+        Set<Integer> seen = ConcurrentHashMap.newKeySet();
         consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
+            if (suspends && messages.stream().anyMatch(each -> number(each) % 7 == 0 && seen.add(number(each)))) {
+                context.setSuspendCurrentQueueTimeMillis(200);
+                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT;
+            }
             messages.forEach(each -> found.add(number(each)));
             return ConsumeOrderlyStatus.SUCCESS;
         });

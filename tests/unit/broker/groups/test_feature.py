@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from broker.groups.feature import SQL92, TAG, ConsumerGroups, selection
-from broker.groups.groups import LOCK_EXPIRY_MS, QueueLocks
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
@@ -104,20 +103,6 @@ async def test_heartbeats_that_are_not(running) -> None:
     assert (await connection.request(only_producer)).code == 0
 
 
-async def test_queue_locks(running) -> None:
-    connection = running.connect()
-
-    async def lock(code: int, client: str):
-        body = {"consumerGroup": "g", "clientId": client, "mqSet": [{"topic": "t", "brokerName": "b", "queueId": 0}]}
-        reply = await connection.request(Command(code, body=msgspec.json.encode(body)))
-        return msgspec.json.decode(reply.body)["lockOKMQSet"] if reply.body else reply.code
-
-    assert len(await lock(RequestCode.LOCK_BATCH_MQ, "a")) == 1
-    assert await lock(RequestCode.LOCK_BATCH_MQ, "b") == []
-    assert await lock(RequestCode.UNLOCK_BATCH_MQ, "a") == 0
-    assert len(await lock(RequestCode.LOCK_BATCH_MQ, "b")) == 1
-
-
 async def test_bodies_of_old_java_clients_are_read(running) -> None:
     connection = running.connect()
     body = b"{clientID:'old',producerDataSet:[{groupName:'p'}],consumerDataSet:[]}"
@@ -206,21 +191,6 @@ async def test_the_upper_boundary_is_the_last_message_stored_at_or_before_a_time
         assert (await ask(connection, **asked, timestamp=timestamp)).fields["offset"] == upper
         found = await ask(connection, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=timestamp)
         assert found.fields["offset"] == lower
-
-
-def test_lock_renew_refuse_expire_and_unlock() -> None:
-    locks = QueueLocks()
-    assert locks.lock("g", ("t", 0), "a", 0)
-    assert locks.lock("g", ("t", 0), "a", 10)
-    assert not locks.lock("g", ("t", 0), "b", 20)
-    assert locks.lock("other", ("t", 0), "b", 20)
-    assert locks.lock("g", ("t", 0), "b", 10 + LOCK_EXPIRY_MS)
-    locks.unlock("g", ("t", 0), "a")
-    assert not locks.lock("g", ("t", 0), "a", 20 + LOCK_EXPIRY_MS)
-    locks.unlock("g", ("t", 0), "b")
-    assert locks.lock("g", ("t", 0), "a", 20 + LOCK_EXPIRY_MS)
-    locks.expire(10**9)
-    assert locks.lock("g", ("t", 0), "b", 10**9)
 
 
 async def test_a_feature_has_handlers_and_upkeep(running) -> None:

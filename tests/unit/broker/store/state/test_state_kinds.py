@@ -33,6 +33,7 @@ def test_numbers_are_fixed() -> None:
         22: "transaction",
         23: "check_point",
         24: "request_mode",
+        25: "queue_lock",
     }
 
 
