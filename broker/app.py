@@ -91,6 +91,11 @@ class BrokerApp:
         return self._serving.handlers
 
     @property
+    def policy(self) -> KeyPolicy | None:
+        """The rules in force; None without an access list."""
+        return self._policy
+
+    @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
         return Access(
@@ -98,6 +103,7 @@ class BrokerApp:
             open_to_all=self.config.open_to_all,
             keys_count=self.config.access_list is not None,
             bound_only=self.config.bound_signatures_only,
+            created=None if self._policy is None else self._policy.secrets,
         )
 
     @property

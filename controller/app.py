@@ -42,7 +42,10 @@ class ControllerApp:
         registry: Registry | None = None,
         listen: bool = True,
         dial_broker: Dial | None = None,
+        policy: KeyPolicy | None = None,
     ) -> None:
+        """`policy`: the rules of a broker in this process, which keeps them current; without it those of the
+        configuration."""
         self.config = config
         self.port = 0
         self.handlers: dict[int, Handler] = {}
@@ -53,8 +56,10 @@ class ControllerApp:
         self._log = get_logger("controller")
         self._lock: DirectoryLock | None = None
         self._dial_broker = dial_broker or signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
-        self._policy = None if config.access_list is None else KeyPolicy(config.access_list, self._log, WatchedFile)
-        self.authorizer = Authorizer(self._policy)
+        self._watched = None
+        if policy is None and config.access_list is not None:
+            policy = self._watched = KeyPolicy(config.access_list, self._log, WatchedFile)
+        self.authorizer = Authorizer(policy)
         """Who may do what."""
         self._watching: asyncio.Task[None] | None = None
         self._name_server: NameServer | None = None
@@ -65,12 +70,13 @@ class ControllerApp:
     @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
-        config = self.config
+        config, policy = self.config, self.authorizer.policy
         return Access(
             parse_access_keys(config.access_keys),
             open_to_all=config.open_to_all,
             keys_count=config.access_list is not None,
             bound_only=config.bound_signatures_only,
+            created=policy.secrets if isinstance(policy, KeyPolicy) else None,
         )
 
     @property
@@ -108,8 +114,8 @@ class ControllerApp:
             raise
         loop = asyncio.get_running_loop()
         self._ticker = loop.create_task(self._tick())
-        if self._policy is not None:
-            self._watching = loop.create_task(self._policy.keep_current())
+        if self._watched is not None:
+            self._watching = loop.create_task(self._watched.keep_current())
         if self._registry is not None:
             declare_metrics(self._registry, self)
 

@@ -65,14 +65,6 @@ class AllInOne:
         self._lock: DirectoryLock | None = None
         up = configuration.up
         rules = one_access_list(configuration)
-        self._controller = ControllerApp(
-            dataclasses.replace(
-                configuration.controller, data_directory=up.data_directory / "controller", access_list=rules
-            ),
-            clock=self._clock,
-            registry=self._registry,
-            listen=False,
-        )
         self._broker = BrokerApp(
             dataclasses.replace(
                 configuration.broker, data_directory=up.data_directory / "broker", host=up.host, access_list=rules
@@ -82,6 +74,15 @@ class AllInOne:
             faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")),
             connect_controller=self._connect,
             listen=False,
+        )
+        self._controller = ControllerApp(
+            dataclasses.replace(
+                configuration.controller, data_directory=up.data_directory / "controller", access_list=rules
+            ),
+            clock=self._clock,
+            registry=self._registry,
+            listen=False,
+            policy=self._broker.policy,
         )
         self._proxy: ProxyApp | ProxyPool | None = None
         self._pool_metrics = ProxyPoolMetrics(self._registry)

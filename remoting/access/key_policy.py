@@ -11,6 +11,9 @@
     appoint   broker name                  role controller
     admin     anything                     role admin
 
+Users made by requests (`users`) have the rules of their entries beside those of the file, and a Super user the role
+admin and every topic; some of their rules depend on the address of the peer.
+
 A proxy may also publish and consume everything: it has applied its own rules to each of its clients. What `qos=`,
 `retain=`, `retained=`, `history=` and `will=` narrow is the matter of MQTT clients and not looked at here. Whoever
 shows no key has the rules of `anonymous` and never a role.
@@ -43,7 +46,9 @@ from remoting.access.rights import (
     of_topic,
 )
 from remoting.access.rules import Grants, Identity, RuleSet, Verdict
+from remoting.access.users import UserTable
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.records.names import RETRY_PREFIX
 
 GRANTS_MAX = 1_000
 """Keys whose compiled rules are remembered; the least recently used is dropped first."""
@@ -53,8 +58,6 @@ LOOK_INTERVAL_S = 1.0
 """How often `keep_current` checks the file."""
 NOBODY = "anonymous"
 """The identity of a peer without a key."""
-RETRY_PREFIX = "%RETRY%"
-"""Topics of a consumer group, which its members look up."""
 ROLES = {
     PUBLISH: {"proxy"},
     CONSUME: {"proxy"},
@@ -103,10 +106,15 @@ class KeyPolicy:
         """`partly`: whether a filter may be read of which only some topics may be."""
         self._log = log
         self._partly = partly
-        self._readable: dict[tuple[str, bytes], Verdict] = {}
+        self._readable: dict[tuple[str, str, bytes], Verdict] = {}
         self._path = path
+        self._listed: RuleSet | None = None
+        """Of the file; None while it was never usable: then everything is denied, to users made by requests too."""
         self._rules = RuleSet()
-        self._grants: OrderedDict[str, Grants] = OrderedDict()
+        self._grants: OrderedDict[tuple[str, str], Grants] = OrderedDict()
+        self._users = UserTable()
+        self.secrets: dict[str, str] = {}
+        """Secrets of the users made by requests; this object stays, its contents change."""
         self._file = watch(path, acl_file.load, applied=self._applied, failed=self._failed)
         try:
             self._applied(self._file.first())
@@ -114,31 +122,44 @@ class KeyPolicy:
             self._log.error("access_list_unusable", problem=str(error), consequence="everything is denied")
 
     def __call__(self, identity: str, action: str, resource: str) -> bool:
-        """Whether the access key, or `anonymous`, may do this."""
+        """Whether the access key, or `anonymous`, may do this, wherever it comes from."""
+        return self.allows(identity, action, resource)
+
+    def allows(self, identity: str, action: str, resource: str, code: int = 0, host: str = "") -> bool:
+        """The same for a request with this code, by a peer at this address."""
         if self.role_for(identity, action, resource):
             return True
         if action == PUBLISH:
-            return bool(self._grants_of(identity).write_mask(resource.encode("utf-8", "surrogatepass")))
+            return bool(self._grants_of(identity, host).write_mask(resource.encode("utf-8", "surrogatepass")))
         if action == CONSUME:
-            return bool(resource) and self._grants_of(identity).read(resource).allowed
-        return action == LOCATE and self._touches(identity, resource)
+            return bool(resource) and self._grants_of(identity, host).read(resource).allowed
+        if action == LOCATE:
+            return self._touches(identity, resource, host)
+        return action == ADMIN and self._listed is not None and self._users.manages(identity, code, resource, host)
 
-    def readable(self, identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+    def readable(self, identity: str, topic_filter: str, host: str = "") -> Callable[[bytes], Verdict] | None:
         """What judges the topics of a filter of which the key may read some; None when it may read none."""
-        grants = self._grants_of(identity)
+        grants = self._grants_of(identity, host)
         if not self._partly or not grants.read(topic_filter, partly=True).allowed:
             return None
         known = self._readable
 
         def judge(topic: bytes) -> Verdict:
-            verdict = known.get((identity, topic))
+            verdict = known.get((identity, host, topic))
             if verdict is None:
                 if len(known) >= READABLE_TOPICS_MAX:
                     known.clear()
-                verdict = known[identity, topic] = grants.deliver(topic, retained=False)
+                verdict = known[identity, host, topic] = grants.deliver(topic, retained=False)
             return verdict
 
         return judge
+
+    def use(self, users: UserTable) -> None:
+        """Put these users and rules made by requests in force, in place of those before."""
+        self._users = users
+        self.secrets.clear()
+        self.secrets.update(users.secrets())
+        self._combine()
 
     def role_for(self, identity: str, action: str, resource: str) -> str:
         """The role that allows this independently of the topic rules; empty when there is none."""
@@ -158,30 +179,35 @@ class KeyPolicy:
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self.refresh()
 
-    def _touches(self, identity: str, topic: str) -> bool:
-        grants = self._grants_of(identity)
+    def _touches(self, identity: str, topic: str, host: str) -> bool:
+        grants = self._grants_of(identity, host)
         if not topic:
             return grants.allows_something
         if topic.startswith(RETRY_PREFIX) and grants.read(of_group(topic.removeprefix(RETRY_PREFIX))).allowed:
             return True
         return grants.touches(of_topic(topic))
 
-    def _grants_of(self, identity: str) -> Grants:
-        grants = self._grants.get(identity)
+    def _grants_of(self, identity: str, host: str) -> Grants:
+        known = (identity, host if self._users.sourced(identity) else "")
+        grants = self._grants.get(known)
         if grants is None:
             anonymous = identity == NOBODY
-            grants = Grants(self._rules, Identity("" if anonymous else identity, anonymous=anonymous))
-            self._grants[identity] = grants
+            who = Identity("" if anonymous else identity, anonymous=anonymous, address=known[1])
+            grants = self._grants[known] = Grants(self._rules, who)
             if len(self._grants) > GRANTS_MAX:
                 self._grants.popitem(last=False)
         else:
-            self._grants.move_to_end(identity)
+            self._grants.move_to_end(known)
         return grants
 
-    def _applied(self, rules: RuleSet) -> None:
-        self._rules = rules
+    def _combine(self) -> None:
+        self._rules = RuleSet() if self._listed is None else self._listed.joined(self._users.rules())
         self._grants.clear()
         self._readable = {}  # whoever judges by the old one goes on with that for one answer
+
+    def _applied(self, rules: RuleSet) -> None:
+        self._listed = rules
+        self._combine()
         self._log.info("access_list_read", path=str(self._path), rules=rules.count)
 
     def _failed(self, error: LightMQError) -> None:

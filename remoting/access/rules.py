@@ -25,10 +25,13 @@ proved; the client chooses it.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from remoting.protocol.records.names import parent_topic
 
 
 class Action:
@@ -56,6 +59,8 @@ class Identity:
     """When what proved it expires (wall clock); None: never."""
     bridge: bool = False
     """Whether its CONNECT declared it as another broker's bridge."""
+    address: str = ""
+    """The peer's host, where rules of this identity depend on it; else empty."""
 
 
 def always() -> bool:
@@ -102,6 +107,33 @@ HASH = b"#"
 WILDCARDS = (PLUS, HASH)
 
 
+class Prefix(bytes):
+    """A level that stands for every level beginning with it; it equals no other bytes.
+
+    `of_topics`: it is the beginning of RocketMQ topics' names, so the topic that stores a level counts as well.
+    """
+
+    of_topics = False
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Prefix) and bytes.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return hash((Prefix, bytes(self)))
+
+    def begins(self, level: bytes) -> bool:
+        """Whether the level, or whatever a longer prefix stands for, begins with this."""
+        own = bytes(self)
+        return level.startswith(own) or (self.of_topics and parent_topic(level).startswith(own))
+
+
+def topic_prefix(beginning: bytes) -> Prefix:
+    """The level for topics whose names begin so."""
+    made = Prefix(beginning)
+    made.of_topics = True
+    return made
+
+
 def split(text: str | bytes) -> Levels:
     """The levels of a filter or topic name."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
@@ -117,9 +149,16 @@ def covers(wanted: Levels, topic: Levels) -> bool:
     for index, level in enumerate(wanted):
         if level == HASH:
             return True
-        if index >= len(topic) or (level not in (PLUS, topic[index])):
+        if index >= len(topic) or not _level_contains(level, topic[index]):
             return False
     return len(wanted) == len(topic)
+
+
+def _level_contains(level: bytes, other: bytes) -> bool:
+    """Whether a level that is no `#` stands for everything that the other one does."""
+    if level in (PLUS, other):
+        return True
+    return isinstance(level, Prefix) and other != PLUS and level.begins(other)
 
 
 def contains(outer: Levels, inner: Levels) -> bool:
@@ -133,7 +172,7 @@ def contains(outer: Levels, inner: Levels) -> bool:
             return False
         other = inner[index]
         # A `#` here also stands for the end, which a level of the outer one does not; and `+` for any word.
-        if other == HASH or (level != other and (level != PLUS)):
+        if other == HASH or not _level_contains(level, other):
             return False
     return len(outer) == len(inner)
 
@@ -145,10 +184,20 @@ def intersects(one: Levels, other: Levels) -> bool:
     for left, right in zip(one, other, strict=False):
         if HASH in (left, right):
             return True
-        if left != right and PLUS not in (left, right):
+        if PLUS not in (left, right) and not _level_contains(left, right) and not _level_contains(right, left):
             return False
     longer, length = (one, len(other)) if len(one) > len(other) else (other, len(one))
     return len(longer) == length or longer[length] == HASH
+
+
+def within(sources: Sequence[str], host: str, *, unknown: bool) -> bool:
+    """Whether the address is in one of the networks; `unknown` where it is no address."""
+    try:
+        address = ipaddress.ip_address(host.strip("[]").partition("%")[0])
+    except ValueError:
+        return unknown
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return any(plain in ipaddress.ip_network(source, strict=False) for source in sources)
 
 
 PLACEHOLDER = re.compile(rb"%c|%u|\$\{clientid\}|\$\{username\}")
@@ -188,6 +237,10 @@ class Rule:
     retained: bool = True
     """Reading: retained messages are given."""
     history: bool = True
+    levels: Levels | None = None
+    """The filter as levels, where it is more than its text: with a `Prefix`."""
+    sources: tuple[str, ...] = ()
+    """Networks whose peers it is about; empty: about all peers."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
@@ -239,7 +292,21 @@ class RuleSet:
         found = [*named, *self.everyone, *identity.rules]
         for group in identity.groups:
             found += self.groups.get(group, ())
-        return found
+        return [
+            rule for rule in found if not rule.sources or within(rule.sources, identity.address, unknown=not rule.allow)
+        ]
+
+    def joined(self, other: RuleSet) -> RuleSet:
+        """The rules of both."""
+        made = RuleSet(
+            {name: [*rules] for name, rules in self.users.items()}, self.groups, [*self.anonymous, *other.anonymous],
+            [*self.everyone, *other.everyone], {name: set(roles) for name, roles in self.roles.items()}, self.brokers,
+        )  # fmt: skip
+        for name, rules in other.users.items():
+            made.users.setdefault(name, []).extend(rules)
+        for name, roles in other.roles.items():
+            made.roles.setdefault(name, set()).update(roles)
+        return made
 
 
 def write_bit(qos: int, *, retain: bool, will: bool = False) -> int:
@@ -256,7 +323,7 @@ class Grants:
         self._open = rules.open and not identity.rules
         lists: dict[tuple[bool, bool], list[tuple[Levels, Rule]]] = {}
         for rule in rules.of(identity):
-            levels = fill(rule, identity) if rule.pattern else split(rule.filter)
+            levels = fill(rule, identity) if rule.pattern else rule.levels or split(rule.filter)
             if levels is None:
                 continue
             for write in (False, True):

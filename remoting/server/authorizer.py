@@ -9,7 +9,7 @@ thread only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -25,6 +25,8 @@ ANONYMOUS = "anonymous"
 
 Policy = Callable[[str, str, str], bool]
 """(identity, action, resource) -> allowed."""
+RequestPolicy = Callable[[str, str, str, int, str], bool]
+"""The same, with the request's code and the host it comes from: the `allows` of a policy that depends on them."""
 CONSUME = "consume"
 
 
@@ -50,8 +52,8 @@ TopicJudge = Callable[[bytes], TopicVerdict]
 class Readable(Protocol):
     """A policy that can also judge topic by topic."""
 
-    def readable(self, identity: str, topic_filter: str, /) -> TopicJudge | None:
-        """What judges the topics of a filter of which some may be read; None when none may."""
+    def readable(self, identity: str, topic_filter: str, host: str, /) -> TopicJudge | None:
+        """What judges the topics of a filter of which some may be read, from this address; None when none may."""
 
 
 class Authorizer:
@@ -79,16 +81,23 @@ class Authorizer:
         """
         if self.policy is None or self.trusts(peer):
             return
-        identity = self.identity(peer, command)
-        if not self.policy(identity, action, resource):
+        if not self._judged(peer, command, action, resource):
             self.refused += 1
+            identity = self.identity(peer, command)
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
         """Whether the peer may do `action` on `resource`; a "no" is no refusal yet."""
         if self.policy is None or self.trusts(peer):
             return True
-        return self.policy(self.identity(peer, command), action, resource)
+        return self._judged(peer, command, action, resource)
+
+    def _judged(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
+        identity, policy = self.identity(peer, command), cast("Policy", self.policy)
+        per_request: RequestPolicy | None = getattr(policy, "allows", None)
+        if per_request is None:
+            return policy(identity, action, resource)
+        return per_request(identity, action, resource, command.code, host_of(peer))
 
     def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> TopicJudge | None:
         """What judges whether the peer may read a topic; None when it may read all topics of these filters.
@@ -101,7 +110,8 @@ class Authorizer:
             if self.allows(peer, command, CONSUME, one):
                 continue
             policy = self.policy
-            found = policy.readable(self.identity(peer, command), one) if isinstance(policy, Readable) else None
+            identity = self.identity(peer, command)
+            found = policy.readable(identity, one, host_of(peer)) if isinstance(policy, Readable) else None
             if found is None:
                 self.authorize(peer, command, CONSUME, one)
             judge = found
@@ -121,3 +131,8 @@ class Authorizer:
         if isinstance(given, str):
             return given
         return command.fields.get(ACCESS_KEY_FIELD) or ANONYMOUS
+
+
+def host_of(peer: Peer) -> str:
+    """The peer's address without its port; of a peer in this process its own name."""
+    return peer.address.rpartition(":")[0] or peer.address

@@ -3,7 +3,7 @@
 from remoting.protocol.frames.commands cimport Command
 
 cdef class Access:
-    cdef dict _keys
+    cdef dict _keys, _created
     cdef bint _open_to_all, _keys_count, _bound_only
 
     cpdef admit(self, peer, Command command)

@@ -80,11 +80,14 @@ class Access:
         open_to_all: bool = False,
         keys_count: bool = False,
         bound_only: bool = False,
+        created: dict[str, str] | None = None,
     ) -> None:
         """`keys_count`: a claimed key is checked also where none is needed, because rights hang on it. `bound_only`:
-        signatures that could be sent again are refused, those of RocketMQ's own clients among them."""
+        signatures that could be sent again are refused, those of RocketMQ's own clients among them. `created`: keys and
+        secrets of users made by requests, as they are now; `keys` come first."""
         self._bound_only = bound_only
         self._keys = dict(keys or {})
+        self._created = {} if created is None else created
         self._open_to_all = open_to_all
         self._keys_count = keys_count
 
@@ -94,7 +97,8 @@ class Access:
 
     def knows(self, command: Command) -> bool:
         """Whether the request claims a key that is known; nothing is proved by that."""
-        return SIGNATURE_FIELD in command.fields and command.fields.get(ACCESS_KEY_FIELD) in self._keys
+        access_key = command.fields.get(ACCESS_KEY_FIELD)
+        return SIGNATURE_FIELD in command.fields and (access_key in self._keys or access_key in self._created)
 
     def admit(self, peer: Peer, command: Command) -> Command | None:
         """The challenge when the request is for one, which needs no right; else None, or Refused as in `check`."""
@@ -118,7 +122,7 @@ class Access:
                 ResponseCode.NO_PERMISSION,
                 f"requests from {peer.address} need AccessKey and Signature: only this machine may send without",
             )
-        secret = self._keys.get(access_key)
+        secret = self._secret_of(access_key)
         # An unknown key costs the same work as a wrong signature and gets the same answer.
         given = command.fields.get(SIGNATURE_FIELD, "")
         if given.startswith(BOUND_PREFIX):
@@ -136,7 +140,7 @@ class Access:
 
     def knows_secret(self, access_key: str, secret: str) -> bool:
         """Whether this is the secret of a known key; an unknown key costs as much as a wrong secret."""
-        known = self._keys.get(access_key)
+        known = self._secret_of(access_key)
         same = hmac.compare_digest((known or "").encode(), secret.encode("utf-8", "surrogatepass"))
         return same and known is not None
 
@@ -148,6 +152,10 @@ class Access:
         if (loopback or self._open_to_all) and not (self._keys_count and access_key):
             return ""
         return access_key if self.knows_secret(access_key, secret) else None
+
+    def _secret_of(self, access_key: str) -> str | None:
+        secret = self._keys.get(access_key)
+        return self._created.get(access_key) if secret is None else secret
 
     @staticmethod
     def _place(peer: Peer, command: Command) -> tuple[_Session, int]:
@@ -222,7 +230,6 @@ FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("rolling back a POP", frozenset({Code.POP_ROLLBACK})),
     ("lists of how groups consume", frozenset({Code.GET_ALL_MESSAGE_REQUEST_MODE})),
     ("lite topics", frozenset(range(Code.POP_LITE_MESSAGE, Code.TRIGGER_LITE_DISPATCH + 1))),
-    ("users and access lists by request", frozenset(range(Code.AUTH_CREATE_USER, Code.AUTH_LIST_ACL + 1))),
     ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
     ("requests relayed to a consumer", frozenset({Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_CONSUMER_RUNNING_INFO})),
 )

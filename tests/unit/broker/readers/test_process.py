@@ -40,6 +40,8 @@ from tests.support.addresses import own_address
 
 
 class FakePeer:
+    address = "10.1.2.3:4"
+
     def __init__(self) -> None:
         self.attributes: dict[str, object] = {}
 
@@ -179,7 +181,7 @@ async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(runnin
         def __call__(self, _identity: str, _action: str, resource: str) -> bool:
             return resource == "a/1"
 
-        def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+        def readable(self, _identity: str, topic_filter: str, _host: str) -> Callable[[bytes], Verdict] | None:
             no_rule = Verdict(allowed=False, reason="no_rule")
             return None if topic_filter == "b/#" else lambda topic: ALLOWED if topic == b"a/1" else no_rule
 

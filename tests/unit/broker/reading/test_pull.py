@@ -200,7 +200,7 @@ class Thinning:
     def __call__(self, _identity: str, _action: str, resource: str) -> bool:
         return resource in ("a/1", "a/3")
 
-    def readable(self, _identity: str, topic_filter: str) -> Callable[[bytes], Verdict] | None:
+    def readable(self, _identity: str, topic_filter: str, _host: str) -> Callable[[bytes], Verdict] | None:
         return None if topic_filter.startswith("b") else judge_topic
 
 
