@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.access.feature import AccessFeature
 from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
@@ -87,7 +88,7 @@ class BrokerParts:
             clients=self.groups.clients,
             registry=registry,
         )
-        self.features = self._gathered(registry)
+        self.features = [*self._gathered(registry), AccessFeature(self.tools, registry)]
         self.status = BrokerStatus(self.tools, self.features)
 
     def _open_mqtt(self, registry: Registry) -> None:
@@ -155,6 +156,11 @@ class BrokerParts:
             self.groups,
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
         ]
+
+    @property
+    def access(self) -> AccessFeature:
+        """The users and rules made by requests."""
+        return next(one for one in self.features if isinstance(one, AccessFeature))
 
     def start(self) -> None:
         """Start every feature."""

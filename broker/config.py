@@ -76,6 +76,8 @@ class LimitsConfig:
     pop_in_flight_max: int = setting(100_000, minimum=1)
     """Messages of one queue that a consumer group may have by POP at the same time; with more the queue gives it none,
     until some are acknowledged or their time is over."""
+    access_users_max: int = setting(10_000, minimum=1)
+    """Users made by requests; one more is refused with SYSTEM_BUSY."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
 

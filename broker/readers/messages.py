@@ -1,6 +1,7 @@
 """Messages between a broker and its reader processes: one JSON object per line over two pipes.
 
-    broker -> reader   ReaderSettings, once, then nothing; the end of this pipe is the end of the reader
+    broker -> reader   ReaderSettings, once, then, with an access list, a UserTable at the start and after each change;
+                       the end of this pipe is the end of the reader
     reader -> broker   ReaderReport: once when it listens, then whenever its counts moved (at most once a second)
 
 Invariant: counts only rise during the life of one process. Thread rule: plain values.
@@ -9,6 +10,8 @@ Invariant: counts only rise during the life of one process. Thread rule: plain v
 from __future__ import annotations
 
 import msgspec
+
+from remoting.access.users import UserTable
 
 
 class ReaderSettings(msgspec.Struct, kw_only=True):
@@ -49,7 +52,7 @@ class ReaderReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Reason -> records that passed a filter and that the key may not read."""
 
 
-def to_line(message: ReaderSettings | ReaderReport) -> bytes:
+def to_line(message: ReaderSettings | ReaderReport | UserTable) -> bytes:
     """The message as one line of JSON."""
     return msgspec.json.encode(message) + b"\n"
 
@@ -62,3 +65,8 @@ def settings_of(line: bytes) -> ReaderSettings:
 def report_of(line: bytes) -> ReaderReport:
     """The report in a line. Raises msgspec.MsgspecError."""
     return msgspec.json.decode(line, type=ReaderReport)
+
+
+def users_of(line: bytes) -> UserTable:
+    """The users and rules made by requests in a line. Raises msgspec.MsgspecError."""
+    return msgspec.json.decode(line, type=UserTable)

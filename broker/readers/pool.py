@@ -18,6 +18,7 @@ import msgspec
 
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderReport, ReaderSettings, report_of, to_line
+from remoting.access.users import UserTable
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
 """Pause between two starts of a reader that dies: doubled each time, and the minimum again once one has reported."""
@@ -37,6 +38,10 @@ class ReaderPool:
         self._reserved: socket.socket | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
+        self._users = b""
+        """The line with the users and rules made by requests, once there is one."""
+        self._started: set[Process] = set()
+        """Processes that have their settings and have not ended."""
         self.processes: dict[int, Process] = {}
         """Number -> the process that serves now."""
         self.changed = asyncio.Condition()
@@ -67,6 +72,12 @@ class ReaderPool:
     def serving(self) -> bool:
         """Whether any reader listens."""
         return bool(self.processes)
+
+    def use(self, users: UserTable) -> None:
+        """Give these users and rules to every reader, now and whenever one starts."""
+        self._users = to_line(users)
+        for process in self._started:
+            _write(process, self._users)
 
     async def stop(self) -> None:
         """End every reader; one that does not end is killed."""
@@ -104,13 +115,15 @@ class ReaderPool:
         try:
             assert process.stdin is not None
             with contextlib.suppress(ConnectionError, RuntimeError):  # killed at once; uvloop raises RuntimeError
-                process.stdin.write(to_line(self._settings))
+                _write(process, to_line(self._settings) + self._users)
+                self._started.add(process)
                 await process.stdin.drain()
             served = await self._count(number, process)
             status = await process.wait()
             if not self._stopping:
                 self._log.warning("range_reader_ended", number=number, pid=process.pid, status=status)
         finally:
+            self._started.discard(process)
             await self._forget(number)
             _close_input(process)
             if process.returncode is None:
@@ -160,6 +173,13 @@ class ReaderPool:
         async with self.changed:
             self.processes.pop(number, None)
             self.changed.notify_all()
+
+
+def _write(process: Process, data: bytes) -> None:
+    """Write to a process, which may have ended."""
+    assert process.stdin is not None
+    with contextlib.suppress(ConnectionError, RuntimeError):
+        process.stdin.write(data)
 
 
 def _close_input(process: Process) -> None:

@@ -23,7 +23,7 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line
+from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line, users_of
 from broker.reading.pull import RANGE_COUNT_MAX, filtered, judge_for, range_reply
 from broker.store.attached.store import AttachedStore
 from broker.store.errors import CorruptLog, StoreError, Unsettled
@@ -177,6 +177,7 @@ def _reason(error: StoreError) -> str:
 
 
 INPUT, OUTPUT = 0, 1
+PIPE_BYTES = 65_536
 UPKEEP_INTERVAL_S = 1.0
 """How often counts are reported and files that the broker has deleted are closed."""
 STOP_DEADLINE_S = 1.0
@@ -187,7 +188,7 @@ def main() -> int:
     process.refuse_optimised()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, whose end closes the pipe
     try:
-        settings = settings_of(sys.stdin.buffer.readline())
+        settings = settings_of(_first_line())
     except msgspec.MsgspecError as error:
         sys.stderr.write(f"a reader process is started by its broker: {error}\n")
         return 2
@@ -205,7 +206,6 @@ async def serve(settings: ReaderSettings) -> None:
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
-    loop.add_reader(INPUT, lambda: _pipe_moved(ended))
     store = AttachedStore(Path(settings.directory))
     policy = (
         None
@@ -217,12 +217,14 @@ async def serve(settings: ReaderSettings) -> None:
             partly=settings.partly_readable_filters,
         )
     )
+    loop.add_reader(INPUT, UsersPipe(policy, ended).moved)
     service = RangeService(store, pull_bytes_max=settings.pull_bytes_max, authorizer=Authorizer(policy))
     access = Access(
         parse_access_keys(settings.access_keys),
         open_to_all=settings.open_to_all,
         keys_count=policy is not None,
         bound_only=settings.bound_signatures_only,
+        created=None if policy is None else policy.secrets,
     )
     table = {RequestCode.RANGE_PULL: service.range_pull, RequestCode.FILTERED_PULL: service.filtered_pull}
     server = RemotingServer(
@@ -278,6 +280,29 @@ def _write(report: ReaderReport) -> bytes:
     return line
 
 
-def _pipe_moved(ended: asyncio.Event) -> None:
-    if not os.read(INPUT, 4096):
-        ended.set()
+def _first_line() -> bytes:
+    """The first line of standard input, and not a byte more: what follows is for `UsersPipe`."""
+    with open(INPUT, "rb", buffering=0, closefd=False) as pipe:
+        return pipe.readline()
+
+
+class UsersPipe:
+    """The pipe from the broker behind the settings: users and rules made by requests, line by line."""
+
+    def __init__(self, policy: KeyPolicy | None, ended: asyncio.Event) -> None:
+        self._policy = policy
+        self._ended = ended
+        self._data = b""
+
+    def moved(self) -> None:
+        """Read what is there; the end of the pipe is the end of the reader, and so is a line that is no table."""
+        found = os.read(INPUT, PIPE_BYTES)
+        *lines, self._data = (self._data + found).split(b"\n")
+        try:
+            if lines and self._policy is not None:
+                self._policy.use(users_of(lines[-1]))
+        except msgspec.MsgspecError as error:
+            logs.get_logger("reader").error("range_reader_users_unreadable", error=str(error))
+            self._ended.set()
+        if not found:
+            self._ended.set()

@@ -38,6 +38,7 @@ from broker.readers.pool import ReaderPool
 from broker.router import handlers
 from broker.store.attached.store import in_order
 from broker.store.errors import GivenUp, StoreError
+from remoting import inprocess
 from remoting.access.rights import LOCATE, RIGHTS, with_rights
 from remoting.protocol.bodies.controller_body import MASTER_ADDRESS_FIELD, MASTER_EPOCH_FIELD
 from remoting.protocol.errors import Refused
@@ -104,6 +105,8 @@ class Serving:
 
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
         """Clients reach us there: readers and registration begin."""
+        if any(controller != inprocess.ADDRESS for controller in controllers):
+            self.broker.access.controllers_elsewhere()
         self.tell_address(host, port)
         self.registration.start(controllers)
 
@@ -162,6 +165,7 @@ class Serving:
             tls_key=_text(tls.key), tls_client_ca=_text(tls.client_ca), tls_client_required=tls.client_required,
         )  # fmt: skip
         pool = self.readers = ReaderPool(config.range_readers, settings, metrics, self._log)
+        broker.access.on_change(pool.use)
         identity = broker.tools.identity
         identity.readers_address = lambda: join_address(identity.host, pool.port) if pool.serving else None
 

@@ -142,6 +142,8 @@ RIGHTS: dict[int, Right] = {
         "cluster", MANAGE, ADMIN,
         Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG, Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG,
         Code.UPDATE_CONTROLLER_CONFIG, Code.GET_CONTROLLER_CONFIG,
+        Code.AUTH_CREATE_USER, Code.AUTH_UPDATE_USER, Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USER,
+        Code.AUTH_CREATE_ACL, Code.AUTH_UPDATE_ACL, Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL,
     ),
 }  # fmt: skip
 """Request code -> right."""

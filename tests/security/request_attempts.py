@@ -56,6 +56,7 @@ def attempts(target: Target) -> dict[int, Command]:
 
 
 Parts = tuple[Mapping[str, str], bytes]
+ACL_BODY = b'{"policies":[{"entries":[{"resource":"*","actions":["All"],"decision":"Allow"}]}]}'
 
 
 def _messages(target: Target) -> dict[int, Parts]:
@@ -213,6 +214,12 @@ def _controllers(target: Target) -> dict[int, Parts]:
         Code.CONTROLLER_APPLY_BROKER_ID: (group | {"appliedBrokerId": "9", "registerCheckCode": "x"}, b""),
         Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
         Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),
+        Code.AUTH_CREATE_USER: ({"username": "intruder"}, b'{"password":"x","userType":"Super"}'),
+        Code.AUTH_UPDATE_USER: ({"username": "ann"}, b'{"password":"x"}'),
+        Code.AUTH_CREATE_ACL: ({"subject": "User:ann"}, ACL_BODY),
+        Code.AUTH_UPDATE_ACL: ({"subject": "User:ann"}, ACL_BODY),
+        **dict.fromkeys((Code.AUTH_DELETE_USER, Code.AUTH_GET_USER, Code.AUTH_LIST_USER), ({"username": "ann"}, b"")),
+        **dict.fromkeys((Code.AUTH_DELETE_ACL, Code.AUTH_GET_ACL, Code.AUTH_LIST_ACL), ({"subject": "User:ann"}, b"")),
         Code.GET_CONTROLLER_CONFIG: ({}, b""),
         Code.NOTIFY_BROKER_ROLE_CHANGED: (
             {"masterEpoch": "99", "syncStateSetEpoch": "99", "masterBrokerId": "9", "brokerName": target.broker},

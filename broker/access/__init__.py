@@ -1,0 +1,1 @@
+"""Users and access rules made by RocketMQ's administrative requests."""

@@ -1,0 +1,309 @@
+"""Users and rules by RocketMQ's requests (3001 to 3010), in force for RocketMQ's clients, Spark and MQTT alike.
+
+Bodies are RocketMQ's JSON: a user `{"username":..,"password":..,"userType":"Super","userStatus":"enable"}`, rules
+`{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[{"resource":"Topic:orders","actions":["Pub"],
+"sourceIps":["10.0.0.0/8"],"decision":"Allow"}]}]}`. In answers the password is missing.
+
+The right is `admin`: a key of the configuration with `role admin` makes the first Super user. A name that the
+configuration has as a key cannot be created, so a request never replaces what the operator has written.
+Policies of type Default are refused: RocketMQ asks them only where no other rule decides, and here a Deny always wins.
+
+Invariant: nothing is changed without the right, and nothing half: an entry that cannot be understood refuses the whole
+request, because it may have been a Deny. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.access.created import CreatedUsers
+from broker.requests import Feature, RequestTools, json_body, text
+from remoting.access.key_policy import KeyPolicy
+from remoting.access.rights import ADMIN
+from remoting.access.users import NORMAL, SUPER, Entry, EntryError, User, UserTable, entry_of
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.server.router import parse_access_keys
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from runtime.metrics import Registry
+
+ENTRIES_MAX = 1_000
+"""Rules of one user; more are refused."""
+NAME_CHARS_MAX = 256
+"""Longest name and longest secret of a user."""
+CUSTOM = "Custom"
+SUBJECT_PREFIX = "User:"
+ENABLED, DISABLED = "enable", "disable"
+
+_encode = msgspec.json.encode
+
+
+class AccessFeature(Feature):
+    """The users and rules of a broker."""
+
+    def __init__(self, tools: RequestTools, registry: Registry) -> None:
+        self._tools = tools
+        self._configured = frozenset(parse_access_keys(tools.config.access_keys))
+        self._created = CreatedUsers(tools.store, self._use)
+        self._elsewhere = False
+        self._listeners: list[Callable[[UserTable], None]] = []
+        registry.gauge(
+            "rocketmq_access_users", "Users made by requests", function=lambda: len(self._created.table.users)
+        )
+        self._changes = registry.counter(
+            "rocketmq_access_changes_total", "Changes of users and rules by requests", ("change",)
+        )
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.AUTH_CREATE_USER: self.create_user,
+            Code.AUTH_UPDATE_USER: self.update_user,
+            Code.AUTH_DELETE_USER: self.delete_user,
+            Code.AUTH_GET_USER: self.get_user,
+            Code.AUTH_LIST_USER: self.list_users,
+            Code.AUTH_CREATE_ACL: self.put_acl,
+            Code.AUTH_UPDATE_ACL: self.put_acl,
+            Code.AUTH_DELETE_ACL: self.delete_acl,
+            Code.AUTH_GET_ACL: self.get_acl,
+            Code.AUTH_LIST_ACL: self.list_acls,
+        }
+
+    def controllers_elsewhere(self) -> None:
+        """Refuse the requests from now on: the controllers are other processes, which would not know the users."""
+        self._elsewhere = True
+
+    def on_change(self, listener: Callable[[UserTable], None]) -> None:
+        """Call `listener` with the table at the start and after each change, where there is an access list."""
+        self._listeners.append(listener)
+
+    def start(self) -> None:
+        """Put in force what the log has."""
+        self._use(self._created.table)
+
+    def status(self) -> dict[str, int]:
+        """How many users were made by requests."""
+        return {"access_users": len(self._created.table.users)}
+
+    # -- users ---------------------------------------------------------------------------------------------------------
+
+    def create_user(self, peer: Peer, command: Command) -> None:
+        """3001: a new user; Normal and enabled where nothing else is said."""
+        self._require(peer, command)
+        name, body = text(command.fields, "username").strip(), json_body(command)
+        if name in self._created.table.users or name in self._configured:
+            raise _invalid(f"the user {name!r} exists")
+        if not _usable(name) or ":" in name:
+            raise _invalid(f"a user's name has 1 to {NAME_CHARS_MAX} printable characters and no colon")
+        if len(self._created.table.users) >= self._tools.config.limits.access_users_max:
+            raise Refused(
+                ResponseCode.SYSTEM_BUSY, "limits.access_users_max is reached: no further user can be created"
+            )
+        secret = body.get("password")
+        if not isinstance(secret, str) or not secret:
+            raise _invalid("a user needs a password")
+        self._written(peer, command, "user_created", name, self._created.put(name, _changed(User(secret=""), body)))
+
+    def update_user(self, peer: Peer, command: Command) -> None:
+        """3002: another password, type or status; what is missing stays."""
+        self._require(peer, command)
+        name, body = text(command.fields, "username").strip(), json_body(command)
+        position = self._created.put(name, _changed(self._user(name), body))
+        self._written(peer, command, "user_changed", name, position)
+
+    def delete_user(self, peer: Peer, command: Command) -> None:
+        """3003: remove a user with its rules; one that does not exist is no error, as with RocketMQ."""
+        self._require(peer, command)
+        name = text(command.fields, "username").strip()
+        self._written(peer, command, "user_deleted", name, self._created.delete(name))
+
+    def get_user(self, peer: Peer, command: Command) -> None:
+        """3004: a user without its password."""
+        self._require(peer, command)
+        name = text(command.fields, "username").strip()
+        self._shown(peer, command, _user_body(name, self._user(name)))
+
+    def list_users(self, peer: Peer, command: Command) -> None:
+        """3005: the users whose name contains `filter`."""
+        self._require(peer, command)
+        wanted = (command.fields.get("filter") or "").strip()
+        users = sorted(self._created.table.users.items())
+        self._shown(peer, command, [_user_body(name, user) for name, user in users if wanted in name])
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def put_acl(self, peer: Peer, command: Command) -> None:
+        """3006 and 3007: rules of a user, each in place of the one about the same resource."""
+        self._require(peer, command)
+        name = self._subject(text(command.fields, "subject"))
+        new = _entries_of(json_body(command))
+        kept = {entry.resource: entry for entry in self._created.table.entries.get(name, ())}
+        kept |= {entry.resource: entry for entry in new}
+        if len(kept) > ENTRIES_MAX:
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"a user has at most {ENTRIES_MAX} rules")
+        self._written(peer, command, "rules_changed", name, self._created.set_entries(name, list(kept.values())))
+
+    def delete_acl(self, peer: Peer, command: Command) -> None:
+        """3008: the rule of a user about `resource`; without one, all of its rules."""
+        self._require(peer, command)
+        fields = command.fields
+        name, resource = self._subject(text(fields, "subject")), (fields.get("resource") or "").strip()
+        _require_custom(fields.get("policyType"))
+        known = self._created.table.entries.get(name, ())
+        kept = [entry for entry in known if resource and entry.resource != resource]
+        if len(kept) == len(known):
+            raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no such rule")
+        self._written(peer, command, "rules_deleted", name, self._created.set_entries(name, kept))
+
+    def get_acl(self, peer: Peer, command: Command) -> None:
+        """3009: the rules of a user."""
+        self._require(peer, command)
+        name = self._subject(text(command.fields, "subject"))
+        entries = self._created.table.entries.get(name)
+        if entries is None:
+            raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no rules")
+        self._shown(peer, command, _acl_body(name, entries))
+
+    def list_acls(self, peer: Peer, command: Command) -> None:
+        """3010: the rules of users, those whose subject and resource contain the filters."""
+        self._require(peer, command)
+        fields = command.fields
+        subject, resource = (fields.get("subjectFilter") or "").strip(), (fields.get("resourceFilter") or "").strip()
+        found = []
+        for name, entries in sorted(self._created.table.entries.items()):
+            chosen = [entry for entry in entries if resource in entry.resource]
+            if subject in SUBJECT_PREFIX + name and chosen:
+                found.append(_acl_body(name, chosen))
+        self._shown(peer, command, found)
+
+    # -- inner parts ---------------------------------------------------------------------------------------------------
+
+    def _require(self, peer: Peer, command: Command) -> None:
+        self._tools.authorizer.authorize(peer, command, ADMIN, "users")
+        if self._policy is None:
+            remark = "users and rules by request need an access list of the broker: set broker.access_list"
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if self._elsewhere:
+            remark = "users and rules by request are offered by `lightmq up`: these controllers would not know them"
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    @property
+    def _policy(self) -> KeyPolicy | None:
+        policy = self._tools.authorizer.policy
+        return policy if isinstance(policy, KeyPolicy) else None
+
+    def _use(self, table: UserTable) -> None:
+        policy = self._policy
+        if policy is not None:
+            policy.use(table)
+            for listener in self._listeners:
+                listener(table)
+
+    def _user(self, name: str) -> User:
+        user = self._created.table.users.get(name)
+        if user is None:
+            raise Refused(ResponseCode.USER_NOT_EXIST, f"the user {name!r} does not exist")
+        return user
+
+    def _subject(self, subject: str) -> str:
+        """The name of the user that a subject names."""
+        kind, _, name = subject.strip().partition(":")
+        if f"{kind.capitalize()}:" != SUBJECT_PREFIX:
+            raise _invalid(f"the subject {subject[:80]!r} is not {SUBJECT_PREFIX}NAME")
+        self._user(name)
+        return name
+
+    def _written(self, peer: Peer, command: Command, change: str, name: str, position: int) -> None:
+        self._changes.child(change).value += 1
+        self._tools.log.info(
+            "access_changed", change=change, user=name, by=self._tools.authorizer.identity(peer, command)
+        )
+        self._tools.answers.reply_at(position, peer, command.reply())
+
+    def _shown(self, peer: Peer, command: Command, body: Any) -> None:
+        self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply(body=_encode(body)))
+
+
+def _changed(user: User, body: dict[str, Any]) -> User:
+    """The user with what the body names."""
+    secret, kind, status = (str(body.get(name) or "") for name in ("password", "userType", "userStatus"))
+    if secret and not _usable(secret):
+        raise _invalid(f"a password has at most {NAME_CHARS_MAX} printable characters")
+    if kind.lower() not in ("", SUPER.lower(), NORMAL.lower()):
+        raise _invalid(f"userType is {SUPER} or {NORMAL}")
+    if status.lower() not in ("", ENABLED, DISABLED):
+        raise _invalid(f"userStatus is {ENABLED} or {DISABLED}")
+    return User(
+        secret=secret or user.secret,
+        type=kind.capitalize() or user.type,
+        enabled=status.lower() == ENABLED if status else user.enabled,
+    )
+
+
+def _entries_of(body: dict[str, Any]) -> list[Entry]:
+    """The entries in a body of rules."""
+    found: list[Entry] = []
+    for policy in _objects(body.get("policies")):
+        _require_custom(policy.get("policyType"))
+        for entry in _objects(policy.get("entries")):
+            try:
+                found.append(
+                    entry_of(
+                        str(entry.get("resource") or "").strip(), _texts(entry.get("actions")),
+                        _texts(entry.get("sourceIps") or []), str(entry.get("decision") or ""),
+                    )
+                )  # fmt: skip
+            except EntryError as error:
+                raise _invalid(str(error)) from error
+    if not found:
+        raise _invalid("no rule is named")
+    return found
+
+
+def _objects(value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        raise _invalid("policies and entries are lists of objects")
+    return value
+
+
+def _texts(value: object) -> Sequence[str]:
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise _invalid("actions and sourceIps are lists of texts")
+    return value
+
+
+def _require_custom(policy_type: object) -> None:
+    if policy_type and str(policy_type).lower() != CUSTOM.lower():
+        raise _invalid("policies of type Default are not offered: make them Custom")
+
+
+def _usable(word: str) -> bool:
+    return 0 < len(word) <= NAME_CHARS_MAX and word.isprintable()
+
+
+def _user_body(name: str, user: User) -> dict[str, str]:
+    return {"username": name, "userType": user.type, "userStatus": ENABLED if user.enabled else DISABLED}
+
+
+def _acl_body(name: str, entries: Iterable[Entry]) -> dict[str, Any]:
+    shown = [
+        {
+            "resource": entry.resource,
+            "actions": entry.actions,
+            "sourceIps": entry.sources,
+            "decision": entry.decision,
+        }
+        for entry in entries
+    ]
+    return {"subject": SUBJECT_PREFIX + name, "policies": [{"policyType": CUSTOM, "entries": shown}]}
+
+
+def _invalid(remark: str) -> Refused:
+    return Refused(ResponseCode.INVALID_PARAMETER, remark)
