@@ -71,6 +71,9 @@ class LimitsConfig:
     limit."""
     delayed_messages_max: int = setting(1_000_000, minimum=1)
     """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
+    delayed_per_second_max: int = setting(0, minimum=0)
+    """Messages that may be due in the same second; one more is refused with FLOW_CONTROL (MQTT 5: 0x97). 0 = no limit:
+    what one second cannot deliver is delivered late."""
     transactions_max: int = setting(100_000, minimum=1)
     """Transactions that are neither committed nor rolled back; one more is refused with SYSTEM_BUSY."""
     pop_in_flight_max: int = setting(100_000, minimum=1)
@@ -211,6 +214,9 @@ class BrokerConfig:
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
     delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400)
     """Longest delay a message may ask for; a longer one is refused with MESSAGE_ILLEGAL."""
+    delay_precision_ms: int = setting(100, minimum=1, maximum=1_000)
+    """Least time between two deliveries of delayed messages: one that is due alone is delivered at its time, those due
+    shortly after it together and at most so much late. Fewer make fewer appends."""
     transaction_check_after_ms: int = setting(6_000, minimum=100)
     """How long a transaction may stay open before its producer group is asked for the outcome."""
     transaction_check_interval_ms: int = setting(30_000, minimum=100)

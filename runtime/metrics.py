@@ -18,7 +18,9 @@ counts); the page may read it at any time. ``prometheus_client`` is imported onl
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from remoting.protocol.frames.codes import NAMES, request_name
@@ -111,6 +113,30 @@ class Gauge(Metric):
         return child
 
 
+class Histogram(Metric):
+    """How often values fell into which range: ``histogram.observe(value)``. It has no labels."""
+
+    __slots__ = ("bounds", "counts", "total")
+    kind = "histogram"
+
+    def __init__(self, name: str, help_text: str, bounds: Sequence[float]) -> None:
+        """`bounds`: upper ends of the ranges, rising; one more range is without an end."""
+        super().__init__(name, help_text, ())
+        self.bounds = tuple(bounds)
+        self.counts = [0] * (len(bounds) + 1)
+        """Values per range; of a range without the ranges below it."""
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value in the first range whose upper end it does not exceed."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def read(self) -> float:
+        """How many values were counted."""
+        return float(sum(self.counts))
+
+
 class Registry:
     """All metrics of one process; handed to every component that counts something."""
 
@@ -136,6 +162,12 @@ class Registry:
         if function is not None:
             gauge.function = function  # a restarted component takes its gauge over
         return gauge
+
+    def histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
+        """Declare (or get again) a histogram with these upper bounds."""
+        histogram = self._declare(Histogram(name, help_text, bounds))
+        assert histogram.bounds == tuple(bounds), f"{name} is declared twice, differently"
+        return histogram
 
     def _declare(self, metric: M) -> M:
         assert NAME.match(metric.name), metric.name
@@ -179,8 +211,12 @@ def _leaves(metric: Metric) -> list[tuple[tuple[str, ...], Any]]:
 
 
 def _family(metric: Metric) -> PrometheusMetric:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
+    if isinstance(metric, Histogram):
+        ends = [*map(str, metric.bounds), "+Inf"]
+        buckets = list(zip(ends, accumulate(metric.counts), strict=True))
+        return HistogramMetricFamily(metric.name, metric.help, buckets=buckets, sum_value=metric.total)
     family = (CounterMetricFamily if isinstance(metric, Counter) else GaugeMetricFamily)(
         metric.name, metric.help, labels=metric.labels
     )

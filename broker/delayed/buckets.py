@@ -131,9 +131,9 @@ class DelayBucket:
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
-    def take(self, count: int) -> list[Key]:
-        """Remove and return, in order, up to `count` keys that are due and that no later record can precede."""
-        horizon_ms = self._horizon()
+    def take(self, count: int, until_ms: int) -> list[Key]:
+        """Remove and return, in order, up to `count` keys due by then that no later record can precede."""
+        horizon_ms = min(self._horizon(), until_ms)
         keys: list[Key] = []
         while len(keys) < count and self._in_reach() and self._heap[0][0] <= horizon_ms:
             key = heapq.heappop(self._heap)
@@ -265,10 +265,13 @@ class DelayBuckets:
         """The buckets with what is due then or later, the earliest first."""
         return [self._by_start[start] for start in self._starts if start + BUCKET_MS > due_ms]
 
+    def end(self, bucket: DelayBucket) -> int:
+        """The offset that its queue's next record gets."""
+        return self._store.reading.next_offset(bucket.queue_id)
+
     def waiting(self, bucket: DelayBucket) -> int:
         """How many messages of a bucket wait, those not confirmed among them."""
-        end = self._store.reading.next_offset(bucket.queue_id)
-        return end - bucket.floor - bucket.delivered - len(bucket.recalled)
+        return self.end(bucket) - bucket.floor - bucket.delivered - len(bucket.recalled)
 
     def near(self, now_ms: int) -> list[DelayBucket]:
         """The earliest buckets, at most `OPEN_MAX`, that begin within `NEAR_MS`."""

@@ -14,10 +14,11 @@ Invariant: a message that was accepted is delivered once, not before it is due, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key, recall_change
+from broker.delayed.seconds import DueSeconds
 from broker.store.placed import Placed
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
@@ -28,6 +29,7 @@ from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
     from broker.store.log_store import LogStore
+    from runtime.metrics import Histogram
 
 GRACE_MS = 60_000
 """How long after its end an empty bucket is kept."""
@@ -56,6 +58,26 @@ class DelayCounts:
     carried: int = 0
     """Appended again before retention reached them."""
     recalled: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    """Messages that were not accepted, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayLimits:
+    """What may wait, and how exactly it is delivered."""
+
+    delay_ms_max: int
+    messages_max: int
+    per_second_max: int = 0
+    """Most messages due in one second; 0: no limit."""
+    precision_ms: int = 1
+    """Least time between two deliveries: what becomes due in between is delivered together."""
+
+
+LATENESS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600)
+"""Bounds of the histogram of how late messages are delivered."""
+TOO_FAR, TOO_MANY, CONGESTED = "too_far", "too_many", "congested"
+"""Why a message may not wait."""
 
 
 class Delayed:
@@ -67,25 +89,30 @@ class Delayed:
         placement: Placement,
         hidden: set[int],
         *,
-        delay_ms_max: int,
-        messages_max: int,
+        limits: DelayLimits,
+        lateness: Histogram,
         now_ms: int,
         log: Any,
     ) -> None:
-        """`hidden`: queues that readers never see; those of the waiting messages are added."""
+        """`hidden`: queues that readers never see; those of the waiting messages are added. `lateness`: in seconds."""
         self._store = store
         self._placement = placement
-        self._delay_ms_max = delay_ms_max
-        self._messages_max = messages_max
+        self._limits = limits
+        self._lateness = lateness
         self._log = log
         self.buckets = DelayBuckets(store, hidden)
+        self.seconds = DueSeconds(self.buckets, limits.per_second_max)
         self._opened: list[DelayBucket] = []
+        self._delivered_ms = 0
+        """Time of the last delivery that began; see `DelayLimits.precision_ms`."""
         self.counts = DelayCounts()
         # Time may have been set back: what comes now must not sort before what was delivered.
         self._now_ms = max([now_ms, *(bucket.mark[0] for bucket in self.buckets)])
-        self._counted_ms = now_ms
-        self.waiting = self._count()
+        self.waiting = 0
         """Messages that wait; recounted once a second, because an append that fails leaves it too high."""
+        self.by_delay: dict[str, int] = {}
+        """The same by how far away they are due, as of the last count."""
+        self._recount(now_ms)
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
@@ -93,11 +120,12 @@ class Delayed:
         """Turn an image into a waiting one, to be appended at once to the queue returned; None when it is due now.
 
         Raises:
-            Refused: it is due later than `delay_ms_max` allows, or too many wait.
+            Refused: it is due later than `delay_ms_max` allows, too many wait, or too many are due in that second.
         """
         if not self.admit(due_ms, now_ms):
             return None
         self.waiting += 1
+        self.seconds.add(due_ms)
         bucket = self.buckets.at(due_ms)
         return hide(image, due_ms - bucket.start_ms), (bucket.queue_id,)
 
@@ -106,11 +134,16 @@ class Delayed:
         now_ms = self._time(now_ms)
         if due_ms <= now_ms:
             return False
-        if due_ms - now_ms > self._delay_ms_max:
-            remark = f"a delay of {due_ms - now_ms} ms exceeds {self._delay_ms_max}"
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-        if self.waiting >= self._messages_max:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"delayed_messages_max {self._messages_max} messages wait")
+        limits = self._limits
+        if due_ms - now_ms > limits.delay_ms_max:
+            remark = f"a delay of {due_ms - now_ms} ms exceeds {limits.delay_ms_max}"
+            raise self._refused(TOO_FAR, ResponseCode.MESSAGE_ILLEGAL, remark)
+        if self.waiting >= limits.messages_max:
+            remark = f"delayed_messages_max {limits.messages_max} messages wait"
+            raise self._refused(TOO_MANY, ResponseCode.MESSAGE_ILLEGAL, remark)
+        if self.seconds.is_full(due_ms):
+            remark = f"delayed_per_second_max {limits.per_second_max} messages are due in the same second"
+            raise self._refused(CONGESTED, ResponseCode.FLOW_CONTROL, remark)
         return True
 
     # -- out -----------------------------------------------------------------------------------------------------------
@@ -123,52 +156,65 @@ class Delayed:
         """
         now_ms = self._time(now_ms)
         more = False
+        # Between two deliveries only what was due at the first one goes on.
+        begins = now_ms >= self._delivered_ms + self._limits.precision_ms
+        until_ms = now_ms if begins else self._delivered_ms
         self._opened = self.buckets.near(now_ms)
         for bucket in list(self._opened):
             more = self._scan(bucket, now_ms) or more
-            keys = bucket.take(GROUP_MAX)
+            keys = bucket.take(GROUP_MAX, until_ms)
             if keys:
+                self._delivered_ms = until_ms
                 self._deliver(bucket, keys)
                 more = True
-            elif bucket.start_ms + BUCKET_MS + GRACE_MS <= now_ms and bucket.is_empty(self._end(bucket)):
+            elif bucket.start_ms + BUCKET_MS + GRACE_MS <= now_ms and bucket.is_empty(self.buckets.end(bucket)):
                 self.buckets.remove(bucket)
+                self.seconds.remove(bucket)
                 self._opened.remove(bucket)
         if now_ms - self._counted_ms >= COUNT_INTERVAL_MS:
-            self._counted_ms, self.waiting = now_ms, self._count()
+            self._recount(now_ms)
         return more
 
     def next_due_ms(self) -> int | None:
         """When `due` next has something to do, as far as is known; None when nothing waits."""
-        times = [bucket.next_due_ms or bucket.start_ms + BUCKET_MS + GRACE_MS for bucket in self._opened]
+        earliest_ms = self._delivered_ms + self._limits.precision_ms
+        times = [
+            bucket.start_ms + BUCKET_MS + GRACE_MS
+            if bucket.next_due_ms is None
+            else max(bucket.next_due_ms, earliest_ms)
+            for bucket in self._opened
+        ]
         later_ms = self.buckets.start_behind(len(self._opened))
         if later_ms is not None and len(self._opened) < OPEN_MAX:
             times.append(later_ms - NEAR_MS)
         return min(times, default=None)
 
-    def recall(self, bucket: DelayBucket, offset: int) -> int:
+    def recall(self, bucket: DelayBucket, key: Key) -> int:
         """Drop the message that waits there; returns the log position to confirm before that is acknowledged.
 
         Raises:
             StoreError: it still waits.
         """
-        assert offset not in bucket.recalled, offset
+        due_ms, offset = key
+        assert bucket.is_waiting(key), key
         end = self._store.append(changes=[recall_change(bucket, offset, b"")]).end_position
         bucket.recalled.add(offset)
+        self.seconds.add(due_ms, -1)
         self.waiting -= 1
         self.counts.recalled += 1
         return end
 
     def numbers(self, now_ms: int) -> dict[str, Any]:
         """What operators see: how many wait, by how far away they are due, and when the next known one is."""
-        by_delay = dict.fromkeys((label for _within_s, label in WITHIN), 0)
-        next_due_ms = None
-        for bucket in self.buckets.after(0):
-            count = self.buckets.waiting(bucket)
-            away_s = (bucket.start_ms - now_ms) // 1_000
-            by_delay[next(label for within_s, label in WITHIN if away_s < within_s)] += count
-            if count and next_due_ms is None:
-                next_due_ms = bucket.next_due_ms or bucket.start_ms
-        return {"waiting": sum(by_delay.values()), "next_due_ms": next_due_ms, "by_delay": by_delay}
+        self._recount(now_ms)
+        earliest = next((bucket for bucket in self.buckets.after(0) if self.buckets.waiting(bucket)), None)
+        second_ms, most = self.seconds.fullest()
+        return {
+            "waiting": self.waiting,
+            "next_due_ms": None if earliest is None else earliest.next_due_ms or earliest.start_ms,
+            "by_delay": self.by_delay,
+            "fullest_second": {"second_ms": second_ms, "messages": most} if most else None,
+        }
 
     # -- retention -----------------------------------------------------------------------------------------------------
 
@@ -182,16 +228,23 @@ class Delayed:
         self._now_ms = max(self._now_ms, now_ms)
         return self._now_ms
 
-    def _end(self, bucket: DelayBucket) -> int:
-        return self._store.reading.next_offset(bucket.queue_id)
+    def _refused(self, reason: str, code: int, remark: str) -> Refused:
+        self.counts.refused[reason] = self.counts.refused.get(reason, 0) + 1
+        return Refused(code, remark)
 
-    def _count(self) -> int:
-        return sum(map(self.buckets.waiting, self.buckets))
+    def _recount(self, now_ms: int) -> None:
+        self._counted_ms = now_ms
+        self.by_delay = {label: 0 for _within_s, label in WITHIN}
+        for bucket in self.buckets:
+            away_s = (bucket.start_ms - now_ms) // 1_000
+            label = next(label for within_s, label in WITHIN if away_s < within_s)
+            self.by_delay[label] += self.buckets.waiting(bucket)
+        self.waiting = sum(self.by_delay.values())
 
     def _scan(self, bucket: DelayBucket, now_ms: int) -> bool:
         """Take in some of the records added and confirmed since; True when there is more."""
         cursor = bucket.open()
-        bucket.mark_seen(self._end(bucket), now_ms)
+        bucket.mark_seen(self.buckets.end(bucket), now_ms)
         records, after = self._read(bucket, cursor, SCAN_MAX)
         for offset, record in enumerate(records, cursor):
             bucket.seen(offset, bucket.due_ms(record))
@@ -242,6 +295,9 @@ class Delayed:
         bucket.recalled.difference_update(recalled)
         self.waiting -= len(keys) - len(recalled)
         self.counts.delivered += len(messages)
+        for due_ms, offset in keys if messages else ():
+            if offset not in recalled:
+                self._lateness.observe((self._now_ms - due_ms) / 1_000)
         return True
 
     def _give_up_or_append(self, bucket: DelayBucket, key: Key) -> None:

@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.delayed.delayed import Delayed
+from broker.delayed.delayed import CONGESTED, LATENESS_S, TOO_FAR, TOO_MANY, WITHIN, Delayed, DelayLimits
 from broker.delayed.listing import TimerRequests
 from broker.delayed.recall import MessageFinder, RecallHandles, RecallRequests
 from broker.publishing.placement import MQTT_DELAY
@@ -43,6 +44,8 @@ DELIVER_MS, DELAY_MS, DELAY_S, LEVEL = b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
 """RocketMQ's delay levels, level 1 first."""
 DIGITS_MAX = 15
+NOT_A_NUMBER = "not_a_number"
+"""Why a message was not accepted; other reasons are those of `Delayed`."""
 
 
 def due_ms(image: RecordView, now_ms: int) -> int | None:
@@ -75,15 +78,23 @@ class Diversion:
     def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]] | None:
         """The waiting image and its queue; None for a message that is due now. Raises Refused if it may not wait."""
         now_ms = self._clock.now_ms()
-        at_ms = due_ms(image, now_ms)
+        at_ms = self._due_ms(image, now_ms)
         return None if at_ms is None else self._delayed.put(image, at_ms, now_ms)
 
     def check(self, image: RecordView) -> None:
         """Raise Refused when the message names a later time and may not wait for it."""
         now_ms = self._clock.now_ms()
-        at_ms = due_ms(image, now_ms)
+        at_ms = self._due_ms(image, now_ms)
         if at_ms is not None:
             self._delayed.admit(at_ms, now_ms)
+
+    def _due_ms(self, image: RecordView, now_ms: int) -> int | None:
+        try:
+            return due_ms(image, now_ms)
+        except Refused:
+            refused = self._delayed.counts.refused
+            refused[NOT_A_NUMBER] = refused.get(NOT_A_NUMBER, 0) + 1
+            raise
 
 
 PAUSE_S_MAX = 1.0
@@ -91,6 +102,8 @@ PAUSE_S_MAX = 1.0
 PAUSE_S_MIN = 0.005
 """Shortest sleep while something is due that cannot be delivered yet."""
 RETRY_S = 1.0
+COUNTED_PER_PASS = 5_000
+"""Records that waited at the start and are counted by second in one pass of upkeep."""
 
 
 class DelayTimer:
@@ -166,8 +179,15 @@ class DelayedFeature(Feature):
             store,
             placement,
             topics.hidden,
-            delay_ms_max=config.delay_s_max * 1_000,
-            messages_max=config.limits.delayed_messages_max,
+            limits=DelayLimits(
+                config.delay_s_max * 1_000,
+                config.limits.delayed_messages_max,
+                config.limits.delayed_per_second_max,
+                config.delay_precision_ms,
+            ),
+            lateness=registry.histogram(
+                "rocketmq_delayed_lateness_seconds", "How long after their time messages were delivered", LATENESS_S
+            ),
             now_ms=tools.identity.started_ms,
             log=tools.log,
         )
@@ -187,6 +207,12 @@ class DelayedFeature(Feature):
         """Request code -> handler: RECALL_MESSAGE and TIMERS."""
         return self._recalls.handlers() | self._listing.handlers()
 
+    def maintain(self, now_ms: int) -> dict[str, int]:
+        """Count by second what waited at the start, a part at a time."""
+        del now_ms
+        self.messages.seconds.count_earlier(COUNTED_PER_PASS)
+        return {}
+
     def start(self) -> None:
         """Begin to deliver; what became due while the broker was down is delivered first."""
         self._timer.start()
@@ -194,6 +220,10 @@ class DelayedFeature(Feature):
     def stop(self) -> None:
         """Stop delivering."""
         self._timer.stop()
+
+
+def _refused(messages: Delayed, reason: str) -> int:
+    return messages.counts.refused.get(reason, 0)
 
 
 def declare_metrics(registry: Registry, messages: Delayed) -> None:
@@ -210,6 +240,19 @@ def declare_metrics(registry: Registry, messages: Delayed) -> None:
         "Delayed messages written again since the start because retention reached them",
         function=lambda: messages.counts.carried,
     )
+    by_delay = gauge("rocketmq_delayed_messages_by_delay", "Waiting messages by how far away they are due", ("within",))
+    for _within_s, label in WITHIN:
+        by_delay.child(label, function=lambda label=label: messages.by_delay[label])  # type: ignore[misc]
+    gauge(
+        "rocketmq_delayed_second_messages_max",
+        "Messages due in the second in which most are due",
+        function=lambda: messages.seconds.fullest()[1],
+    )
+    refused = counter(
+        "rocketmq_delayed_refused_messages_total", "Messages refused because of the time they named", ("reason",)
+    )
+    for reason in (NOT_A_NUMBER, TOO_FAR, TOO_MANY, CONGESTED):
+        refused.child(reason, function=partial(_refused, messages, reason))
     lost = counter("rocketmq_delayed_lost_messages_total", "Waiting messages that could not be delivered", ("reason",))
     lost.child("undeliverable", function=lambda: messages.counts.undeliverable)
     lost.child("unreadable", function=lambda: messages.counts.unreadable)

@@ -179,8 +179,8 @@ class RecallRequests:
     def _recall(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
         if offset in bucket.recalled:
             end = self._tools.store.end_position
-        elif bucket.waits((bucket.due_ms(record), offset)):
-            end = self._messages.recall(bucket, offset)
+        elif bucket.waits(key := (bucket.due_ms(record), offset)):
+            end = self._messages.recall(bucket, key)
         else:
             raise not_waiting()
         self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": unique_key(record)}))

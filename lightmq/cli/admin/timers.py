@@ -118,6 +118,9 @@ def summary(numbers: dict[str, Any]) -> str:
         f"  within {label:<6} {count}" for label, count in numbers.get("by_delay", {}).items() if label != "later"
     ]
     lines += [f"  later         {numbers.get('by_delay', {}).get('later', 0)}"]
+    fullest = numbers.get("fullest_second")
+    if fullest:
+        lines.append(f"most at   {moment(fullest['second_ms'])}: {fullest['messages']} due in one second")
     return "\n".join(lines) + "\n"
 
 

@@ -50,6 +50,28 @@ def test_a_gauge_may_be_a_function() -> None:
     assert registry.values() == {"rocketmq_lag": 8, "rocketmq_sessions{open}": 2, "rocketmq_sessions{asked}": 9}
 
 
+def test_a_histogram_counts_by_ranges() -> None:
+    """An upper bound belongs to its range; the page has them added up."""
+    registry = Registry()
+    histogram = registry.histogram("rocketmq_lateness_seconds", "Lateness", (0.5, 1))
+    for value in (0.1, 0.5, 0.7, 3):
+        histogram.observe(value)
+    assert registry.histogram("rocketmq_lateness_seconds", "Lateness", (0.5, 1)) is histogram
+    with pytest.raises(AssertionError):
+        registry.histogram("rocketmq_lateness_seconds", "Lateness", (0.5, 2))
+    assert (histogram.counts, histogram.total) == ([2, 1, 1], pytest.approx(4.3))
+    assert registry.values() == {"rocketmq_lateness_seconds": 4}
+    page = registry.page().decode()
+    for line in (
+        'rocketmq_lateness_seconds_bucket{le="0.5"} 2.0',
+        'rocketmq_lateness_seconds_bucket{le="1"} 3.0',
+        'rocketmq_lateness_seconds_bucket{le="+Inf"} 4.0',
+        "rocketmq_lateness_seconds_count 4.0",
+        "rocketmq_lateness_seconds_sum 4.3",
+    ):
+        assert line in page
+
+
 def test_the_page_is_what_prometheus_reads() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

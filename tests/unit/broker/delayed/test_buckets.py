@@ -24,16 +24,16 @@ def test_in_order_of_time_then_of_arrival() -> None:
     """Not in order of the queue."""
     bucket = bucket_with(30, 10, 20, 10)
     assert bucket.next_due_ms == 10
-    assert bucket.take(10) == [(10, 1), (10, 3), (20, 2), (30, 0)]
+    assert bucket.take(10, 2**62) == [(10, 1), (10, 3), (20, 2), (30, 0)]
     assert bucket.next_due_ms is None
 
 
 def test_nothing_before_its_time() -> None:
     """The horizon is the time of the look."""
     bucket = bucket_with(30, 10, now_ms=29)
-    assert bucket.take(10) == [(10, 1)]
+    assert bucket.take(10, 2**62) == [(10, 1)]
     bucket.mark_seen(2, 30)
-    assert bucket.take(10) == [(30, 0)]
+    assert bucket.take(10, 2**62) == [(30, 0)]
 
 
 def test_nothing_that_something_unseen_might_precede() -> None:
@@ -43,9 +43,9 @@ def test_nothing_that_something_unseen_might_precede() -> None:
     bucket.mark_seen(1, 100)
     bucket.mark_seen(2, 200)
     bucket.seen(0, 150)
-    assert bucket.take(10) == []
+    assert bucket.take(10, 2**62) == []
     bucket.seen(1, 120)
-    assert bucket.take(10) == [(120, 1), (150, 0)]
+    assert bucket.take(10, 2**62) == [(120, 1), (150, 0)]
 
 
 def test_before_anything_was_looked_at_nothing_goes() -> None:
@@ -53,22 +53,22 @@ def test_before_anything_was_looked_at_nothing_goes() -> None:
     bucket = DelayBucket(0, 1)
     bucket.open()
     bucket.mark_seen(1, 100)
-    assert bucket.take(1) == []
+    assert bucket.take(1, 2**62) == []
     assert not bucket.is_empty(1)
 
 
 def test_what_was_put_back_comes_again() -> None:
     """In the same order."""
     bucket = bucket_with(1, 2)
-    bucket.put_back(bucket.take(2))
-    assert bucket.take(1) == [(1, 0)]
-    assert bucket.take(1) == [(2, 1)]
+    bucket.put_back(bucket.take(2, 2**62))
+    assert bucket.take(1, 2**62) == [(1, 0)]
+    assert bucket.take(1, 2**62) == [(2, 1)]
 
 
 def test_a_restart_knows_what_was_delivered() -> None:
     """The value has mark, floor and count."""
     bucket = bucket_with(5, 3, 9)
-    keys = bucket.take(2)
+    keys = bucket.take(2, 2**62)
     value = bucket.value(keys[-1], bucket.floor, 2)
     again = DelayBucket(0, 1, value)
     assert (again.mark, again.floor, again.delivered) == ((5, 0), 0, 2)
@@ -76,7 +76,7 @@ def test_a_restart_knows_what_was_delivered() -> None:
     for offset, due in enumerate((5, 3, 9)):
         again.seen(offset, due)
     again.mark_seen(3, 100)
-    assert again.take(10) == [(9, 2)]
+    assert again.take(10, 2**62) == [(9, 2)]
     assert DelayBucket(0, 1).mark == NOTHING
 
 
@@ -87,7 +87,7 @@ def test_what_was_said_again_counts_only_at_its_new_place() -> None:
     bucket.seen(2, 5)
     bucket.seen(3, 6)
     bucket.mark_seen(4, 100)
-    assert bucket.take(10) == [(5, 2), (6, 3)]
+    assert bucket.take(10, 2**62) == [(5, 2), (6, 3)]
     far = DelayBucket(0, 1)
     far.moved(7, 0)
     assert far.open() == 7
@@ -100,7 +100,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
     bucket.skip(2)
     assert bucket.cursor == 4
     bucket.mark_seen(4, 10)
-    bucket.take(1)
+    bucket.take(1, 2**62)
     assert bucket.is_empty(4)
     assert not bucket.is_empty(5)
 
@@ -119,7 +119,7 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
             bucket.seen(offset, dues[offset])
             assert len(bucket._heap) <= 8
         bucket.mark_seen(len(dues), 1_000)
-        keys = bucket.take(3)
+        keys = bucket.take(3, 2**62)
         if keys:
             bucket.delivered_up_to(keys[-1], len(keys))
             got += keys
@@ -172,7 +172,7 @@ def _run(steps: list[tuple[str, int]]) -> None:
             bucket.mark_seen(len(queue), now)
             for offset in range(bucket.open(), confirmed):
                 bucket.seen(offset, queue[offset])
-            keys = bucket.take(number)
+            keys = bucket.take(number, 2**62)
             assert all(due <= now for due, _ in keys)
             if keys:
                 bucket.delivered_up_to(keys[-1], len(keys))

@@ -9,7 +9,7 @@ import pytest
 
 from broker.delayed import delayed as room
 from broker.delayed.buckets import BUCKET_MS, NEAR_MS
-from broker.delayed.delayed import GRACE_MS, Delayed
+from broker.delayed.delayed import GRACE_MS, LATENESS_S, Delayed, DelayLimits
 from broker.publishing.placement import Placement, QueueChoice
 from broker.store.errors import StoreFull
 from broker.store.placed import Placed
@@ -17,10 +17,12 @@ from broker.store.state import state_kinds
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import encode_image, encode_mqtt_image
 from remoting.protocol.records.names import light_queue_name
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, RecordView
 from runtime.logs import get_logger
+from runtime.metrics import Histogram
 from tests.sim.stores import StoreBench as SmallFiles
 from tests.sim.stores import message as filler
 
@@ -33,7 +35,8 @@ class World:
 
     def __init__(self, bench, **limits: int) -> None:
         self.bench = bench
-        self.limits = {"delay_ms_max": 10 * BUCKET_MS, "messages_max": 1_000} | limits
+        self.limits = DelayLimits(**({"delay_ms_max": 10 * BUCKET_MS, "messages_max": 1_000} | limits))
+        self.lateness = Histogram("rocketmq_lateness", "", LATENESS_S)
         self.now = START
         self.build()
 
@@ -49,7 +52,9 @@ class World:
         self.placement = Placement(choice)
         self.hidden: set[int] = set()
         log = get_logger("test")
-        self.delayed = Delayed(store, self.placement, self.hidden, now_ms=self.now, log=log, **self.limits)
+        self.delayed = Delayed(
+            store, self.placement, self.hidden, limits=self.limits, lateness=self.lateness, now_ms=self.now, log=log
+        )
         store.retention.carried.keep(self.delayed.keep_from)
 
     def restart(self) -> None:
@@ -135,6 +140,65 @@ def test_bounds_are_refused(bench) -> None:
     world.at(1_000)
     world.put(b"c", 1_000)
     assert world.delayed.waiting == 1
+
+
+def test_a_second_that_is_full_takes_no_more(bench) -> None:
+    """Refused and counted; another second does, and so does this one when a message of it was recalled."""
+    world = World(bench, per_second_max=2)
+    for _ in range(2):
+        world.put(b"x", 5_100)
+    with pytest.raises(Refused, match="same second") as refused:
+        world.put(b"y", 5_900)
+    assert refused.value.code == ResponseCode.FLOW_CONTROL
+    assert world.delayed.counts.refused == {"congested": 1}
+    world.put(b"y", 6_000)
+    assert world.delayed.numbers(START)["fullest_second"] == {"second_ms": START + 5_000, "messages": 2}
+    bucket = world.delayed.buckets.find(START + 5_100)
+    world.delayed.recall(bucket, (START + 5_100, 0))
+    world.put(b"y", 5_900)
+
+
+def test_seconds_are_counted_again_after_a_restart(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part at a time; until then a second may take more."""
+    monkeypatch.setattr("broker.delayed.seconds.STEP", 2)
+    world = World(bench, per_second_max=5)
+    for number in range(5):
+        world.put(b"x", 5_000 + number)
+    world.put(b"far", 3 * BUCKET_MS)
+    world.delayed.recall(world.delayed.buckets.find(START), (START + 5_001, 1))
+    world.bench.settle()
+    world.restart()
+    assert world.delayed.seconds.fullest() == (0, 0)
+    for expected in (1, 3, 4, 4):
+        world.delayed.seconds.count_earlier(2)
+        assert world.delayed.seconds.fullest() == (START + 5_000, expected)
+    world.put(b"x", 5_500)
+    with pytest.raises(Refused, match="same second"):
+        world.put(b"x", 5_500)
+
+
+def test_deliveries_close_to_each_other_are_one(bench) -> None:
+    """The first comes at its time, the next ones together and late by less than the precision; none is early."""
+    world = World(bench, precision_ms=100)
+    for after in (50, 60, 120, 151, 400):
+        world.put(b"%d" % after, after)
+    found = []
+    for after in range(30, 500, 10):
+        world.at(after)
+        found.append((after, len(world.got())))
+    changes = [(after, count) for (after, count), (_, before) in zip(found[1:], found, strict=False) if count != before]
+    assert changes == [(50, 1), (150, 3), (250, 4), (400, 5)]
+    assert world.lateness.read() == 5
+    assert world.lateness.counts[0] == 2
+    assert world.lateness.total == pytest.approx((0 + 90 + 30 + 99 + 0) / 1_000)
+
+
+def test_when_the_next_delivery_may_be(bench) -> None:
+    world = World(bench, precision_ms=100)
+    world.put(b"1", 50)
+    world.put(b"2", 60)
+    world.at(50)
+    assert world.delayed.next_due_ms() == START + 150
 
 
 def test_a_restart_neither_repeats_nor_forgets(world: World) -> None:
@@ -290,7 +354,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
         world.bench.settle()
     assert steps >= 3
     assert world.delayed.counts.carried == 5
-    assert world.delayed._count() == 6
+    assert world.delayed.numbers(world.now)["waiting"] == 6
     for queue in world.hidden:
         bucket = next(one for one in world.delayed.buckets if one.queue_id == queue)
         for record in world.store.reading.read(queue, bucket.floor, 100, 10**6).records:
@@ -345,7 +409,7 @@ def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
         if turn == 1:
             world.restart()
     assert world.delayed.counts.carried >= 10
-    assert world.delayed._count() == 10
+    assert world.delayed.numbers(world.now)["waiting"] == 10
     world.at(100_005)
     assert sorted(world.got()[-6:]) == [b"%d" % number for number in range(6)]
     world.at(200_000)

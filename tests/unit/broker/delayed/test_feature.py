@@ -16,6 +16,7 @@ from remoting.protocol.records.names import light_queue_name, parent_topic
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, MQTT_TOPIC_KEY, RecordView
 
 NOW = 1_000_000
+REASONS = ("not_a_number", "too_far", "too_many", "congested")
 
 
 def image(*properties: tuple[bytes, bytes], flags: int = 0) -> RecordView:
@@ -125,6 +126,19 @@ async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
         assert (await connection.request(frame(b"a/b", delay))).code == ResponseCode.MESSAGE_ILLEGAL
     assert (await connection.request(frame(b"a/b", b"0"))).code == 0
     assert stored(running, b"a/b") == 1
+    values = running.registry.values()
+    refused = {reason: values[f"rocketmq_delayed_refused_messages_total{{{reason}}}"] for reason in REASONS}
+    assert refused == {"not_a_number": 1, "too_far": 1, "too_many": 0, "congested": 0}
+
+
+async def test_what_waited_before_is_counted_by_second_in_upkeep(running) -> None:
+    await running.connect().request(frame(b"a/b", b"40"))
+    await running.restart()
+    values = running.registry.values()
+    assert values["rocketmq_delayed_second_messages_max"] == 0
+    assert values["rocketmq_delayed_messages_by_delay{5m}"] == 1
+    running.broker.maintain(running.clock.now_ms())
+    assert running.registry.values()["rocketmq_delayed_second_messages_max"] == 1
 
 
 async def test_waiting_messages_are_read_by_nobody(running) -> None:

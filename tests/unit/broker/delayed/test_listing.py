@@ -33,7 +33,7 @@ async def test_the_numbers(running) -> None:
     """By how far away they are due; what was recalled does not wait."""
     assert await asked(running) == {
         "waiting": 0, "next_due_ms": None,
-        "by_delay": {"5m": 0, "1h": 0, "6h": 0, "1d": 0, "3d": 0, "7d": 0, "later": 0},
+        "by_delay": {"5m": 0, "1h": 0, "6h": 0, "1d": 0, "3d": 0, "7d": 0, "later": 0}, "fullest_second": None,
     }  # fmt: skip
     handles = await send(running, 1_000, 2_000, 2 * HOUR_MS, 30 * HOUR_MS)
     await running.connect().request(recalling(handles[1]))

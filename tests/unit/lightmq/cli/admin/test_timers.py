@@ -39,6 +39,10 @@ def test_how_many_wait(log_server: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert json.loads(capsys.readouterr().out) == {"broker": "broker-a", **NUMBERS}
     assert run(["timers", *server]) == 0
     assert "next due  -" in capsys.readouterr().out
+    fullest = {"fullest_second": {"second_ms": 1_790_000_000_000, "messages": 4}}
+    log_server.timer_answers = [answer(NUMBERS | fullest)]
+    assert run(["timers", *server]) == 0
+    assert "most at   2026-09-21T14:13:20.000Z: 4 due in one second" in capsys.readouterr().out
 
 
 def test_the_next_ones_page_by_page(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
