@@ -80,14 +80,26 @@ def _place(key: bytes) -> tuple[str, int, int]:
     return key[:end].decode(), queue_id, block * BLOCK
 
 
-def decode_block(value: bytes | None) -> dict[int, Owned]:
-    """Offset within the block -> check-point."""
-    return {} if value is None else {at: (pop, invisible) for at, pop, invisible in _ENTRY.iter_unpack(value)}
+def find_entry(value: bytes | None, at: int) -> int:
+    """Where the entry of an offset within the block begins; -1 for none."""
+    index = -1 if value is None else value[:: _ENTRY.size].find(at)
+    return index * _ENTRY.size if index >= 0 else -1
 
 
-def encode_block(entries: dict[int, Owned]) -> bytes | None:
-    """The value of a block; None for an empty one."""
-    return b"".join([_ENTRY.pack(at, pop, invisible) for at, (pop, invisible) in entries.items()]) or None
+def without(value: bytes | None, within: Iterable[int]) -> bytes:
+    """The entries of a block but those of these offsets within it."""
+    left = value or b""
+    for at in within:
+        begin = find_entry(left, at)
+        if begin >= 0:
+            left = left[:begin] + left[begin + _ENTRY.size :]
+    return left
+
+
+def first_end(value: bytes) -> int:
+    """When the first ownership in a block that is not empty is over."""
+    ends: list[int] = [pop + invisible for _at, pop, invisible in _ENTRY.iter_unpack(value)]
+    return min(ends)
 
 
 class CheckPoints:
@@ -100,9 +112,8 @@ class CheckPoints:
         self._total = 0
         self._schedule: list[tuple[int, bytes]] = []
         for key, value in blocks:
-            entries = decode_block(value)
-            self._grow(key, len(entries))
-            self._schedule.append((_first_end(entries), key))
+            self._grow(key, len(value) // _ENTRY.size)
+            self._schedule.append((first_end(value), key))
         heapq.heapify(self._schedule)
 
     def __len__(self) -> int:
@@ -115,29 +126,31 @@ class CheckPoints:
     def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
         """The check-point of a message, None when it is not in flight."""
         block, at = divmod(offset, BLOCK)
-        return decode_block(self._lookup(queue_key(group, queue_id) + _BLOCK.pack(block))).get(at)
+        value = self._lookup(queue_key(group, queue_id) + _BLOCK.pack(block))
+        begin = find_entry(value, at)
+        if value is None or begin < 0:
+            return None
+        _at, pop_ms, invisible_ms = _ENTRY.unpack_from(value, begin)
+        return pop_ms, invisible_ms
 
     def give(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> list[BlockChange]:
         """What changes when the group gets these messages, or gets them anew for another time."""
         changes = []
+        end = owned[0] + owned[1]
         for key, within in _blocks(group, queue_id, offsets):
-            entries = decode_block(self._lookup(key))
-            before, planned = len(entries), _first_end(entries) if entries else None
-            entries.update(dict.fromkeys(within, owned))
-            end = owned[0] + owned[1]
-            plan_ms = end if planned is None or end < planned else None
-            changes.append(BlockChange(key, encode_block(entries), len(entries) - before, plan_ms))
+            before = self._lookup(key)
+            value = without(before, within) + b"".join([_ENTRY.pack(at, *owned) for at in within])
+            plan_ms = end if before is None or end < first_end(before) else None
+            changes.append(BlockChange(key, value, (len(value) - len(before or b"")) // _ENTRY.size, plan_ms))
         return changes
 
     def release(self, group: str, queue_id: int, offsets: Sequence[int], *, planned: bool = True) -> list[BlockChange]:
         """What changes when these messages, all in flight, are done; `planned` False: `take_due` returned the block."""
         changes = []
         for key, within in _blocks(group, queue_id, offsets):
-            entries = decode_block(self._lookup(key))
-            for at in within:
-                del entries[at]
-            plan_ms = None if planned or not entries else _first_end(entries)
-            changes.append(BlockChange(key, encode_block(entries), -len(within), plan_ms))
+            value = without(self._lookup(key), within)
+            plan_ms = None if planned or not value else first_end(value)
+            changes.append(BlockChange(key, value or None, -len(within), plan_ms))
         return changes
 
     def written(self, changes: Iterable[BlockChange]) -> None:
@@ -158,16 +171,18 @@ class CheckPoints:
             key = heapq.heappop(self._schedule)[1]
             if key in seen:
                 continue
-            entries = decode_block(self._lookup(key))
-            late = {at: pop for at, (pop, invisible) in entries.items() if pop + invisible <= now_ms}
+            value = self._lookup(key)
+            if value is None:
+                continue
+            late = {at: pop for at, pop, invisible in _ENTRY.iter_unpack(value) if pop + invisible <= now_ms}
             if late:
                 seen.add(key)
                 group, queue_id, first = _place(key)
                 offsets = tuple(first + at for at in sorted(late))
                 found.append(Due(key, group, queue_id, offsets, min(late.values())))
                 count -= len(late)
-            elif entries:
-                heapq.heappush(self._schedule, (_first_end(entries), key))
+            else:
+                heapq.heappush(self._schedule, (first_end(value), key))
         return found
 
     def postpone(self, due: Due, at_ms: int) -> None:
@@ -183,10 +198,6 @@ class CheckPoints:
             self._counts[prefix] = count
         else:
             self._counts.pop(prefix, None)
-
-
-def _first_end(entries: dict[int, Owned]) -> int:
-    return min(pop + invisible for pop, invisible in entries.values())
 
 
 def _blocks(group: str, queue_id: int, offsets: Sequence[int]) -> list[tuple[bytes, list[int]]]:

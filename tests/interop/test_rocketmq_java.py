@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
 NOISE = ("|-INFO", "|-WARN", "\tat ")
 FEATURES = (
     "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "tags", "sql",
-    "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "trace",
+    "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop", "trace",
     "first_send",
 )  # fmt: skip
 """Scenarios of ClientFeatures that a LightMQ broker has to pass; the others are not offered yet."""
@@ -50,6 +50,8 @@ COMMANDS = [
     ("producerConnection -n {ns} -g writers -t admin", "CODE: 1 "),
     ("resetOffsetByTime -n {ns} -g readers -t admin -s -1", "broker-a"),
     ("consumerProgress -n {ns} -g readers", "admin"),
+    ("setConsumeMode -n {ns} -c DefaultCluster -t admin -g poppers -m POP -q 0", "success"),
+    ("setConsumeMode -n {ns} -c DefaultCluster -t admin -g poppers -m BOTH -q 0", "<== ended"),
     ("statsAll -n {ns} -t admin", "readers"),
     ("haStatus -n {ns} -b {master}", "#InSyncSlaveNum\t2"),
     ("brokerStatus -n {ns} -b {master}", "commitLogMaxOffset"),

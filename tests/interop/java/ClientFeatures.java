@@ -23,11 +23,13 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.QueryResult;
 import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageRequestMode;
 
 /**
  * What RocketMQ's own Java client can do with a server, one scenario after the other. Arguments: name servers, then the
@@ -67,6 +69,7 @@ public final class ClientFeatures {
         run(wanted, "transaction", ClientFeatures::transaction);
         run(wanted, "request_reply", ClientFeatures::requestReply);
         run(wanted, "server_rebalance", ClientFeatures::serverRebalance);
+        run(wanted, "pop", ClientFeatures::pop);
         run(wanted, "trace", ClientFeatures::trace);
         run(wanted, "first_send", ClientFeatures::firstSend);
         producer.shutdown();
@@ -354,6 +357,38 @@ public final class ClientFeatures {
         consumer.setClientRebalance(false);
         Set<Integer> found = consume(topic, MessageSelector.byTag("*"), consumer);
         expectAll(topic, found, numbers());
+    }
+
+    /** Every message once, except those that the listener rejects at first: they come a second time. */
+    private static void pop(String topic) throws Exception {
+        sendNumbers(topic);
+        MQClientInstance factory = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        factory.getMQClientAPIImpl().setMessageRequestMode(factory.findBrokerAddressInPublish("broker-a"), topic,
+            topic + "_group", MessageRequestMode.POP, 0, 10_000);
+        List<String> attempts = Collections.synchronizedList(new ArrayList<>());
+        Set<String> expected = new HashSet<>();
+        for (int number = 0; number < COUNT; number++) {
+            expected.add(number + " try 0");
+            if (number % 10 == 0) {
+                expected.add(number + " try 1");
+            }
+        }
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.setClientRebalance(false);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            MessageExt message = messages.get(0);
+            attempts.add(number(message) + " try " + message.getReconsumeTimes());
+            return number(message) % 10 == 0 && message.getReconsumeTimes() == 0
+                ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            await(() -> attempts.size() >= expected.size(), () -> "attempts: " + attempts);
+            check(attempts.size() == expected.size() && new HashSet<>(attempts).equals(expected), "attempts: " + attempts);
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     /** One record of the producer, two of the consumer. */

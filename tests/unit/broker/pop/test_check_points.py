@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pop.check_points import BLOCK, BlockChange, CheckPoints, KeptCheckPoints, decode_block, encode_block
+from broker.pop.check_points import BLOCK, BlockChange, CheckPoints, KeptCheckPoints, find_entry, first_end, without
 from broker.store.state import state_kinds
 
 GROUPS, QUEUES, OFFSETS = ("a", "ab"), (1, 0x10000), 3 * BLOCK
@@ -99,10 +99,17 @@ def test_it_is_what_a_table_of_messages_would_be(steps) -> None:
     model.check(model.blocks.table)
 
 
-def test_an_empty_block_is_no_value() -> None:
-    assert encode_block({}) is None
-    assert decode_block(None) == {}
-    assert decode_block(encode_block({31: (2**50, 2**32 - 1)})) == {31: (2**50, 2**32 - 1)}
+def test_a_block_is_its_entries_side_by_side() -> None:
+    value = entry(31, 2**50, 2**32 - 1) + entry(0, 5, 6)
+    assert [find_entry(value, at) for at in (31, 0, 1)] == [0, 13, -1]
+    assert find_entry(None, 0) == -1
+    assert first_end(value) == 11
+    assert without(value, (0, 7)) == entry(31, 2**50, 2**32 - 1)
+    assert without(None, (0,)) == b""
+
+
+def entry(at: int, pop_ms: int, invisible_ms: int) -> bytes:
+    return bytes([at]) + pop_ms.to_bytes(8, "little") + invisible_ms.to_bytes(4, "little")
 
 
 def test_what_is_written_is_there_after_a_restart(bench) -> None:
