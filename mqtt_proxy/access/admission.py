@@ -19,6 +19,7 @@ from typing import Protocol
 
 from mqtt_proxy.access.auth import AccessControl, Exchange, Proven
 from mqtt_proxy.listening.connection import ClientConnection
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import AuthReceived, ConnectRequested, Will
 from mqtt_proxy.quotas import Quotas
@@ -100,10 +101,7 @@ class Dialog:
 class Caller(Protocol):
     """What admission needs of the connection."""
 
-    is_loopback: bool
-    peer_address: str
-    over_connect_rate: bool
-    certificate_name: str | None
+    peer: RemoteAddress
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -121,7 +119,7 @@ def at_hand(
     access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool]
 ) -> Identity | ConnectRefusal | None:
     """The result of `admit` if nothing has to be waited for; else None."""
-    if caller.over_connect_rate:
+    if caller.peer.over_connect_rate:
         return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
     if event.auth_method is not None:
         return None
@@ -133,7 +131,7 @@ async def admit(
     access: AccessControl, event: ConnectRequested, caller: Caller, present: Callable[[], bool], dialog: Dialog
 ) -> Identity | ConnectRefusal:
     """The identity of a CONNECT that may proceed, or its refusal; costs nothing for one that is not `present`."""
-    if caller.over_connect_rate:
+    if caller.peer.over_connect_rate:
         return ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
     shown = shown_by(event, caller, present)
     identity: Identity | Unproven | None
@@ -174,9 +172,9 @@ def shown_by(event: ConnectRequested, caller: Caller, present: Callable[[], bool
         client_id=event.client_id,
         username=event.username,
         password=event.password,
-        loopback=caller.is_loopback,
-        address=caller.peer_address,
-        certificate=caller.certificate_name,
+        loopback=caller.peer.loopback,
+        address=caller.peer.address,
+        certificate=caller.peer.certificate_name,
         wanted=lambda: present() and not caller.peer_left(),
     )
 

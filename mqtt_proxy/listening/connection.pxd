@@ -25,15 +25,11 @@ cdef int _OWNER
 cdef int _OUTPUT
 cdef object _DECIDING
 
-cdef class Connection:
+cdef class MqttConnection:
     cdef public Session session
     cdef public object handler
-    cdef public object peer_address
-    cdef public object listener
-    cdef public object certificate_name
+    cdef public object peer
     cdef public object close_reason
-    cdef public bint is_loopback
-    cdef public bint over_connect_rate
     cdef public bint writable
     cdef LoopState _shared
     cdef object _host

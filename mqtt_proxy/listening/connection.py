@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from mqtt_proxy.listening import native_sockets
 from mqtt_proxy.listening.native_sockets import Driver, Wire
-from mqtt_proxy.listening.peer import RemoteAddress
+from mqtt_proxy.listening.peer import UNKNOWN_PEER, RemoteAddress
 from mqtt_proxy.metrics import FrontCounters
 from mqtt_proxy.mqtt.codec.reason_codes import VIOLATION_CODES, Reason
 from mqtt_proxy.mqtt.session.events import Disconnected, Event, Violated
@@ -44,10 +44,7 @@ class ClientConnection(Protocol):
     """What a client needs of its connection."""
 
     session: Session
-    is_loopback: bool
-    peer_address: str
-    over_connect_rate: bool
-    certificate_name: str | None
+    peer: RemoteAddress
 
     def peer_left(self) -> bool:
         """Whether the client has closed its side."""
@@ -196,7 +193,7 @@ class ConnectionHandler(Protocol):
         ...
 
 
-HandlerFactory = Callable[["Connection"], ConnectionHandler]
+HandlerFactory = Callable[["MqttConnection"], ConnectionHandler]
 
 
 class ConnectionHost(Protocol):
@@ -211,16 +208,16 @@ class ConnectionHost(Protocol):
         """Count a socket that was just accepted; None when it is over a limit and has to be closed."""
         ...
 
-    def register(self, connection: Connection) -> None:
+    def register(self, connection: MqttConnection) -> None:
         """Register a connection whose peer was admitted."""
         ...
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: MqttConnection) -> None:
         """Remove it from the counts; once per connection that was registered."""
         ...
 
 
-class Connection:
+class MqttConnection:
     """The socket side of one MQTT client."""
 
     __slots__ = (
@@ -232,25 +229,16 @@ class Connection:
         "_shared",
         "_transport",
         "_will_due",
-        "certificate_name",
         "close_reason",
         "handler",
-        "is_loopback",
-        "listener",
-        "over_connect_rate",
-        "peer_address",
+        "peer",
         "session",
         "writable",
     )
 
     def __init__(self, session: Session, shared: LoopState, host: ConnectionHost) -> None:
         self.session = session
-        self.peer_address = ""
-        self.is_loopback = False
-        self.over_connect_rate = False
-        self.listener = "tcp"
-        self.certificate_name: str | None = None
-        """The name in the client's certificate, verified by TLS; None without one."""
+        self.peer = UNKNOWN_PEER
         self.writable = True
         self.close_reason: str | None = None
         self.handler: ConnectionHandler | None = None
@@ -325,9 +313,7 @@ class Connection:
     def begin(self, wire: Wire, peer: RemoteAddress) -> None:
         """Take a wire whose peer was admitted."""
         self._transport = wire
-        self.peer_address, self.is_loopback = peer.address, peer.loopback
-        self.listener, self.certificate_name = peer.listener, peer.certificate_name
-        self.over_connect_rate = peer.over_connect_rate
+        self.peer = peer
         self._host.register(self)
         wire.set_write_buffer_limits(high=self._host.output_bytes_max, low=self._host.output_bytes_max // 4)
         self.handler = self._host.make_handler(self)
@@ -447,7 +433,7 @@ class Connection:
         if isinstance(last, Violated):
             self._host.counters.violations.child(last.reason).value += 1
             LOG.info(
-                "violation", peer=self.peer_address, client_id=self.session.state.terms.client_id, reason=last.reason,
+                "violation", peer=self.peer.address, client_id=self.session.state.terms.client_id, reason=last.reason,
                 detail=last.detail,
             )  # fmt: skip
             self.close(last.reason)

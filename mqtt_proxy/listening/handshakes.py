@@ -1,6 +1,6 @@
 """From an accepted socket to MQTT where something precedes it: PROXY header, TLS, WebSocket, in this order.
 
-    accepted -> (PROXY header) -> admitted -> (TLS handshake) -> (WebSocket handshake) -> arrived: the Connection begins
+    accepted -> (PROXY header) -> admitted -> (TLS handshake) -> (WebSocket handshake) -> MqttConnection
 
 Invariants: the socket counts from its first moment and has until the connect deadline for all of it together, CONNECT
 included. Any failure closes it, counted by reason; no exception reaches the loop. The PROXY header is read to its last
@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from mqtt_proxy.listening.connection import CLOSE_GRACE_S, Connection, LoopState
+from mqtt_proxy.listening.connection import CLOSE_GRACE_S, LoopState, MqttConnection
 from mqtt_proxy.listening.native_sockets import Driver
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import (
@@ -142,7 +142,7 @@ class HandshakesHost(Protocol):
     counters: FrontCounters
     entrances: set[Handshakes]
 
-    def connection(self, opened_ms: int) -> Connection:
+    def connection(self, opened_ms: int) -> MqttConnection:
         """A connection whose socket was opened then."""
         ...
 
@@ -219,7 +219,7 @@ class Handshakes:
         """The socket has reached this stage; failures from now on are counted under its name."""
         self._stage = stage
 
-    def connection(self) -> Connection:
+    def connection(self) -> MqttConnection:
         """What MQTT begins on."""
         return self._host.connection(self._opened_ms)
 

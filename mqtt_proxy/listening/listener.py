@@ -29,7 +29,7 @@ from typing import Generic, TypeVar
 
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.listening import native_sockets
-from mqtt_proxy.listening.connection import Connection, HandlerFactory, LoopState
+from mqtt_proxy.listening.connection import HandlerFactory, LoopState, MqttConnection
 from mqtt_proxy.listening.handshakes import PLAIN, Handshakes, ListenerSpec, Networks, TlsFiles
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
@@ -197,7 +197,7 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         self._look_at_ms = 0
         self._all_closed = asyncio.Event()
-        self.connections: set[Connection] = set()
+        self.connections: set[MqttConnection] = set()
         """Open connections, admitted ones only."""
         self.entrances: set[Handshakes] = set()
         """Open sockets on which MQTT has not begun."""
@@ -252,10 +252,10 @@ class Listener:
 
     # -- for connections and entrances ---------------------------------------------------------------------------------
 
-    def connection(self, opened_ms: int) -> Connection:
+    def connection(self, opened_ms: int) -> MqttConnection:
         """A connection whose socket was opened then."""
         assert self._shared is not None
-        return Connection(self._session(opened_ms), self._shared, self)
+        return MqttConnection(self._session(opened_ms), self._shared, self)
 
     def stream(self, opened_ms: int, entrance: Handshakes | None) -> StreamProtocol:
         """A connection for a transport, whose socket was opened then and came by this entrance, if by any."""
@@ -272,18 +272,18 @@ class Listener:
             self.sockets.leave(None)
         return admitted
 
-    def register(self, connection: Connection) -> None:
+    def register(self, connection: MqttConnection) -> None:
         """Register a connection whose peer was admitted."""
         self.connections.add(connection)
         self.counters.opened.value += 1
         self.counters.connections.value = len(self.connections)
 
-    def release(self, connection: Connection) -> None:
+    def release(self, connection: MqttConnection) -> None:
         """Remove the connection from the counts."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.sockets.leave(connection.peer_address)
+        self.sockets.leave(connection.peer.address)
         self.counters.connections.value = len(self.connections)
         if not self.connections:
             self._all_closed.set()

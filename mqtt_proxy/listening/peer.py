@@ -36,6 +36,10 @@ class RemoteAddress:
     """Its address connects too fast: its CONNECT will be refused."""
 
 
+UNKNOWN_PEER = RemoteAddress("", False)
+"""Of a connection whose peer was not admitted yet."""
+
+
 def socket_address(peername: object) -> str:
     """The IP address in a socket's peer name as text; empty when there is none (closed already, or not IP)."""
     return str(peername[0]) if isinstance(peername, tuple) and peername else ""

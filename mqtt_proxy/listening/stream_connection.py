@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol, cast
 
-from mqtt_proxy.listening.connection import Connection, ConnectionHost, LoopState
+from mqtt_proxy.listening.connection import ConnectionHost, LoopState, MqttConnection
 from mqtt_proxy.listening.peer import RemoteAddress, direct_peer
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.mqtt.session.session_state import Status
@@ -36,7 +36,7 @@ class StreamProtocol(asyncio.BufferedProtocol):
     __slots__ = ("_arrival", "_host", "_shared", "connection")
 
     def __init__(
-        self, connection: Connection, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
+        self, connection: MqttConnection, shared: LoopState, host: ConnectionHost, arrival: Arrival | None = None
     ) -> None:
         """`arrival` knows the peer when other protocols precede MQTT; otherwise the socket itself does."""
         self.connection = connection

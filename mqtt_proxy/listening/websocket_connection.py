@@ -1,6 +1,6 @@
 """MQTT over WebSocket: the protocol of the loop's transport, and the wire of the connection.
 
-    transport <-> WebSocketWire (handshake, then frames) <-> Connection
+    transport <-> WebSocketWire (handshake, then frames) <-> MqttConnection
 
 Invariants: until the handshake is accepted the socket belongs to its entrance: deadline, limits, counting. The output
 of a connection in one loop turn is one binary frame. Of pings only the last one is answered when the client does not
@@ -14,7 +14,7 @@ import asyncio
 from typing import Any, Protocol, cast
 
 from mqtt_proxy import websocket
-from mqtt_proxy.listening.connection import Connection, LoopState
+from mqtt_proxy.listening.connection import LoopState, MqttConnection
 from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.listening.stream_connection import read_buffer
 from mqtt_proxy.metrics import FrontCounters
@@ -54,7 +54,7 @@ class WebSocketArrival(Protocol):
         """The socket is closed."""
         ...
 
-    def connection(self) -> Connection:
+    def connection(self) -> MqttConnection:
         """What MQTT begins on."""
         ...
 
@@ -70,7 +70,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         self._counters = counters
         self._handshake: Handshake | None = Handshake(rules)
         self._frames: FrameReader | None = None
-        self._connection: Connection | None = None
+        self._connection: MqttConnection | None = None
         self._transport: asyncio.Transport | None = None
         self._closing = False
 
@@ -209,7 +209,7 @@ class WebSocketWire(asyncio.BufferedProtocol):
         reason = f"websocket_{reader.close_code}"
         self._counters.violations.child(reason).value += 1
         LOG.info(
-            "violation", peer=connection.peer_address, client_id=connection.session.state.terms.client_id, reason=reason
+            "violation", peer=connection.peer.address, client_id=connection.session.state.terms.client_id, reason=reason
         )
         connection.close(reason)
 

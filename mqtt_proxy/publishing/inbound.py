@@ -184,7 +184,7 @@ class Inbound:
         self._may, self.client_id, self.exact = may, client_id.encode(), exact
         self.asks = self._parts.report_no_subscribers and self._session.state.terms.level != LEVEL_3
         if self._rated:
-            self._who = RatedPublisher(client_id, user, self._wire.peer_address)
+            self._who = RatedPublisher(client_id, user, self._wire.peer.address)
 
     def publish(self, publishes: list[Publish]) -> None:
         """Accept what the client published."""

@@ -290,7 +290,7 @@ class Client:
             self._wire.flush()
 
     def _authenticating(self, event: AuthReceived) -> None:
-        shown = Shown(client_id=self._client_id, address=self._wire.peer_address)
+        shown = Shown(client_id=self._client_id, address=self._wire.peer.address)
         self.dialogue().received(event, None if self._may is None else self._may.identity, shown)
 
     # -- the end -------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Client:
     def evict(self, reason: str, *, fenced: bool) -> None:
         """End now, from our side."""
         if not self._ended:
-            LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer_address, reason=reason)
+            LOG.info("connection_ended", client_id=self._client_id, peer=self._wire.peer.address, reason=reason)
             self._end(reason, will_due=self._session.state.will_due, fenced=fenced)
         self._wire.close(reason)
 

@@ -171,7 +171,7 @@ class Connecting:
 
     def _refuse(self, code: int, reason: str) -> None:
         self._services.metrics.sessions.refused.child(reason).value += 1
-        LOG.info("connect_refused", peer=self._wire.peer_address, client_id=self._event.client_id, reason=reason)
+        LOG.info("connect_refused", peer=self._wire.peer.address, client_id=self._event.client_id, reason=reason)
         self._session.answers.refuse(code)
         self._wire.flush()
 

@@ -11,6 +11,7 @@ from mqtt_proxy.access.auth import Exchange, Exchanges
 from mqtt_proxy.app import make_services
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.link import Link
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.metrics import AccessCounters, FrontCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.decode import decode
@@ -85,10 +86,7 @@ class Wire:
 
     def __init__(self, rig: Rig) -> None:
         self.session = Session(rig.limits, assigned_client_id=lambda: "made")
-        self.is_loopback = True
-        self.over_connect_rate = False
-        self.certificate_name: str | None = None
-        self.peer_address = "test"
+        self.peer = RemoteAddress("test", True)
         self.reading = True
         self.closed: str | None = None
         self._out = b""

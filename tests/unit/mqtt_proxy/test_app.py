@@ -14,7 +14,7 @@ from mqtt_proxy.access.credentials import make_hash
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.config import ProxyConfig
 from mqtt_proxy.delivery.delivery import Delivery
-from mqtt_proxy.listening.connection import Connection as FrontConnection
+from mqtt_proxy.listening.connection import MqttConnection
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.session import Session
@@ -189,7 +189,7 @@ async def test_what_has_ended_is_freed_without_the_collector() -> None:
     broker, registry = FakeBroker(), Registry()
     app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=await broker.connect())
     port = await app.start()
-    kinds = (FrontConnection, Client, Session, Delivery, Subscriptions)
+    kinds = (MqttConnection, Client, Session, Delivery, Subscriptions)
     gc.collect()
     before = {kind: live(kind) for kind in kinds}
     gc.disable()

@@ -6,6 +6,7 @@ import pytest
 
 from mqtt_proxy.access.admission import ConnectRefusal, Dialog, admit, join, leave
 from mqtt_proxy.config import QuotaConfig
+from mqtt_proxy.listening.peer import RemoteAddress
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.mqtt.codec.reason_codes import ReasonCode
 from mqtt_proxy.mqtt.session.events import ConnectRequested
@@ -17,10 +18,7 @@ from tests.unit.mqtt_proxy.rig import FakeAccess
 class Caller:
     """A connection from this machine."""
 
-    is_loopback = True
-    peer_address = "127.0.0.1"
-    over_connect_rate = False
-    certificate_name = None
+    peer = RemoteAddress("127.0.0.1", True)
 
     def peer_left(self) -> bool:
         return False
@@ -75,7 +73,7 @@ async def test_a_bridge_and_its_will() -> None:
 async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
     """It is refused before anybody is asked."""
     caller = Caller()
-    caller.over_connect_rate = True
+    caller.peer = RemoteAddress("127.0.0.1", True, over_connect_rate=True)
     refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True, dialog())
     assert refused == ConnectRefusal(ReasonCode.CONNECTION_RATE_EXCEEDED, "connect_rate")
 

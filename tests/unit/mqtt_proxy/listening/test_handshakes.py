@@ -63,13 +63,17 @@ async def test_the_balancer_names_the_client() -> None:
         reader, _ = await here.open(LINE, CONNECT)
         assert await asyncio.wait_for(reader.readexactly(4), 5) == CONNACK
         connection = here.handlers[0].connection
-        assert (connection.peer_address, connection.is_loopback, connection.listener) == ("203.0.113.7", False, "tcp")
+        assert (connection.peer.address, connection.peer.loopback, connection.peer.listener) == (
+            "203.0.113.7",
+            False,
+            "tcp",
+        )
         refused, _ = await here.open(LINE)
         assert await ended(refused)
         assert here.counters.refused.child("connections_per_address_max").value == 1
         other, _ = await here.open(b"PROXY TCP4 127.0.0.1 192.0.2.1 1 1\r\n", CONNECT)
         assert await asyncio.wait_for(other.readexactly(4), 5) == CONNACK
-        assert here.handlers[1].connection.is_loopback
+        assert here.handlers[1].connection.peer.loopback
         assert len(here.listener.sockets) == 2
 
 
@@ -79,7 +83,7 @@ async def test_a_header_without_a_client_is_nobody_local() -> None:
         reader, _ = await here.open(b"PROXY UNKNOWN\r\n", CONNECT)
         assert await asyncio.wait_for(reader.readexactly(4), 5) == CONNACK
         connection = here.handlers[0].connection
-        assert (connection.peer_address, connection.is_loopback) == ("127.0.0.1", False)
+        assert (connection.peer.address, connection.peer.loopback) == ("127.0.0.1", False)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +116,8 @@ async def test_tls_and_a_client_certificate(tmp_path: Path) -> None:
         second, _ = await here.open_at(port, CONNECT, tls=shown)
         assert await asyncio.wait_for(second.readexactly(4), 5) == CONNACK
         first, named = (handler.connection for handler in here.handlers)
-        assert (first.certificate_name, named.certificate_name) == (None, "spiffe://plant/7")
-        assert (first.listener, first.peer_address, first.is_loopback) == ("tls", "127.0.0.1", True)
+        assert (first.peer.certificate_name, named.peer.certificate_name) == (None, "spiffe://plant/7")
+        assert (first.peer.listener, first.peer.address, first.peer.loopback) == ("tls", "127.0.0.1", True)
         big = packets.Publish(b"t", bytes(200_000), 0, False, False, 0)
         writer.write(encode(big) * 3)
         await until(lambda: sum(len(getattr(e, "publishes", ())) for e in here.handlers[0].events) == 3)
@@ -186,7 +190,7 @@ async def test_a_header_before_tls(tmp_path: Path) -> None:
             with contextlib.suppress(ssl.SSLWantReadError):
                 got = client.read()
         assert got == CONNACK
-        assert here.handlers[0].connection.peer_address == "203.0.113.7"
+        assert here.handlers[0].connection.peer.address == "203.0.113.7"
 
 
 @needs_openssl

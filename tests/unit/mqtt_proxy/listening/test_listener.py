@@ -151,7 +151,7 @@ async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> No
             writers.append(writer)
             while len(front.handlers) < wanted:
                 await asyncio.sleep(0)
-        assert [one.connection.over_connect_rate for one in front.handlers] == [False, False, True, True]
+        assert [one.connection.peer.over_connect_rate for one in front.handlers] == [False, False, True, True]
         reader, writer = await front.open()
         writers.append(writer)
         assert await ended(reader)

@@ -100,7 +100,11 @@ async def test_connect_publish_and_deliver() -> None:
         assert pong.payload == b"here?"
         assert await browser.answer(4) == b"\x40\x02\x00\x07"
         connection = here.handlers[0].connection
-        assert (connection.listener, connection.peer_address, connection.is_loopback) == ("ws", "127.0.0.1", True)
+        assert (connection.peer.listener, connection.peer.address, connection.peer.loopback) == (
+            "ws",
+            "127.0.0.1",
+            True,
+        )
         connection.session.deliveries.deliver(b"out", bytes(70_000), 0, False, False, None)
         connection.flush()
         expected = encode(packets.Publish(b"out", bytes(70_000), 0, False, False, 0))
@@ -261,8 +265,8 @@ async def test_behind_a_balancer_and_tls(tmp_path: Path) -> None:
         browser.send(BytesMessage(CONNECT))
         assert await browser.answer(4) == CONNACK
         connection = here.handlers[0].connection
-        assert (connection.listener, connection.certificate_name) == ("wss", "device-7")
+        assert (connection.peer.listener, connection.peer.certificate_name) == ("wss", "device-7")
         local = (ipaddress.ip_network("127.0.0.0/8"),)
         port = await here.door(ListenerSpec(name="ws", websocket=Rules(), balancers=local))
         await Browser.open(here, port=port, head=b"PROXY TCP4 203.0.113.7 192.0.2.1 1 1\r\n")
-        assert here.handlers[1].connection.peer_address == "203.0.113.7"
+        assert here.handlers[1].connection.peer.address == "203.0.113.7"

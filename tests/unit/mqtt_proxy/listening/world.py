@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from mqtt_proxy.config import QuotaConfig
-from mqtt_proxy.listening.connection import Connection
+from mqtt_proxy.listening.connection import MqttConnection
 from mqtt_proxy.listening.handshakes import PLAIN, ListenerSpec
 from mqtt_proxy.listening.listener import Listener
 from mqtt_proxy.listening.open_sockets import OpenSockets
@@ -27,7 +27,7 @@ SOCKET_OPTIONS = ("connections_max", "connections_per_address_max")
 class Recorder:
     """A handler that writes down what it is told; accepts at once unless told to wait."""
 
-    def __init__(self, connection: Connection, accept: bool) -> None:
+    def __init__(self, connection: MqttConnection, accept: bool) -> None:
         self.connection = connection
         self.accept = accept
         self.events: list[Event] = []
@@ -84,7 +84,7 @@ class World:
         self.port = 0
         self._kept: list[asyncio.StreamWriter] = []
 
-    def _handler(self, connection: Connection, accept: bool) -> Recorder:
+    def _handler(self, connection: MqttConnection, accept: bool) -> Recorder:
         self.handlers.append(Recorder(connection, accept))
         return self.handlers[-1]
 
