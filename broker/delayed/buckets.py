@@ -10,7 +10,8 @@ last `mark_seen` before which everything added has been seen (`_horizon`).
     value          i64 mark due | i64 mark offset | i64 floor | i64 delivered records at or above the floor
 
 A recalled message keeps its place in that order and is dropped there: the offsets of those not yet passed are in
-`recalled`, each with a state record of its own (key "start/offset"), which goes in the group that passes it.
+`recalled`, each with a state record of its own (key "start/offset", value empty, or M for one that waits for another
+time now), which goes in the group that passes it.
 
 Memory: at most `KEPT_MAX` keys; of those that do not fit, the bucket keeps the smallest and reads the queue again when
 that is next. Invariant: keys leave `take` in rising order, each above the mark. A bucket is pure, with one owner;
@@ -23,7 +24,7 @@ import heapq
 import struct
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ Key = tuple[int, int]
 """(due in ms, offset in the queue)."""
 
 NOTHING: Key = (-1, -1)
+RECALLED, RESCHEDULED = b"", b"M"
+"""Values of the state records of messages that will not be delivered where they wait."""
 _VALUE = struct.Struct("<qqqq")
 
 
@@ -53,7 +56,9 @@ class DelayBucket:
         "_beyond", "_heap", "_horizons", "cursor", "delivered", "floor", "mark", "queue_id", "recalled", "start_ms",
     )  # fmt: skip
 
-    def __init__(self, start_ms: int, queue_id: int, value: bytes | None = None, recalled: Iterable[int] = ()) -> None:
+    def __init__(
+        self, start_ms: int, queue_id: int, value: bytes | None = None, recalled: Mapping[int, bytes] | None = None
+    ) -> None:
         """`value` and `recalled`: the durable state; none for a new bucket."""
         due, offset, floor, delivered = (*NOTHING, 0, 0) if value is None else _VALUE.unpack(value)
         self.start_ms = start_ms
@@ -62,8 +67,8 @@ class DelayBucket:
         self.floor: int = floor
         self.delivered: int = delivered
         """Records at or above the floor that were passed: delivered, given up or dropped."""
-        self.recalled = set(recalled)
-        """Offsets of recalled messages that delivery has not passed yet."""
+        self.recalled = dict(recalled or {})
+        """Offset -> `RECALLED` or `RESCHEDULED`, of messages that delivery has not passed yet."""
         self.cursor: int | None = None
         self._heap: list[Key] = []
         self._beyond: Key | None = None
@@ -155,7 +160,7 @@ class DelayBucket:
     def moved(self, floor: int, delivered: int) -> None:
         """Note that what waited below `floor` was appended again; `delivered` records are at or above it."""
         self.floor, self.delivered = floor, delivered
-        self.recalled = {offset for offset in self.recalled if offset >= floor}
+        self.recalled = {offset: value for offset, value in self.recalled.items() if offset >= floor}
         if self.cursor is not None:
             self.cursor = max(self.cursor, floor)
 
@@ -222,14 +227,14 @@ class DelayBuckets:
         self._hidden = hidden
         self.queues: set[int] = set()
         """The hidden queues; always the same set."""
-        recalled: dict[bytes, list[int]] = {}
-        for key, _entry in store.state.items(state_kinds.DELAYED):
+        recalled: dict[bytes, dict[int, bytes]] = {}
+        for key, (value, _position) in store.state.items(state_kinds.DELAYED):
             start, slash, offset = key.partition(b"/")
             if slash:
-                recalled.setdefault(start, []).append(int(offset))
+                recalled.setdefault(start, {})[int(offset)] = value
         for name in store.state.queues.with_prefix(DELAY_PREFIX):
             start = name.removeprefix(DELAY_PREFIX)
-            self._add(int(start), name, recalled.get(start, ()))
+            self._add(int(start), name, recalled.get(start))
 
     def __iter__(self) -> Iterator[DelayBucket]:
         return iter(list(self._by_start.values()))
@@ -291,7 +296,7 @@ class DelayBuckets:
         self._hidden.discard(bucket.queue_id)
         self.queues.discard(bucket.queue_id)
 
-    def _add(self, start_ms: int, name: bytes, recalled: Iterable[int] = ()) -> DelayBucket:
+    def _add(self, start_ms: int, name: bytes, recalled: Mapping[int, bytes] | None = None) -> DelayBucket:
         queue_id = self._store.queues.open(name)
         kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
         value = None if kept is None else kept[0]

@@ -17,7 +17,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from broker.delayed.buckets import BUCKET_MS, NEAR_MS, OPEN_MAX, DelayBucket, DelayBuckets, Key, recall_change
+from broker.delayed.buckets import (
+    BUCKET_MS,
+    NEAR_MS,
+    OPEN_MAX,
+    RECALLED,
+    RESCHEDULED,
+    DelayBucket,
+    DelayBuckets,
+    Key,
+    recall_change,
+)  # fmt: skip
 from broker.delayed.seconds import DueSeconds
 from broker.store.placed import Placed
 from broker.store.state.state_kinds import StateChange
@@ -58,8 +68,20 @@ class DelayCounts:
     carried: int = 0
     """Appended again before retention reached them."""
     recalled: int = 0
+    rescheduled: int = 0
     refused: dict[str, int] = field(default_factory=dict)
     """Messages that were not accepted, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rescheduled:
+    """A message that waits for another time, or was delivered."""
+
+    end_position: int
+    """To be confirmed before that is acknowledged."""
+    image: bytes
+    waits_at: tuple[int, int] | None
+    """Hidden queue and offset where it waits now; None when it was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,12 +219,34 @@ class Delayed:
         """
         due_ms, offset = key
         assert bucket.is_waiting(key), key
-        end = self._store.append(changes=[recall_change(bucket, offset, b"")]).end_position
-        bucket.recalled.add(offset)
+        end = self._store.append(changes=[recall_change(bucket, offset, RECALLED)]).end_position
+        bucket.recalled[offset] = RECALLED
         self.seconds.add(due_ms, -1)
         self.waiting -= 1
         self.counts.recalled += 1
         return end
+
+    def reschedule(self, bucket: DelayBucket, key: Key, image: bytes, due_ms: int, now_ms: int) -> Rescheduled:
+        """Have the message that waits there as `image` wait for another time, or deliver it if that time has come.
+
+        Raises:
+            Refused: it may not wait for that time.
+            StoreError: its time is the old one.
+        """
+        assert bucket.is_waiting(key), key
+        self.waiting -= 1  # it takes the place of itself
+        try:
+            put = self.put(RecordView(image), due_ms, now_ms)
+            placed = self._placement.placed(image, now=True) if put is None else Placed(put[0], [put[1]])
+            appended = self._store.append(placed, changes=[recall_change(bucket, key[1], RESCHEDULED)])
+        except BaseException:
+            self._recount(now_ms)
+            raise
+        bucket.recalled[key[1]] = RESCHEDULED
+        self.seconds.add(key[0], -1)
+        self.counts.rescheduled += 1
+        waits_at = None if put is None else (put[1][0], appended.offsets[0])
+        return Rescheduled(appended.end_position, placed.images, waits_at)
 
     def numbers(self, now_ms: int) -> dict[str, Any]:
         """What operators see: how many wait, by how far away they are due, and when the next known one is."""
@@ -292,7 +336,8 @@ class Delayed:
             self._log.debug("delayed_group_refused", reason=str(error))
             return False
         bucket.delivered_up_to(keys[-1], len(keys))
-        bucket.recalled.difference_update(recalled)
+        for offset in recalled:
+            del bucket.recalled[offset]
         self.waiting -= len(keys) - len(recalled)
         self.counts.delivered += len(messages)
         for due_ms, offset in keys if messages else ():

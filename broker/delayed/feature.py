@@ -204,7 +204,7 @@ class DelayedFeature(Feature):
         declare_metrics(registry, self.messages)
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler: RECALL_MESSAGE and TIMERS."""
+        """Request code -> handler: RECALL_MESSAGE, RESCHEDULE_MESSAGE and TIMERS."""
         return self._recalls.handlers() | self._listing.handlers()
 
     def maintain(self, now_ms: int) -> dict[str, int]:

@@ -1,4 +1,5 @@
-"""Recall of waiting messages: their handles, and RECALL_MESSAGE (370).
+"""Recall of waiting messages: their handles, RECALL_MESSAGE (370), and RESCHEDULE_MESSAGE (9057), which changes the
+time of one: it is recalled and put anew in one group, so it is delivered once, at the old time or at the new one.
 
 A producer gets a handle with the answer to its send and recalls the message by it until the message is due. The handle
 says where the message waits. Retention may have copied it meanwhile; then the queue of its span is searched for the
@@ -13,7 +14,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.requests import RequestTools, refusal_of, text
+from broker.delayed.buckets import RECALLED
+from broker.requests import RequestTools, number, refusal_of, text
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
 from remoting.access.rights import PUBLISH
@@ -132,19 +134,32 @@ class RecallRequests:
         self._messages = messages
         self._topics = topics
         self._finder = finder
+        self._handles = RecallHandles(messages, tools.config.broker_name)
         registry.counter(
             "rocketmq_delayed_recalled_messages_total",
             "Waiting messages that were recalled since the start",
             function=lambda: messages.counts.recalled,
         )
+        registry.counter(
+            "rocketmq_delayed_rescheduled_messages_total",
+            "Waiting messages whose time was changed since the start",
+            function=lambda: messages.counts.rescheduled,
+        )
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {RequestCode.RECALL_MESSAGE: self.recall}
+        return {RequestCode.RECALL_MESSAGE: self.recall, RequestCode.RESCHEDULE_MESSAGE: self.reschedule}
 
     def recall(self, peer: Peer, command: Command) -> None:
         """370: drop the message of a handle; answered with its unique key when that is confirmed."""
         self._with_message(peer, command, self._recall)
+
+    def reschedule(self, peer: Peer, command: Command) -> None:
+        """9057: change the time of the message of a handle to `deliverMs`, or to `delayMs` from now.
+
+        Answered when that is confirmed, with the new handle unless the message was delivered.
+        """
+        self._with_message(peer, command, self._reschedule)
 
     def _with_message(self, peer: Peer, command: Command, act: Act) -> None:
         """Find the message that the request names, then `act` on it; refusals are counted."""
@@ -177,13 +192,29 @@ class RecallRequests:
         return handle
 
     def _recall(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
-        if offset in bucket.recalled:
+        if bucket.recalled.get(offset) == RECALLED:
             end = self._tools.store.end_position
-        elif bucket.waits(key := (bucket.due_ms(record), offset)):
+        elif bucket.is_waiting(key := (bucket.due_ms(record), offset)):
             end = self._messages.recall(bucket, key)
         else:
             raise not_waiting()
         self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": unique_key(record)}))
+
+    def _reschedule(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
+        key = bucket.due_ms(record), offset
+        if not bucket.is_waiting(key):
+            raise not_waiting()
+        now_ms = self._tools.clock.now_ms()
+        delay_ms, at_ms = number(command.fields, "delayMs", -1), number(command.fields, "deliverMs", -1)
+        if delay_ms < 0 and at_ms < 0:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "one of deliverMs and delayMs is needed, 0 or more")
+        due_ms = now_ms + delay_ms if delay_ms >= 0 else at_ms
+        moved = self._messages.reschedule(bucket, key, show(record), due_ms, now_ms)
+        fields = {"msgId": unique_key(record)}
+        if moved.waits_at is not None:
+            queue_id, at = moved.waits_at
+            fields["recallHandle"] = self._handles.of(queue_id, moved.image, at) or ""
+        self._tools.answers.reply_at(moved.end_position, peer, command.reply(fields=fields))
 
     def _authorize(self, peer: Peer, command: Command, record: RecordView) -> None:
         """Check the MQTT topic of a message, which is known only when the message is found."""

@@ -44,7 +44,7 @@ COMMANDS = (
         "Show how far consumer groups are behind, Spark queries with a group among them.",
     ),
     ("sessions", "admin.sessions:sessions", CLIENTS, "List MQTT sessions with what waits for each, or show one."),
-    ("timers", "admin.timers:timers", CLIENTS, "Show the delayed messages that wait, or recall one."),
+    ("timers", "admin.timers:timers", CLIENTS, "Show the delayed messages that wait, recall or reschedule one."),
     ("query", "messages.tail:query", CLIENTS, "Look messages up by topic and key, between two times."),
     ("demo", "demo:demo", ADMINISTRATION, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and say what to do."),

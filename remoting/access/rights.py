@@ -72,6 +72,7 @@ RIGHTS: dict[int, Right] = {
         "topic", WRITE, PUBLISH,
         Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.APPEND_MANY, Code.CHECK_PUBLISH,
         Code.SEND_REPLY_MESSAGE, Code.SEND_REPLY_MESSAGE_V2, Code.END_TRANSACTION, Code.RECALL_MESSAGE,
+        Code.RESCHEDULE_MESSAGE,
     ),
     **_rows(
         "topic", READ, CONSUME,

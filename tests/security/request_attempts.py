@@ -74,7 +74,7 @@ def _messages(target: Target) -> dict[int, Parts]:
         Code.SEND_MESSAGE_V2: (short, b"x"),
         Code.SEND_BATCH_MESSAGE: (short | {"m": "true"}, b"x"),
         Code.END_TRANSACTION: (send | decision, b""),
-        Code.RECALL_MESSAGE: (topic | {"recallHandle": "x"}, b""),
+        **dict.fromkeys((Code.RECALL_MESSAGE, Code.RESCHEDULE_MESSAGE), (topic | {"recallHandle": "x"}, b"")),
         Code.SEND_REPLY_MESSAGE: (send, b"x"),
         Code.SEND_REPLY_MESSAGE_V2: (short, b"x"),
         Code.APPEND_MANY: ({}, entry),

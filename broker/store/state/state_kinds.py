@@ -39,7 +39,7 @@ SHARED = 20
 """Shared subscription (whole filter) -> its queue and how far its group has come."""
 DELAYED = 21
 """Start (ms) of a span of time -> which of the messages that waited in it were delivered, and where the rest begin;
-start/offset -> empty value: the message waiting there was recalled."""
+start/offset -> the message waiting there was recalled (empty) or waits for another time now (M)."""
 TRANSACTION = 22
 """Offset of a half message -> how its transaction ended; `floor` -> the offset below which all have."""
 CHECK_POINT = 23

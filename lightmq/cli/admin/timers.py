@@ -1,4 +1,4 @@
-"""``lightmq timers``: the delayed messages that wait: how many, which are next, one of them; and their recall."""
+"""``lightmq timers``: how many delayed messages wait, which are next, one of them; its recall and change of time."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ from remoting.protocol.frames.commands import Command
 
 HERE = ServerTarget()
 PAGE = 1_000
+UNCHANGED = -1.0
+"""Value of --delay when it is not given."""
+DELAY_S_MAX = 400 * 86_400
+"""No broker allows a longer one."""
 HEADINGS = ("DUE", "TOPIC", "BYTES", "BROKER", "HANDLE")
 
 
@@ -28,17 +32,28 @@ def timers(
     *,
     count: Annotated[int, Parameter(help="List so many messages, the next ones due.")] = 0,
     recall: Annotated[bool, Parameter(negative=(), help="Recall the message: it will not be delivered.")] = False,
+    delay: Annotated[
+        float, Parameter(help="Change the time of the message to so many seconds from now; 0 delivers it at once.")
+    ] = UNCHANGED,
     json_output: Annotated[
         bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker or message.")
     ] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Show how many delayed messages wait and for how long, list the next ones, show or recall one."""
-    if recall and not handle:
-        raise CommandFailed("name the message to recall by its handle: lightmq timers HANDLE --recall")
+    """Show how many delayed messages wait and for how long, list the next ones, show, recall or reschedule one."""
+    if (recall or delay != UNCHANGED) and not handle:
+        raise CommandFailed("name the message by its handle: lightmq timers HANDLE --recall, or --delay")
+    if recall and delay != UNCHANGED:
+        raise CommandFailed("--recall and --delay exclude each other")
     with brokers(target) as found:
         if handle:
-            _one(found, handle, recall=recall, json_output=json_output)
+            broker, named = _broker_of(found, handle)
+            if recall:
+                sys.stdout.write(_recalled(broker, named, handle))
+            elif delay != UNCHANGED:
+                sys.stdout.write(_rescheduled(broker, named, handle, delay))
+            else:
+                _one(broker, handle, json_output=json_output)
             return
         if count:
             rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: row["due_ms"])
@@ -51,8 +66,8 @@ def timers(
     sys.stdout.write("".join(json.dumps(one) + "\n" if json_output else summary(one) for one in numbers))
 
 
-def _one(found: list[Broker], given: str, *, recall: bool, json_output: bool) -> None:
-    """Show or recall the message of a handle at the broker that it names."""
+def _broker_of(found: list[Broker], given: str) -> tuple[Broker, RecallHandle]:
+    """The broker where the message of a handle waits, and what the handle names."""
     try:
         handle = decode_handle(given)
     except RemoteViolation as error:
@@ -60,9 +75,10 @@ def _one(found: list[Broker], given: str, *, recall: bool, json_output: bool) ->
     broker = next((broker for broker in found if broker.name == handle.broker), None)
     if broker is None:
         raise CommandFailed(f"there is no broker {handle.broker!r}, where the message waits")
-    if recall:
-        sys.stdout.write(_recalled(broker, handle, given))
-        return
+    return broker, handle
+
+
+def _one(broker: Broker, given: str, *, json_output: bool) -> None:
     try:
         row = {"broker": broker.name, **_answer(broker, {"handle": given})["timer"]}
         sys.stdout.write(json.dumps(row) + "\n" if json_output else detail(row))
@@ -74,6 +90,15 @@ def _recalled(broker: Broker, handle: RecallHandle, given: str) -> str:
     fields = {"producerGroup": "lightmq-timers", "topic": handle.topic, "recallHandle": given}
     answer = broker.ask(Command(RequestCode.RECALL_MESSAGE, fields=fields))
     return f"recalled {printable(answer.fields.get('msgId', ''))} of {printable(handle.topic)}\n"
+
+
+def _rescheduled(broker: Broker, handle: RecallHandle, given: str, delay_s: float) -> str:
+    if not 0 <= delay_s <= DELAY_S_MAX:
+        raise CommandFailed(f"a delay of {delay_s} s is not between 0 and {DELAY_S_MAX}")
+    fields = {"topic": handle.topic, "recallHandle": given, "delayMs": str(round(delay_s * 1_000))}
+    answer = broker.ask(Command(RequestCode.RESCHEDULE_MESSAGE, fields=fields))
+    moved = answer.fields.get("recallHandle", "")
+    return f"{moved}\n" if moved else f"delivered {printable(answer.fields.get('msgId', ''))}\n"
 
 
 def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:

@@ -156,6 +156,59 @@ async def test_a_message_that_retention_copied_is_found(running, monkeypatch: py
     assert stored(running) == [b"%d" % number for number in (0, 1, 2, 3, 5, 6, 7, 9)]
 
 
+def rescheduling(handle: str, topic: str = "orders", **fields: str) -> Command:
+    return Command(RequestCode.RESCHEDULE_MESSAGE, fields={"topic": topic, "recallHandle": handle} | fields)
+
+
+async def test_a_message_waits_for_its_new_time_alone(running) -> None:
+    """Earlier, later, by a time or a delay, over a restart; the old handle is void, the new one recalls."""
+    handles = [await sent(running, number) for number in range(4)]
+    connection, now_ms = running.connect(), running.clock.now_ms()
+    earlier = await connection.request(rescheduling(handles[0], delayMs="1000"))
+    later = await connection.request(rescheduling(handles[1], deliverMs=str(now_ms + 2 * BUCKET_MS)))
+    again = await connection.request(rescheduling(handles[2], delayMs="5000"))
+    assert [reply.code for reply in (earlier, later, again)] == [0, 0, 0]
+    assert earlier.fields["msgId"] == f"{0:032d}"
+    assert decode_handle(earlier.fields["recallHandle"]).due_ms == now_ms + 1_000
+    messages = running.broker.delayed.messages
+    assert (messages.waiting, messages.counts.rescheduled) == (4, 3)
+    for request in (recalling(handles[0]), rescheduling(handles[0], delayMs="7")):
+        assert (await connection.request(request)).code == ResponseCode.ILLEGAL_OPERATION
+    assert (await connection.request(recalling(again.fields["recallHandle"]))).code == 0
+    await running.restart()
+    assert running.broker.delayed.messages.waiting == 3
+    await delivered(running, 1_000)
+    assert stored(running) == [b"0"]
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"0", b"3"]
+    await delivered(running, 2 * BUCKET_MS)
+    assert stored(running) == [b"0", b"3", b"1"]
+    assert running.broker.delayed.messages.waiting == 0
+
+
+async def test_a_time_that_has_come_delivers_at_once(running) -> None:
+    handle = await sent(running, 5)
+    reply = await running.connect().request(rescheduling(handle, delayMs="0"))
+    assert (reply.code, reply.fields) == (0, {"msgId": f"{5:032d}"})
+    assert stored(running) == [b"5"]
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"5"]
+
+
+async def test_a_time_that_may_not_be_changes_nothing(running) -> None:
+    """No number, none at all, too far."""
+    handle = await sent(running, 5)
+    for fields, code in (
+        ({}, ResponseCode.INVALID_PARAMETER),
+        ({"delayMs": "soon"}, ResponseCode.INVALID_PARAMETER),
+        ({"delayMs": "9" * 14}, ResponseCode.MESSAGE_ILLEGAL),
+    ):
+        assert (await running.connect().request(rescheduling(handle, **fields))).code == code
+    assert running.broker.delayed.messages.waiting == 1
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"5"]
+
+
 async def test_few_searches_at_a_time(running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Handles without a place cost the broker no more than that."""
     monkeypatch.setattr(room, "SEARCHES_MAX", 0)

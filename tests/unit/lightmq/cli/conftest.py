@@ -190,6 +190,7 @@ class LogServer:
             RequestCode.SESSION_LIST: self._sessions,
             RequestCode.TIMERS: self._timers,
             RequestCode.RECALL_MESSAGE: self._recall,
+            RequestCode.RESCHEDULE_MESSAGE: self._recall,
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create,
             RequestCode.QUERY_MESSAGE: self._query,
             RequestCode.GET_TOPIC_CONFIG: lambda _, command: command.reply(body=self.topic_config),
@@ -223,7 +224,8 @@ class LogServer:
 
     def _recall(self, _: Peer, command: Command) -> Command:
         self.queries.append(dict(command.fields))
-        return command.reply(fields={"msgId": "7F00"})
+        moved = {"recallHandle": "bW92ZWQ="} if command.fields.get("delayMs", "0") != "0" else {}
+        return command.reply(fields={"msgId": "7F00", **moved})
 
     def _query(self, _: Peer, command: Command) -> Command:
         self.queries.append(dict(command.fields))

@@ -74,10 +74,23 @@ def test_one_message_and_its_recall(log_server: Any, capsys: pytest.CaptureFixtu
     assert log_server.queries[-1]["recallHandle"] == HANDLE
 
 
+def test_a_change_of_its_time(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its new handle is printed, or that it was delivered."""
+    server = ["--server", log_server.address]
+    assert run(["timers", HANDLE, "--delay", "1.5", *server]) == 0
+    assert capsys.readouterr().out == "bW92ZWQ=\n"
+    assert log_server.queries[-1] == {"topic": "plant", "recallHandle": HANDLE, "delayMs": "1500"}
+    assert run(["timers", HANDLE, "--delay", "0", *server]) == 0
+    assert capsys.readouterr().out == "delivered 7F00\n"
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
         (["--recall"], "name the message"),
+        (["--delay", "5"], "name the message"),
+        ([HANDLE, "--recall", "--delay", "5"], "exclude each other"),
+        ([HANDLE, "--delay", "-3"], "not between 0 and"),
         (["nonsense!"], "recall handle is invalid"),
         ([encode_handle(RecallHandle("t", "elsewhere", 5))], "no broker 'elsewhere'"),
     ],
