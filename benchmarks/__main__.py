@@ -18,6 +18,7 @@ BENCHMARKS = {
     "store_asyncio": "benchmarks.store_asyncio",
     "consume": "benchmarks.store_consume",
     "key_index": "benchmarks.key_index",
+    "timers": "benchmarks.timers",
     "restart": "benchmarks.restart",
     "index": "benchmarks.index_read",
     "locks": "benchmarks.locks",
