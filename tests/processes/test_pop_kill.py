@@ -106,7 +106,8 @@ class Consumer(threading.Thread):
             self.unsure.add(number)
             reply = connection.request(acknowledging(message, answer, self.broker))
             if reply.code == ResponseCode.NO_MESSAGE:
-                continue  # its time was over on the way
+                self.unsure.discard(number)
+                continue  # its time was over on the way: it comes again
             checked(reply)
             self.unsure.discard(number)
             with self._grew:
