@@ -3,7 +3,7 @@
 Invariant: every limit of the proxy stands here with its unit, its rule and what happens when it is reached; the
 reference page is generated from these declarations. No code of the proxy carries a second default. What contradicts
 itself (a TLS port without a certificate), or would let somebody in by mistake (no algorithm, a hook over an open
-network), is refused when it is read, not when the first client comes. 0 stands for "no quota" where the string says so.
+network), is refused when it is read, not when the first client connects. 0 means "no quota" where documented.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class QuotaConfig:
 
 
 LISTENERS = ("tcp", "tls", "ws", "wss")
-"""The names of the listeners: in settings, logs, metrics and the ports that a server says."""
+"""The names of the listeners: in settings, logs, metrics and the ports that a server prints."""
 CERTIFICATE_NAMES = ("san", "cn", "uri", "email", "dns")
 
 
@@ -99,7 +99,7 @@ class ListenConfig:
     tls_client_required: bool = False
     """Refuse TLS clients without a certificate."""
     tls_client_name: str = setting("san", choices=CERTIFICATE_NAMES)
-    """Which name of a client certificate says who it is: the first URI, e-mail address or DNS name (`san`, else the
+    """Which name of a client certificate is the user: the first URI, e-mail address or DNS name (`san`, else the
     common name), or only the one named."""
     ws_path: str = "/mqtt"
     """Path of the WebSocket listeners; another one is answered with 404."""
@@ -178,7 +178,7 @@ class AccessConfig:
     http_secret_file: Path | None = None
     """Sent as `Authorization: Bearer …`, so that the hook can authenticate the proxy."""
     http_timeout_ms: int = setting(2_000, minimum=10, maximum=60_000)
-    """Longest wait for an answer; without one the client is not let in and hears that it may try again."""
+    """Longest wait for an answer; without one the client is not let in and gets a code to try again."""
     http_concurrent_max: int = setting(16, minimum=1, maximum=1_024)
     """Most questions under way; further ones wait."""
     http_waiting_max: int = setting(256, minimum=0, maximum=65_536)
@@ -205,7 +205,7 @@ class AccessConfig:
 
 
 def check_url(url: str) -> None:
-    """Passwords go there: ValueError unless nobody on the way can read them."""
+    """Passwords are sent there: ValueError unless the way is encrypted or on this machine."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("http_url must be https://host/path or http://127.0.0.1/path")
@@ -259,7 +259,7 @@ class ProxyConfig:
     """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker, which those of
     other machines require (`access_keys` there)."""
     dial_tls: DialTlsConfig = field(default_factory=DialTlsConfig)
-    """What is said to brokers and controllers over TLS, and who is trusted there."""
+    """TLS of the connections to brokers and controllers, and which servers are trusted."""
     password_file: Path | None = None
     """Users and the hashes of their passwords; see docs/howto/passwords.md. Without it, and without another way to
     prove a name (`proxy.access`), clients on this machine may connect and no others."""
@@ -329,7 +329,7 @@ class ProxyConfig:
 
     @property
     def listen_host(self) -> str:
-        """The address that is really listened on: nothing is open to others before somebody said who they are."""
+        """The address to listen on: no other machine can connect while clients have no way to authenticate."""
         if self.host:
             return self.host
         return EVERY_INTERFACE if self.proves_names else LOOPBACK

@@ -188,7 +188,7 @@ class SessionCalls:
         self._keep = keep
 
     def open(self, request: SessionOpen, answered: Answered[SessionOpened]) -> None:
-        """Take a session; the answer says what to resume."""
+        """Take a session; the answer contains what to resume."""
         self._call(RequestCode.SESSION_OPEN, request, SessionOpened, answered)
 
     def subscribe(self, request: SubscribeRequest, answered: Answered[Subscribed]) -> None:

@@ -69,7 +69,7 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 def acknowledgement5(first: int, packet_id: int, reason: int, properties: Properties | None = None) -> bytes:
-    """PUBACK, PUBREC, PUBREL or PUBCOMP, as `first` says."""
+    """PUBACK, PUBREC, PUBREL or PUBCOMP, by its first byte."""
     return _packet(first, packet_id.to_bytes(2, "big") + _optional(reason, properties))
 
 

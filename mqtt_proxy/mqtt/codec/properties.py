@@ -4,7 +4,7 @@
     value        byte, u16, u32, variable byte integer, string, binary, or a pair of strings: a row of `TABLE`
 
 Invariant: `read` accepts exactly what table 2-4 of the standard allows in that packet, and `encode` of what `read`
-returned is read as the same. A property comes once [Protocol Error otherwise] unless its row says that it may repeat;
+returned is read as the same. A property comes once [Protocol Error otherwise] unless its row allows repeats;
 one that its packet does not know is a malformed packet [2.2.2.2]. Thread rule: pure functions.
 """
 
