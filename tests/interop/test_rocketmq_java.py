@@ -17,9 +17,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(900)]
 
 NOISE = ("|-INFO", "|-WARN", "\tat ")
 FEATURES = (
-    "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "tags", "sql",
-    "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop", "trace",
-    "first_send",
+    "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "recall", "tags",
+    "sql", "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop",
+    "trace", "first_send",
 )  # fmt: skip
 """Scenarios of ClientFeatures that a LightMQ broker has to pass; the others are not offered yet."""
 COMMANDS = [

@@ -16,6 +16,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
@@ -60,6 +61,7 @@ public final class ClientFeatures {
         run(wanted, "orderly_suspended", topic -> orderly(topic, true));
         run(wanted, "delay_level", ClientFeatures::delayLevel);
         run(wanted, "delay_ms", ClientFeatures::delayMs);
+        run(wanted, "recall", ClientFeatures::recall);
         run(wanted, "tags", topic -> filtered(topic, MessageSelector.byTag("even")));
         run(wanted, "sql", topic -> filtered(topic, MessageSelector.bySql("number >= 10 AND parity = 'even'")));
         run(wanted, "retry", ClientFeatures::retry);
@@ -177,6 +179,40 @@ public final class ClientFeatures {
         Message message = message(topic, 0);
         message.setDelayTimeMs(3_000);
         delayed(topic, message, 3_000);
+    }
+
+    private static void recall(String topic) throws Exception {
+        check(producer.send(message(topic, 2)).getRecallHandle() == null, "a message for now has a handle");
+        Set<Integer> found = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> found.add(number(each)));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        try {
+            Message recalled = message(topic, 0);
+            recalled.setDelayTimeMs(3_000);
+            SendResult sent = producer.send(recalled);
+            Message kept = message(topic, 1);
+            kept.setDelayTimeMs(4_000);
+            producer.send(kept);
+            for (int time = 0; time < 2; time++) {
+                String id = producer.recallMessage(topic, sent.getRecallHandle());
+                check(sent.getMsgId().equals(id), "recalled " + id + " instead of " + sent.getMsgId());
+            }
+            await(() -> found.contains(1), () -> "the other message did not come");
+            check(!found.contains(0), "the recalled message came");
+            try {
+                producer.recallMessage(topic, sent.getRecallHandle());
+                check(false, "a message whose time has come was recalled");
+            } catch (MQBrokerException refused) {
+                check(refused.getResponseCode() == 604, "refused with " + refused.getResponseCode());
+            }
+        } finally {
+            consumer.shutdown();
+        }
     }
 
     private static void delayed(String topic, Message message, long delayMs) throws Exception {
