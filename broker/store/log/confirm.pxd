@@ -19,21 +19,33 @@ cdef class Confirm:
     @cython.locals(batches=list, fresh=list, position=cython.longlong, blocks=list)
     cpdef advance(self, long long durable)
 
+cdef class SlowFlushes:
+    cdef long _next
+    cdef long _pause
+
+    cpdef bint waits(self) except -1
+    cpdef took(self, long long elapsed_ns)
+
+cdef class FlushOutcome:
+    cdef object _on_failed
+    cdef object _on_flushed
+    cdef long long _reported
+    cdef public object error
+
+    cpdef flushed(self, long long position)
+    cpdef failed(self)
+
 cdef class Flusher:
     cdef bint _asked
     cdef object _closing
-    cdef object _error
     cdef bint _failed
     cdef bint _handed_over
     cdef object _inline
     cdef object _interval_s
-    cdef object _on_failed
-    cdef object _on_flushed
-    cdef long _pause
-    cdef long _pause_next
+    cdef FlushOutcome _outcome
     cdef long long _position
     cdef bint _report_pending
-    cdef long long _reported
+    cdef SlowFlushes _slow
     cdef object _schedule
     cdef object _sync
     cdef object _thread

@@ -51,6 +51,55 @@ class Inline:
     monotonic_ns: Callable[[], int]
 
 
+class SlowFlushes:
+    """How long the loop leaves flushes to the thread, after slow ones of its own."""
+
+    __slots__ = ("_next", "_pause")
+
+    def __init__(self) -> None:
+        self._pause = 0
+        self._next = SLOW_PAUSE_MIN
+
+    def waits(self) -> bool:
+        """Whether the thread does the next flush; counts it."""
+        if self._pause:
+            self._pause -= 1
+            return True
+        return False
+
+    def took(self, elapsed_ns: int) -> None:
+        """A flush on the loop has taken so long."""
+        if elapsed_ns > INLINE_NS_MAX:
+            self._pause, self._next = self._next, min(2 * self._next, SLOW_PAUSE_MAX)
+        elif self._next > SLOW_PAUSE_MIN:
+            self._next -= 1
+
+
+class FlushOutcome:
+    """What flushes have reached, and who is informed of it."""
+
+    __slots__ = ("_on_failed", "_on_flushed", "_reported", "error")
+
+    def __init__(self, on_flushed: Callable[[int], None], on_failed: Callable[[OSError], None], position: int) -> None:
+        self._on_flushed = on_flushed
+        self._on_failed = on_failed
+        self._reported = position
+        self.error: OSError | None = None
+        """Of the flush that failed, until it is reported; set by either thread."""
+
+    def flushed(self, position: int) -> None:
+        """Report the position, unless it is the last one reported."""
+        if position > self._reported:
+            self._reported = position
+            self._on_flushed(position)
+
+    def failed(self) -> None:
+        """Report the error."""
+        error, self.error = self.error, None
+        assert error is not None
+        self._on_failed(error)
+
+
 class Flusher:
     """Runs `sync` in its own thread; `interval_ms` 0 means back to back."""
 
@@ -69,17 +118,14 @@ class Flusher:
         self._inline = inline if not interval_ms else None
         self._asked = False
         self._handed_over = False
-        self._pause = 0
-        self._pause_next = SLOW_PAUSE_MIN
+        self._slow = SlowFlushes()
         self._interval_s = interval_ms / 1000
         self._schedule = schedule
-        self._on_flushed = on_flushed
-        self._on_failed = on_failed
+        self._outcome = FlushOutcome(on_flushed, on_failed, position)
         self._wanted = threading.Event()
         self._closing = threading.Event()
-        self._position = self._reported = position
+        self._position = position
         self._report_pending = False
-        self._error: OSError | None = None
         self._failed = False
         self.flushes_total = 0
         self._thread = threading.Thread(target=self._run, name="log-flusher", daemon=True)
@@ -101,8 +147,7 @@ class Flusher:
         assert inline is not None
         if self._closing.is_set() or self._failed:
             return
-        if self._pause or inline.backlog() > INLINE_BYTES_MAX or inline.busy():
-            self._pause = max(0, self._pause - 1)
+        if self._slow.waits() or inline.backlog() > INLINE_BYTES_MAX or inline.busy():
             self._handed_over = True
             self._wanted.set()
             return
@@ -110,13 +155,10 @@ class Flusher:
         try:
             self._position = self._sync()
         except OSError as error:
-            self._error = error
+            self._outcome.error = error
         else:
             self.flushes_total += 1
-            if inline.monotonic_ns() - started_ns > INLINE_NS_MAX:
-                self._pause, self._pause_next = self._pause_next, min(2 * self._pause_next, SLOW_PAUSE_MAX)
-            elif self._pause_next > SLOW_PAUSE_MIN:
-                self._pause_next -= 1
+            self._slow.took(inline.monotonic_ns() - started_ns)
         self._report()
 
     def close(self) -> None:
@@ -136,7 +178,7 @@ class Flusher:
             try:
                 self._position = self._sync()
             except OSError as error:
-                self._error = error
+                self._outcome.error = error
                 self._schedule(self._report)
                 return
             self.flushes_total += 1
@@ -150,14 +192,11 @@ class Flusher:
 
     def _report(self) -> None:
         self._report_pending = self._handed_over = False
-        position = self._position
-        if position > self._reported:
-            self._reported = position
-            self._on_flushed(position)
-        if self._error is not None:
-            error, self._error = self._error, None
+        outcome = self._outcome
+        outcome.flushed(self._position)
+        if outcome.error is not None:
             self._failed = True
-            self._on_failed(error)
+            outcome.failed()
 
 
 Callback = Callable[[Exception | None], None]
