@@ -23,6 +23,7 @@ SESSION_CODES = frozenset(
     {
         Code.APPEND_OFFSETS, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.WILL_WATCH,
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
+        Code.CREATED_USERS, Code.CHECK_USER,
     }
 )  # fmt: skip
 """What only proxies send, on behalf of sessions."""

@@ -107,7 +107,7 @@ class ProxyApp:
         metrics = ProxyMetrics(registry)
         counters = FrontCounters(registry)
         access = AccessCounters(registry)
-        methods, partly = make_methods(config, clock=clock, counters=access), config.access.thins
+        methods, partly = make_methods(config, clock=clock, counters=access, link=self._link), config.access.thins
         self._gate = Gate(methods, config.acl_file, clock=clock, counters=access, partly=partly)
         quotas = Quotas(config.quotas)
         self._services = make_services(

@@ -136,7 +136,7 @@ class ListenConfig:
             ipaddress.ip_network(network)  # its ValueError names what is wrong
 
 
-METHODS = ("certificate", "jwt", "password", "http")
+METHODS = ("certificate", "jwt", "password", "broker", "http")
 """Ways to prove who one is, in the order that holds when none is given."""
 
 JWT_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "HS256")
@@ -151,8 +151,8 @@ class AccessConfig:
     """What becomes of a subscription to a filter of which the access list allows only some topics: it is granted and
     what may not be read is not delivered (`thin`), or it is refused."""
     methods: tuple[str, ...] = ()
-    """Which of certificate, jwt, password and http are asked, in order; the first that knows the client decides. Empty:
-    those that are configured, in this order."""
+    """Which of certificate, jwt, password, broker and http are asked, in order; the first that knows the client
+    decides. Empty: those that are configured, in this order."""
     jwt_keys_file: Path | None = None
     """Keys (a JWKS document) that sign tokens; a client sends its token as password. Read again when it changes."""
     jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
@@ -173,6 +173,9 @@ class AccessConfig:
     """The claim that lists rules as behind `pattern` in the access list; they hold beside those of the list."""
     jwt_username: str = setting("match", choices=USER_NAMES)
     """Whether a user name in the CONNECT must be that of the token (`match`) or means nothing (`any`)."""
+    broker_users: bool = False
+    """Whether the users and rules that requests made at the broker (docs/howto/access.md) hold for MQTT clients too,
+    beside `proxy.acl_file`, which must be set."""
     http_url: str = ""
     """Where a CONNECT is asked about by POST; https, or http on this machine. Empty: nowhere."""
     http_secret_file: Path | None = None

@@ -1,4 +1,4 @@
-"""Users and rules by RocketMQ's requests (3001 to 3010), in force for RocketMQ's clients, Spark and MQTT alike.
+"""Users and rules by RocketMQ's requests (3001 to 3010), in force for RocketMQ's clients, Spark and, by proxies, MQTT.
 
 Bodies are RocketMQ's JSON: a user `{"username":..,"password":..,"userType":"Super","userStatus":"enable"}`, rules
 `{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[{"resource":"Topic:orders","actions":["Pub"],
@@ -14,6 +14,7 @@ request, because it may have been a Deny. Loop thread only.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ from broker.access.created import CreatedUsers
 from broker.requests import Feature, RequestTools, json_body, text
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import ADMIN
-from remoting.access.users import NORMAL, SUPER, Entry, EntryError, User, UserTable, entry_of
+from remoting.access.users import NORMAL, SUPER, CreatedUsersReply, Entry, EntryError, User, UserTable, entry_of
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -53,6 +54,7 @@ class AccessFeature(Feature):
         self._configured = frozenset(parse_access_keys(tools.config.access_keys))
         self._created = CreatedUsers(tools.store, self._use)
         self._elsewhere = False
+        self._version = 0
         self._listeners: list[Callable[[UserTable], None]] = []
         registry.gauge(
             "rocketmq_access_users", "Users made by requests", function=lambda: len(self._created.table.users)
@@ -74,6 +76,8 @@ class AccessFeature(Feature):
             Code.AUTH_DELETE_ACL: self.delete_acl,
             Code.AUTH_GET_ACL: self.get_acl,
             Code.AUTH_LIST_ACL: self.list_acls,
+            Code.CREATED_USERS: self._created_users,
+            Code.CHECK_USER: self._check_user,
         }
 
     def controllers_elsewhere(self) -> None:
@@ -183,16 +187,41 @@ class AccessFeature(Feature):
                 found.append(_acl_body(name, chosen))
         self._shown(peer, command, found)
 
+    # -- proxies -------------------------------------------------------------------------------------------------------
+
+    def _created_users(self, _peer: Peer, command: Command) -> Command:
+        """9071: the table without secrets, if it is another than the version in the body."""
+        self._require_policy()
+        version = f"{self._tools.store.epoch}.{self._tools.identity.started_ms}.{self._version}"
+        table = None if command.body == version.encode() else self._created.table.without_secrets()
+        return command.reply(body=_encode(CreatedUsersReply(version=version, table=table)))
+
+    def _check_user(self, _peer: Peer, command: Command) -> Command:
+        """9072: whether a name and a password, JSON in the body, are those of an enabled user."""
+        policy = self._require_policy()
+        try:
+            name, password = msgspec.json.decode(command.body, type=tuple[str, str])
+        except msgspec.MsgspecError as error:
+            raise _invalid("the body is not a name and a password") from error
+        secret = policy.secrets.get(name)
+        same = hmac.compare_digest((secret or "").encode(), password.encode())
+        return command.reply(body=b"true" if same and secret is not None else b"false")
+
     # -- inner parts ---------------------------------------------------------------------------------------------------
 
     def _require(self, peer: Peer, command: Command) -> None:
         self._tools.authorizer.authorize(peer, command, ADMIN, "users")
-        if self._policy is None:
-            remark = "users and rules by request need an access list of the broker: set broker.access_list"
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        self._require_policy()
         if self._elsewhere:
             remark = "users and rules by request are offered by `lightmq up`: these controllers would not know them"
             raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+
+    def _require_policy(self) -> KeyPolicy:
+        policy = self._policy
+        if policy is None:
+            remark = "users and rules by request need an access list of the broker: set broker.access_list"
+            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        return policy
 
     @property
     def _policy(self) -> KeyPolicy | None:
@@ -201,6 +230,7 @@ class AccessFeature(Feature):
 
     def _use(self, table: UserTable) -> None:
         policy = self._policy
+        self._version += 1
         if policy is not None:
             policy.use(table)
             for listener in self._listeners:

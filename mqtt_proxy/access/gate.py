@@ -30,8 +30,10 @@ from pathlib import Path
 from typing import Any
 
 from mqtt_proxy.access.auth import Authenticator, Exchange, Exchanges, Method
+from mqtt_proxy.access.broker_method import BrokerMethod
 from mqtt_proxy.access.password_method import PasswordMethod
 from mqtt_proxy.config import METHODS, ProxyConfig
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access import acl_file
 from remoting.access.rules import (
@@ -82,7 +84,7 @@ class CertificateMethod:
         """Nothing to release."""
 
 
-def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters) -> list[Method]:
+def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters, link: Link) -> list[Method]:
     """The methods, in order. Raises LightMQError when one of their files cannot be used: do not start then."""
     access = config.access
     configured = configured_methods(config)
@@ -90,10 +92,13 @@ def make_methods(config: ProxyConfig, *, clock: Clock, counters: AccessCounters)
         if name not in configured:
             raise LocalMisuse(f"proxy.access.methods names {name}, which is not configured")
     chosen = access.methods or configured
+    if access.broker_users and config.acl_file is None:
+        raise LocalMisuse("proxy.access.broker_users needs proxy.acl_file: without it every client may do everything")
     made: dict[str, Callable[[], Method]] = {
         "certificate": CertificateMethod,
         "jwt": lambda: _jwt(config, counters),
         "password": lambda: _password(config, clock, counters, last=chosen[-1] == "password"),
+        "broker": lambda: BrokerMethod(link, last=chosen[-1] == "broker"),
         "http": lambda: _http(config, clock),
     }
     return [made[name]() for name in chosen]
@@ -105,6 +110,7 @@ def configured_methods(config: ProxyConfig) -> tuple[str, ...]:
         "certificate": config.listen.tls_client_ca is not None,
         "jwt": config.access.jwt_keys_file is not None,
         "password": config.password_file is not None,
+        "broker": config.access.broker_users,
         "http": bool(config.access.http_url),
     }
     return tuple(name for name in METHODS if there[name])
@@ -301,6 +307,11 @@ class Gate:
         )
         self._watched: list[WatchedFile[Any]] = self._authenticator.files()
         self.authority = Authority(RuleSet(open=True), clock=clock, counters=counters, partly=partly)
+        self._listed: RuleSet | None = RuleSet(open=True)
+        """The rules of the list; None while it was never usable."""
+        self._of_broker = next((one for one in methods if isinstance(one, BrokerMethod)), None)
+        if self._of_broker is not None:
+            self._of_broker.on_change(lambda _table: self._combine())
         self._looking: asyncio.Task[None] | None = None
         self._reloads: set[asyncio.Task[None]] = set()
         if acl is not None:
@@ -338,6 +349,8 @@ class Gate:
 
     def start(self) -> None:
         """Check for changed files from now on."""
+        if self._of_broker is not None:
+            self._of_broker.start()
         if self._watched:
             self._looking = asyncio.get_running_loop().create_task(self._watch_files())
 
@@ -372,9 +385,9 @@ class Gate:
         watched = WatchedFile(path, acl_file.load, applied=self._acl_read, failed=self._acl_failed)
         self._watched.append(watched)
         try:
-            self.authority.rules = watched.first()
+            self._listed = self.authority.rules = watched.first()
         except LightMQError as error:
-            self.authority.rules = RuleSet()
+            self._listed, self.authority.rules = None, RuleSet()
             self._counters.reloads.child("acl", "unusable").value += 1
             self._log.error("mqtt_acl_unusable", problem=str(error), consequence="everything is denied")
         else:
@@ -384,7 +397,15 @@ class Gate:
     def _acl_read(self, rules: RuleSet) -> None:
         self._counters.reloads.child("acl", "read").value += 1
         self._log.info("mqtt_acl_read", rules=rules.count)
-        self.authority.replace(rules)
+        self._listed = rules
+        self._combine()
+
+    def _combine(self) -> None:
+        """Put the rules of the list and those of the broker's users in force; nothing while the list is unusable."""
+        listed = self._listed
+        if listed is not None and self._of_broker is not None:
+            listed = listed.joined(self._of_broker.table.rules())
+        self.authority.replace(listed or RuleSet())
 
     def _acl_failed(self, error: LightMQError) -> None:
         self._counters.reloads.child("acl", "kept").value += 1

@@ -104,6 +104,7 @@ RIGHTS: dict[int, Right] = {
         "session", WRITE, SESSION,
         Code.SESSION_OPEN, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS,
         Code.WILL_WATCH, Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
+        Code.CREATED_USERS, Code.CHECK_USER,
     ),
     **_rows("session", MANAGE, ADMIN, Code.SESSION_LIST),
     **_rows(

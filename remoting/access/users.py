@@ -173,6 +173,12 @@ class UserTable:
     entries: Mapping[str, tuple[Entry, ...]] = field(default_factory=dict)
     """User name -> its entries."""
 
+    def without_secrets(self) -> UserTable:
+        """The same for a server that checks no secrets itself."""
+        return UserTable(
+            {name: msgspec.structs.replace(user, secret="") for name, user in self.users.items()}, self.entries
+        )
+
     def sourced(self, name: str) -> bool:
         """Whether what this user may do depends on its address."""
         return any(entry.sources for entry in self.entries.get(name, ()))
@@ -215,6 +221,13 @@ def _unescaped(group: str) -> str:
         return names.unescape(group.encode()).decode()
     except (RemoteViolation, UnicodeDecodeError):
         return group
+
+
+class CreatedUsersReply(msgspec.Struct, kw_only=True):
+    """Answer to CREATED_USERS; `table` is missing where the version is the one that was named."""
+
+    version: str
+    table: UserTable | None = None
 
 
 def comes_from(entry: Entry, host: str) -> bool:

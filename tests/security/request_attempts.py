@@ -215,6 +215,8 @@ def _controllers(target: Target) -> dict[int, Parts]:
         Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
         Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),
         Code.AUTH_CREATE_USER: ({"username": "intruder"}, b'{"password":"x","userType":"Super"}'),
+        Code.CREATED_USERS: ({}, b""),
+        Code.CHECK_USER: ({}, b'["ann","a-secret"]'),
         Code.AUTH_UPDATE_USER: ({"username": "ann"}, b'{"password":"x"}'),
         Code.AUTH_CREATE_ACL: ({"subject": "User:ann"}, ACL_BODY),
         Code.AUTH_UPDATE_ACL: ({"subject": "User:ann"}, ACL_BODY),

@@ -203,6 +203,21 @@ async def test_with_controllers_of_their_own_they_are_refused_by_name(guarded):
     assert "these controllers would not know them" in (answer.remark or "")
 
 
+async def test_a_proxy_gets_the_table_without_secrets_and_has_passwords_checked(guarded):
+    await create(guarded)
+    first = json.loads((await ask(guarded, Code.CREATED_USERS, key="ops")).body)
+    assert first["table"]["users"] == {"ann": {"secret": "", "type": "Normal", "enabled": True}}
+    connection = guarded.connect()
+    fields = {ACCESS_KEY_FIELD: "ops"}
+    again = await connection.request(Command(Code.CREATED_USERS, fields=dict(fields), body=first["version"].encode()))
+    assert json.loads(again.body) == {"version": first["version"], "table": None}
+    for password, right in (("a-secret", b"true"), ("wrong", b"false"), ("", b"false")):
+        assert (await ask(guarded, Code.CHECK_USER, body=["ann", password])).body == right
+    assert (await ask(guarded, Code.CHECK_USER, body=["nobody", ""])).body == b"false"
+    assert (await ask(guarded, Code.CHECK_USER, body={})).code == ResponseCode.INVALID_PARAMETER
+    assert (await ask(guarded, Code.CHECK_USER, key="ann", body=["ann", "x"])).code == ResponseCode.NO_PERMISSION
+
+
 def test_the_table_of_the_log_holds_what_was_put(bench):
     made = CreatedUsers(bench.store, lambda _table: None)
     made.put("ann", User(secret="x"))

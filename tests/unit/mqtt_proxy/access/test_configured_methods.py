@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from mqtt_proxy.access.auth import Method
 from mqtt_proxy.access.gate import CertificateMethod, configured_methods, make_methods
 from mqtt_proxy.config import EVERY_INTERFACE, LOOPBACK, AccessConfig, ListenConfig, ProxyConfig
+from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
 from remoting.protocol.errors import LightMQError, LocalMisuse
@@ -31,8 +34,14 @@ def full(tmp_path: Path, *methods: str) -> ProxyConfig:
     )
 
 
+def made(config: ProxyConfig) -> list[Method]:
+    """The chain."""
+    link = cast("Link", None)  # nothing is asked of the broker
+    return make_methods(config, clock=SystemClock(), counters=AccessCounters(Registry()), link=link)
+
+
 def names(config: ProxyConfig) -> list[str]:
-    return [one.name for one in make_methods(config, clock=SystemClock(), counters=AccessCounters(Registry()))]
+    return [one.name for one in made(config)]
 
 
 async def test_what_is_configured_in_its_order(tmp_path: Path) -> None:
@@ -63,11 +72,11 @@ def test_files_that_may_not_be_used_stop_the_start(tmp_path: Path) -> None:
 async def test_users_the_file_does_not_name_go_on_to_the_next(tmp_path: Path) -> None:
     """Where the password file is the last there is none, and names cannot be told apart."""
     for methods, answer in ((("password",), Unproven.DENIED), (("password", "certificate"), None)):
-        made = make_methods(full(tmp_path, *methods), clock=SystemClock(), counters=AccessCounters(Registry()))
-        got = await made[0].check(Shown(username="bob", password=b"x"))
+        chain = made(full(tmp_path, *methods))
+        got = await chain[0].check(Shown(username="bob", password=b"x"))
         assert got is answer
         assert not isinstance(got, Identity)
-        for one in made:
+        for one in chain:
             await one.close()
 
 
@@ -100,3 +109,11 @@ async def test_who_the_certificate_names() -> None:
     method.refresh()
     assert method.files() == ()
     await method.close()
+
+
+def test_users_of_the_broker_need_an_access_list(tmp_path: Path) -> None:
+    """Without one every client may do everything, whatever rules were made at the broker."""
+    access = AccessConfig(broker_users=True)
+    with pytest.raises(LocalMisuse, match="acl_file"):
+        names(ProxyConfig(access=access))
+    assert names(ProxyConfig(access=access, acl_file=tmp_path / "acl")) == ["broker"]
