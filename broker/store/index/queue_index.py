@@ -41,31 +41,33 @@ BEHIND_MAX = 1 << 32
 
 
 class FormerTail:
-    """Holds the file at `path` mapped, also when another takes its name."""
+    """The confirmed ends of the tail at `path`: a copy, so that a new tail can have the space of the file."""
 
     def __init__(self, path: Path) -> None:
-        self._map: mmap.mmap | None = None
+        self._confirmed: npt.NDArray[np.int64] | None = None
         try:
-            with path.open("rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                rows = rows_of(memoryview(data))
+                if rows is not None:
+                    self._confirmed = rows.reshape(-1, ROW_WORDS)[:, CONFIRMED].copy()
+                del rows  # nothing may refer to the map when it is closed
         except (OSError, ValueError):  # there is none, or it is empty
             return
 
     def confirmed_beyond(self, next_offsets: npt.NDArray[Any]) -> list[tuple[int, int]]:
         """Return (queue id, its confirmed end) of the queues that were confirmed beyond `next_offsets`."""
-        rows = rows_of(memoryview(self._map)) if self._map is not None else None
-        if rows is None:
+        if self._confirmed is None:
             return []
-        count = min(len(rows), len(next_offsets))
-        confirmed = rows.reshape(-1, ROW_WORDS)[:count, CONFIRMED]
+        count = min(len(self._confirmed), len(next_offsets))
+        confirmed = self._confirmed[:count]
         behind = confirmed - next_offsets[:count]
         return [
             (queue, int(confirmed[queue])) for queue in np.flatnonzero((behind > 0) & (behind < BEHIND_MAX)).tolist()
         ]
 
     def close(self) -> None:
-        """Unmap the file; nothing can be read afterwards."""
-        self._map = None
+        """Free the copy; nothing can be read afterwards."""
+        self._confirmed = None
 
 
 TAIL_NAME = "tail"

@@ -19,6 +19,7 @@ Thread rule: one writer (the loop thread); the index thread reads the sealed par
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
@@ -55,7 +56,14 @@ class Tail:
         fresh = path.with_suffix(".tmp")
         descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            self._map(descriptor)
+            try:
+                self._map(descriptor)
+            except OSError as error:
+                if error.errno != errno.ENOSPC:
+                    raise
+                # On a full disk the former tail makes room: what only it proved is in the checkpoint by now.
+                path.unlink(missing_ok=True)
+                self._map(descriptor)
             self.counters[FIRST] = self.counters[COUNT] = 1
             fresh.replace(path)
         except BaseException:

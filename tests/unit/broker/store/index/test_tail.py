@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -83,3 +86,31 @@ def test_durable_position_survives(tmp_path: Path) -> None:
     assert read_durable(path) == 0
     path.write_bytes(b"LMQ")
     assert read_durable(path) == 0
+
+
+def test_a_full_disk_gives_the_former_tails_space_to_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart needs no more room than there was; any other failure is raised and leaves the former file."""
+    path = tmp_path / "tail"
+    Tail(path, 16).close()
+    allocate, seen = os.posix_fallocate, []
+
+    def full(descriptor: int, offset: int, length: int) -> None:
+        seen.append(path.exists())
+        if path.exists():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        allocate(descriptor, offset, length)
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    Tail(path, 16).close()
+    assert seen == [True, False]
+    assert path.exists()
+
+    def broken(_descriptor: int, _offset: int, _length: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "posix_fallocate", broken)
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        Tail(path, 16)
+    assert path.exists()
