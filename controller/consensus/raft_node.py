@@ -14,10 +14,8 @@ Thread rule: the consensus thread only.
 
 `PreVoteRound` counts the answers of one round before an election. Newcomers, whose files are empty, grant no vote to a
 log that is not: an unreachable controller may have more. When every controller has answered, none is unreachable, and
-the best of the present logs is continued. An interrupted first start or emptied files leave such a state. A voter with
-an empty log, left by a founder whose files were emptied, does not judge empty logs either. When all logs are empty, a
-controller begins its own with an entry of term 0: voters may elect it then, and every log of a real term still wins.
-An answer counts once per controller, in any order.
+the best of the present logs is continued. An interrupted first start or emptied files leave such a state. An answer
+counts once per controller, in any order.
 """
 
 from __future__ import annotations
@@ -120,8 +118,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._timers = timers
         self._face = LogFace(directory, tuple(sorted(transport.nodes)))
         self._conflict = self._elect_now = False
-        self._leader_seen = 0.0
-        self._pre_votes = PreVoteRound(transport.own.node_id, len(transport.nodes))
+        self._leader_heard = 0.0
+        self._canvass = PreVoteRound(transport.own.node_id, len(transport.nodes))
         self._pieces, self.snapshots = SnapshotPieces(), 0
         conf = SyncObjConf(
             autoTick=False,
@@ -256,7 +254,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__serializer.cancelTransmisstion(node)  # the rest of a snapshot is nothing without its beginning
         if node == self._getLeader():
             # It is most likely dead: ask soon, at random, instead of waiting for the silence to be long.
-            self._leader_seen = 0.0
+            self._leader_heard = 0.0
             self._SyncObj__raftLeader = None
             soon = monotonic() + (self._SyncObj__generateRaftTimeout() - self._timers.election) / 2
             self._SyncObj__raftElectionDeadline = min(self._SyncObj__raftElectionDeadline, soon)
@@ -279,12 +277,12 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _follow(self, node: Any, message: dict[str, Any]) -> None:
         if message["term"] < self.raftCurrentTerm:
-            # The sender must learn that its term is over, or the two would go on ignoring each other.
+            # The sender must learn that its term is over, or the two would ignore each other for ever.
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
             return
         if message["term"] > self.raftCurrentTerm:
             self._step_down(message["term"])
-        self._leader_seen = monotonic()
+        self._leader_heard = monotonic()
         install, committed = message.pop("own", None), message["commit_index"]
         if isinstance(install, Install):
             message["commit_index"] = min(committed, self.raftCommitIndex)
@@ -313,8 +311,8 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _cut_conflict(self, message: dict[str, Any]) -> None:
         """Remove the entry before the message's, and all behind it, when it is another one than the leader's.
 
-        To answer only that it differs is not enough: the answers to the batches behind this one, that the entry before
-        theirs is missing, would send the leader forward again, without end when more than one batch is missing.
+        Only to answer that it differs is not enough: what this node says of the batches behind this one, that it has no
+        entry before theirs, would send the leader forward again, for ever when more than one batch is missing.
         """
         before = message["prevLogIdx"]
         found = self._SyncObj__getEntries(before, 1)
@@ -404,7 +402,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = None
         _, index, term = self._face[-1]
-        self._pre_votes.begin()
+        if self._face.voter and not self._may_vote(index):
+            self._canvass.end()
+            return
+        self._canvass.begin()
         for node in self.otherNodes:
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
 
@@ -413,13 +414,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         _, index, term = self._face[-1]
         mine, theirs = (term, index), (message.last_term, message.last_index)
         same = theirs == mine and message.term == self.raftCurrentTerm + 1
-        rival = self._pre_votes.asks and same and node.id > self.selfNode.id
+        rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
-        elif not self._may_vote(message.last_index) and (not self._face.voter or index == FIRST_ENTRY[1]):
+        elif not self._face.voter and not self._may_vote(message.last_index):
             self._peers.say(node, Newcomer(message.term))
-        elif theirs >= mine and self._may_vote(message.last_index) and not rival and not self._has_live_leader():
-            self._pre_votes.end()
+        elif theirs >= mine and self._may_vote(message.last_index) and not rival and not self._hears_leader():
+            self._canvass.end()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
 
@@ -427,31 +428,22 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         """Start an election that can be won; once every controller has answered, let newcomers vote from now on."""
         if message.term != self.raftCurrentTerm + 1 or self._isLeader():
             return
-        votes, empty = self._pre_votes, self._face[-1][1] == FIRST_ENTRY[1]
-        grants = isinstance(message, PreGranted) and not (empty and self._face.voter)
-        (votes.granted if grants else votes.newcomer)(node.id)
-        if votes.won:
-            votes.end()
+        canvass = self._canvass
+        (canvass.granted if isinstance(message, PreGranted) else canvass.newcomer)(node.id)
+        if canvass.won:
+            canvass.end()
             self._elect_now = True
             self._SyncObj__raftElectionDeadline = 0.0
-        elif votes.complete:
-            if empty:
-                self._begin_log()
+        elif canvass.complete:
             self._face.become_voter()
             for each in self.otherNodes:
                 self._peers.say(each, Founded(self.raftCurrentTerm))
-
-    def _begin_log(self) -> None:
-        """Add an entry of no leader, and raise the term: answers to this round must not count for the new log."""
-        self._pre_votes.end()
-        self._face.add(NO_OP, FIRST_ENTRY[1] + 1, 0)
-        self._step_down(self.raftCurrentTerm + 1)
 
     def _may_vote(self, last_index: int) -> bool:
         """Newcomers for empty logs only; voters, who know that there is more, for no empty one, not even their own."""
         return bool(self._face.voter != (last_index == FIRST_ENTRY[1]))
 
-    def _has_live_leader(self) -> bool:
+    def _hears_leader(self) -> bool:
         if self._isLeader():
             return True  # it steps down by itself soon when it has no followers any more
-        return self._getLeader() is not None and monotonic() - self._leader_seen < self._timers.election
+        return self._getLeader() is not None and monotonic() - self._leader_heard < self._timers.election

@@ -252,48 +252,6 @@ def test_a_first_start_of_five_is_gone_on_with_whoever_answers_last(tmp_path):
         assert all(node.votes for node in world.nodes.values())
 
 
-@pytest.mark.parametrize("voters", [("n1", "n3"), IDS])
-def test_voters_without_entries_begin_a_log_once_all_have_answered(tmp_path, voters):
-    """A founder made them voters and lost its files: no log is left to vote for, and none can be missing."""
-    with raft_world(tmp_path, 7) as world:
-        for node_id in ("n1", "n2"):
-            world.boot(node_id)
-        for node_id in set(voters) & {"n1", "n2"}:
-            world.nodes[node_id]._face.become_voter()
-        world.pass_time(5.0)
-        assert [world.nodes[node_id]._face[-1][1] for node_id in ("n1", "n2")] == [1, 1], "n3 may have more"
-        world.boot("n3")
-        world.nodes["n3"]._face.become_voter()
-        world.pass_time(5.0)
-        assert world.leader()
-        assert all(node.votes for node in world.nodes.values())
-
-
-def test_a_log_begun_without_a_leader_loses_to_every_other(tmp_path):
-    """Its entry has term 0: neither its owner nor a wiped controller overrides what was committed meanwhile."""
-    with raft_world(tmp_path, 8) as world:
-        world.boot("n1")
-        world.nodes["n1"]._SyncObj__setCurrentTerm(5, None)
-        world.nodes["n1"]._begin_log()
-        world.nodes["n1"]._face.become_voter()
-        world.crash("n1")
-        for node_id in ("n2", "n3"):
-            world.boot(node_id)
-        world.pass_time(5.0)
-        word = world.propose(world.leader())
-        world.pass_time(1.0)
-        assert world.nodes[world.leader()].raftCurrentTerm < 6
-        world.wipe("n2")
-        world.crash("n3")
-        world.boot("n1")
-        world.boot("n2")
-        world.pass_time(5.0)
-        assert not any(node._isLeader() for node in world.nodes.values()), "n3 may have more"
-        world.boot("n3")
-        world.pass_time(5.0)
-        assert all(word in machine.words for machine in world.machines.values())
-
-
 def test_a_follower_with_a_conflict_catches_up_by_many_batches(tmp_path):
     """Its answers to the later batches must not undo the leader's way back to what both have."""
     with raft_world(tmp_path, 3, snapshot_entries=1_000, batch_bytes=30) as world:
