@@ -59,7 +59,7 @@ class Tail:
             try:
                 self._map(descriptor)
             except OSError as error:
-                if error.errno != errno.ENOSPC:
+                if error.errno != errno.ENOSPC or not self._fits_without(path, descriptor):
                     raise
                 # On a full disk the former tail makes room: what only it proved is in the checkpoint by now.
                 path.unlink(missing_ok=True)
@@ -71,8 +71,20 @@ class Tail:
             raise
         self._descriptor = descriptor
 
+    def _fits_without(self, path: Path, descriptor: int) -> bool:
+        """Whether the file would find room once the one at `path` is deleted."""
+        if not path.exists():
+            return False
+        system = os.fstatvfs(descriptor)
+        taken = (path.stat().st_blocks + os.fstat(descriptor).st_blocks) * 512
+        return system.f_bavail * system.f_frsize + taken >= self._size
+
+    @property
+    def _size(self) -> int:
+        return self._rows_at + self._queues * _ROW_BYTES
+
     def _map(self, descriptor: int) -> None:
-        size = self._rows_at + self._queues * _ROW_BYTES
+        size = self._size
         os.posix_fallocate(descriptor, 0, size)
         self._mmap = mmap.mmap(descriptor, size)
         self._mmap[: HEADER.size] = HEADER.pack(MAGIC, self.capacity, self._queues)

@@ -6,6 +6,7 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -106,6 +107,11 @@ def test_a_full_disk_gives_the_former_tails_space_to_the_new_one(
     Tail(path, 16).close()
     assert seen == [True, False]
     assert path.exists()
+
+    monkeypatch.setattr(os, "fstatvfs", lambda _descriptor: SimpleNamespace(f_bavail=0, f_frsize=4096))
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        Tail(path, 1 << 16)
+    assert path.exists(), "kept where its space would not be enough"
 
     def broken(_descriptor: int, _offset: int, _length: int) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
