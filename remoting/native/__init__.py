@@ -1,1 +1,1 @@
-"""Compiled code of all sides of the wire, and the plain Python that says what it does."""
+"""Compiled hot loops shared by all servers and clients, each with a reference in plain Python."""

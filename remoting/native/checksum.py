@@ -1,4 +1,4 @@
-"""CRC32C, the checksum of records, frames and files: `crc32c(data, value=0)`, which goes on from `value`.
+"""CRC32C, the checksum of records, frames and files: `crc32c(data, value=0)`, which continues from `value`.
 
 Invariant: both twins give the numbers of RFC 3720 for every contiguous buffer. Thread rule: any thread.
 """
@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from remoting.native.choice import Choice, choose
 
 Buffer: TypeAlias = Any
-"""Whatever exposes contiguous bytes: bytes, bytearray, memoryview, mmap, a numpy array."""
+"""An object that exposes contiguous bytes: bytes, bytearray, memoryview, mmap, a numpy array."""
 Checksum: TypeAlias = Callable[..., int]
 
 
@@ -28,13 +28,13 @@ def _pure() -> Checksum:
 
 
 choice: Choice[Checksum] = choose(_compiled, _pure)
-"""Which twin is in use, and why."""
+"""The twin in use, and the reason."""
 crc32c: Checksum = choice.core
 BY_PLAIN_PYTHON = "by plain Python"
 
 
 def way() -> str:
-    """Say how checksums are computed here, for people."""
+    """Return how checksums are computed here, as text for operators."""
     if choice.reason:
         import google_crc32c
 

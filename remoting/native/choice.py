@@ -22,9 +22,9 @@ PURE_VARIABLE = "LIGHTMQ_PURE"
 """Set to anything but 0 it forces the pure twins, at build and at run time."""
 PURE, COMPILED = "pure", "compiled"
 COMPILED_ROOM = Path(__file__).parent / "compiled"
-"""Where the extensions lie."""
+"""The folder of the extensions."""
 LINUX_ONLY = frozenset({"driver"})
-"""What calls Linux itself; elsewhere the loop's transports do its work."""
+"""Modules that make Linux system calls; on other systems the loop's transports do their work."""
 REBUILD = "install a C compiler and Python's headers (Debian: gcc, python3-dev), then LightMQ again"
 COMPILE_AGAIN = "compile it again with make setup (in an environment of your own: pip install -e .)"
 UNSET = f"unset {PURE_VARIABLE}"
@@ -33,7 +33,7 @@ OUTDATED = "is newer than what was compiled from it"
 
 @dataclass(frozen=True, slots=True)
 class Choice(Generic[CoreT]):
-    """A twin, its name (`pure` or `compiled`) and, for the pure one, why it was taken."""
+    """A twin, its name (`pure` or `compiled`) and, for the pure one, the reason."""
 
     core: CoreT
     name: str
@@ -42,20 +42,20 @@ class Choice(Generic[CoreT]):
 
 @cache
 def why_pure() -> str:
-    """Why the reference serves everywhere, "" where the compiled modules do; asked once in a process."""
+    """Why the reference is used throughout, "" when the compiled modules are; computed once per process."""
     if os.environ.get(PURE_VARIABLE, "") not in {"", "0"}:
         return f"{PURE_VARIABLE} is set"
     return why_unusable(COMPILED_ROOM, compiled_modules())
 
 
 def compiled_modules(platform: str = sys.platform) -> list[str]:
-    """What is compiled here: every source in the room but what other systems lack."""
+    """Names of the modules compiled on `platform`: every source in the room except those of another system."""
     names = sorted(path.stem for path in COMPILED_ROOM.glob("*.py") if path.stem != "__init__")
     return [name for name in names if platform == "linux" or name not in LINUX_ONLY]
 
 
 def choose(compiled: Callable[[], CoreT], pure: Callable[[], CoreT], without: str = "") -> Choice[CoreT]:
-    """Return the twin to use.
+    """Return the twin to use and the reason.
 
     `without`: why the typed modules that the extensions reach into are not in use; "" when they are (see `typed`).
     """
@@ -64,7 +64,7 @@ def choose(compiled: Callable[[], CoreT], pure: Callable[[], CoreT], without: st
         return Choice(pure(), PURE, reason)
     try:
         return Choice(compiled(), COMPILED)
-    except (ImportError, AttributeError) as error:  # built from other sources, whatever the times of files say
+    except (ImportError, AttributeError) as error:  # built from other sources, even if the file times look right
         return Choice(pure(), PURE, str(error))
 
 
@@ -86,14 +86,14 @@ def why_unusable(room: Path, modules: Sequence[str]) -> str:
 
 
 def remedy(reasons: Collection[str]) -> str:
-    """What to do for the compiled twin where these are the reasons why it is not in use."""
+    """Return how to get the compiled twin, given the reasons why it is not in use."""
     if any(PURE_VARIABLE in reason for reason in reasons):
         return UNSET
     return COMPILE_AGAIN if any(OUTDATED in reason for reason in reasons) else REBUILD
 
 
 def is_checkout(room: Path) -> bool:
-    """Whether the folder above the topmost package that holds `room` is that of the sources."""
+    """Whether the folder above the topmost package around `room` is a source checkout."""
     top = room
     while (top / "__init__.py").exists():
         top = top.parent

@@ -1,15 +1,15 @@
-"""What both twins of the native core and of its packet loops offer, and the numbers they agree on.
+"""The interface of both twins of the native core and of its packet loops, and the constants they share.
 
 An *entry block* holds the index entries of one append in log order: per entry queue id, queue offset of its first
-message, log position, record size in bytes (0: a hole, its offsets lie in a damaged stretch of the log), tag hash and
+message, log position, record size in bytes (0: a hole, its offsets lie in a damaged range of the log), tag hash and
 the count of its messages. A *ring* is the index tail's memory: the entries and, per queue, a row of next offset, newest
-entry, confirmed end and first offset in the tail. Invariant: `Encoder.encode` gives out the offsets by moving the rows
-on at once; a caller that cannot write the bytes calls `Ring.undo`.
+entry, confirmed end and first offset in the tail. Invariant: `Encoder.encode` assigns the offsets and advances the
+rows; a caller that then fails to write the bytes calls `Ring.undo`.
 
-A *plain* record is a message from MQTT with nothing but its topic and perhaps the client id for properties: what most
-deliveries are made of, and all that `write_run` takes. `starts` are the places of records in a blob, packed u32 of
-this machine. Invariant: the twins give the same bytes, numbers and changes. Thread rule: loop thread, `order_by_queue`,
-`sort_entries` and `gather` anywhere.
+A *plain* record is a message from MQTT whose only properties are its topic and, optionally, the client id: most
+deliveries consist of these, and `write_run` takes no others. `starts` are the places of records in a blob, packed as
+native-endian u32. Invariant: the twins give the same bytes, numbers and changes. Thread rule: loop thread;
+`order_by_queue`, `sort_entries` and `gather` on any thread.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
 
 RETAINED_MASK = FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED
 RETAINED_VALUE = FLAG_MQTT | FLAG_RETAIN
-"""A message whose flags under the mask are this sets or clears the retained message of its topic."""
+"""A message with these flags, under the mask, sets or clears the retained message of its topic."""
 
 Column = npt.NDArray[Any]
 Blob = bytes | bytearray | memoryview
 Starts = npt.NDArray[np.uint32]
 QueuesOfTopic = tuple[tuple[int, ...], ...]
-"""The queues of a topic by number, each as a message to it has them."""
+"""The queues of a topic by number, each as the tuple of queue ids of a message sent to it."""
 SLOT = np.dtype([
     ("offset", "<i8"), ("position", "<i8"), ("size", "<u4"), ("tag", "<u4"), ("count", "<u4"), ("prev", "<u4"),
 ])  # fmt: skip
@@ -40,22 +40,22 @@ ROW_WORDS = 4
 NEXT, NEWEST, CONFIRMED, FLUSHED = range(ROW_WORDS)
 """Words of a queue's row, i64: next offset, number of the newest entry, confirmed end, offset of its oldest live entry.
 
-The last counts only while the newest entry is live; otherwise everything below the next offset is in the runs.
+The last is valid only while the newest entry is live; otherwise everything below the next offset is in the runs.
 """
 
 COUNT_AT, END_AT = range(2)
-"""Where among the counters of the tail's file the entry count and the end position stand."""
+"""Indexes of the entry count and the end position among the counters of the tail's file."""
 KEPT_BYTES_MAX = 1024 * 1024
-"""A batch written by a segment writer keeps its bytes up to this size, for readers of what was just written."""
+"""A segment writer keeps the bytes of a batch up to this size, for readers of what was just written."""
 
 Found = tuple[Column, Column, Column, Column, int]
-"""Queue offset, position, size and tag hash per entry, and the offset behind the last one."""
+"""Queue offset, position, size and tag hash per entry, and the offset after the last one."""
 NextSegment = Callable[[int], int]
-"""Makes the segment that starts at a position and returns where it ends. Raises OSError."""
+"""Creates the segment that starts at a position and returns its end. Raises OSError."""
 
 
 class EntryBlock(Protocol):
-    """Index entries in log order; never changed once made."""
+    """Immutable index entries in log order."""
 
     def __len__(self) -> int: ...
 
@@ -80,13 +80,13 @@ class Encoded(Protocol):
 
     @property
     def pieces(self) -> list[tuple[int, bytes]]:
-        """(log position, bytes) per segment, one behind the other; none where a segment writer has not kept them."""
+        """Return (log position, bytes) per segment, in order; none when a segment writer has not kept them."""
         ...
 
     offsets: list[int]
-    """Per message its offset in its first queue, -1 when it has none."""
+    """Offset of each message in its first queue, -1 when it has none."""
     retained: list[tuple[int, int, int]]
-    """(index in `images`, where the image begins there, log position) of those that set or clear a retained message."""
+    """(index in `images`, start of the image there, log position) of those that set or clear a retained message."""
     controls: list[int]
     """Log position of each control record."""
     keyed: bool
@@ -98,38 +98,38 @@ class Encoded(Protocol):
 
     @property
     def entries(self) -> EntryBlock:
-        """The index entries."""
+        """Return the index entries of the batch."""
         ...
 
 
 class Ring(Protocol):
-    """The memory of the index tail; numbers count entries for ever, from 1 on, slot = number % capacity."""
+    """The memory of the index tail. Entries are numbered from 1 on and never renumbered; slot = number % capacity."""
 
     def store(self, entries: EntryBlock, first: int, count: int) -> None:
-        """Put entries behind number `count`, when `first` is the oldest live one; their offsets are given out."""
+        """Append the entries, whose offsets are assigned, after number `count`; `first` is the oldest live one."""
         ...
 
     def claim(self, entries: EntryBlock, at: int, queue_limit: int) -> int:
-        """Move the rows on for entries from `at`; return the first one that is not the next of a queue below the limit.
+        """Advance the rows for entries from `at` on; return the first that is not the next of a queue below the limit.
 
-        The length when all of them are.
+        Returns the length when all of them are.
         """
         ...
 
     def undo(self, entries: EntryBlock) -> None:
-        """Take back the offsets these entries were given, the latest."""
+        """Take back the offsets of these entries, which must be the latest."""
         ...
 
     def find(self, queue: int, offset: int, wanted: int, first: int, count: int) -> Found:
-        """Return the entries of `queue` that hold messages [offset, offset + wanted); `offset` is live or the next."""
+        """Return the entries of `queue` with messages [offset, offset + wanted); `offset` is live or the next."""
         ...
 
     def confirm(self, blocks: Sequence[EntryBlock]) -> list[int]:
-        """Move each queue's confirmed end over these blocks; return the ids of the queues that moved, once each."""
+        """Advance each queue's confirmed end over these blocks; return the distinct ids of the queues that advanced."""
         ...
 
     def release(self, end: int, count: int) -> None:
-        """Note which offset is now the first one of the queues that go on, when entries below number `end` go."""
+        """Drop the entries below number `end`: note the new first offset of queues that still have entries."""
         ...
 
 
@@ -148,7 +148,7 @@ class RunColumns(Protocol):
 
 @dataclass(slots=True)
 class RunData:
-    """What a run will hold, sorted by (queue id, offset); `offsets` None: every entry holds one message."""
+    """Content of a run, sorted by (queue id, offset). `offsets` is None when every entry has one message."""
 
     queues: Column
     first_offsets: Column
@@ -172,12 +172,12 @@ class RunTable(Protocol):
         ...
 
     def merge(self) -> RunData:
-        """Return all of them, neighbours in the log whose directories add up, as one; in any thread."""
+        """Merge the runs, which must be adjacent in the log with consistent directories. Any thread."""
         ...
 
 
 class Encoder(Protocol):
-    """Makes records of one start of the store (its epoch)."""
+    """Makes the records of one epoch."""
 
     def encode(
         self,
@@ -194,13 +194,13 @@ class Encoder(Protocol):
         """Return the records of the images from `position` on.
 
         `images[i]` holds images back to back, `queues[i]` the queues of each of them, the parent queue first.
-        Raises RecordTooLarge, LocalMisuse, and what `next_segment` raises; the rows are as before then.
+        Raises RecordTooLarge, LocalMisuse, and what `next_segment` raises; the rows are then unchanged.
         """  # fmt: skip
         ...
 
 
 class KeyChunk(Protocol):
-    """Memory of the key index: entries in log order, up to a capacity; what is below `count` never changes."""
+    """Memory of the key index: entries in log order, up to a capacity; those below `count` never change."""
 
     capacity: int
     count: int
@@ -210,18 +210,18 @@ class KeyChunk(Protocol):
         ...
 
     def take(self, view: bytes | memoryview, base: int, position: int, end: int) -> int:
-        """Take in the keys of the sound records in [position, end); return the first record there was no room for."""
+        """Add the keys of the sound records in [position, end); return the first record there was no room for."""
         ...
 
 
 class SegmentWriter(Protocol):
-    """Puts whole batches into one stretch of one log file: encodes, writes, indexes and publishes in one call."""
+    """Appends whole batches to one range of a log file: encodes, writes, indexes and publishes in one call."""
 
     attempted: int
-    """Bytes that the last write which raised OSError may have left in the file."""
+    """Bytes that the last write with an OSError may have left in the file."""
 
     def aim(self, ring: Any, queue_limit: int, counters: memoryview, descriptor: int, base: int, limit: int) -> None:
-        """Write into the file that starts at `base`, up to position `limit`; `counters` are the tail's."""
+        """Write into the file that starts at `base`, up to position `limit`; `counters` are those of the index tail."""
         ...
 
     def write(
@@ -234,35 +234,35 @@ class SegmentWriter(Protocol):
         first: int,
         count: int,
     ) -> Encoded | None:
-        """Append the images at `position`, their entries behind number `count`, when `first` is the oldest live one.
+        """Append the images at `position`, their entries after number `count`; `first` is the oldest live entry.
 
-        None when they do not fit the stretch or the ring: nothing has happened then. Raises what `Encoder.encode`
-        raises, and OSError; the rows are as before then.
+        Returns None, with nothing changed, when they do not fit the range or the ring. Raises what `Encoder.encode`
+        raises, and OSError; the rows are then unchanged.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where messages go: what the placement knows, as the walk over images asks it."""
+    """The placement of messages, as needed to find the queues of images."""
 
     queues: Mapping[bytes, tuple[int, ...]]
-    """MQTT topic -> queue ids, those at hand; a dict."""
+    """MQTT topic -> queue ids, as far as cached; a dict."""
     missed: Callable[[bytes], tuple[int, ...]]
-    """The same for topics not in there; raises Refused."""
+    """The same for topics not in `queues`; raises Refused."""
     writable: Callable[[bytes], tuple[tuple[tuple[int, ...], ...], int]]
-    """RocketMQ topic -> (its queues by number, how many messages took turns); Refused when it takes no writes."""
+    """RocketMQ topic -> (its queues by number, round-robin count). Raises Refused when it takes no writes."""
     turned: Callable[[bytes, int], None]
-    """Told how many more messages took turns in a topic's queues."""
+    """Called with a topic and the number of messages just distributed round-robin to its queues."""
     too_large: Callable[[int, int], Exception]
-    """What is raised for a body and properties of such sizes, one of which is above its limit."""
+    """Makes the error for a body and properties of these sizes, one of which is above its limit."""
     body_bytes_max: int
     properties_bytes_max: int
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a scan came: positions, the last record's epoch and time, records seen, and why it stopped ("" : end)."""
+    """State of a scan: positions, the last record's epoch and time, records seen, and why it stopped ("": the end)."""
 
     position: int
     groups_end: int
@@ -275,7 +275,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What one twin offers, compiled or in Python: the same calls with the same results."""
+    """The functions of one twin, compiled or in Python, with the same results."""
 
     name: str
     make_block: Callable[
@@ -285,65 +285,66 @@ class Core:
     make_ring: Callable[[Column, Column, memoryview], Ring]
     """(queue id per slot, SLOT per slot, flat rows of ROW_WORDS words) -> ring."""
     make_encoder: Callable[[int, int, int], Encoder]
-    """(epoch, largest record in bytes, most queues per record) -> encoder."""
+    """(epoch, maximum record size in bytes, maximum queues per record) -> encoder."""
     make_segment_writer: Callable[[Any], SegmentWriter]
     """(encoder of the same twin) -> segment writer without a file yet."""
     scan: Callable[[memoryview, int, int, Progress], Progress]
     """(segment, its base, its size in bytes, progress so far) -> progress to its end or to the first bad record."""
     collect: Callable[[memoryview, int, int, int, int, int, int], tuple[int, int, EntryBlock, list[int]]]
-    """(segment, base, from, to, index from, state from, most entries) -> (where it stopped, records, entries of
-    records at or above `index from`, positions of those at or above `state from` that change state). Positions all."""
+    """(segment, base, from, to, index from, state from, maximum entries) -> (where it stopped, records, entries of
+    records at or above `index from`, positions of those at or above `state from` that change state). All are positions.
+    """
     survey: Callable[[memoryview, int, int, int], tuple[int, tuple[Column, ...], list[int]]]
-    """(segment, base, from, to) -> (records, per dispatch its (queue id, queue offset, position, size, tag, count),
-    positions of those that change state); fillers are none. The records are sound."""
+    """(segment, base, from, to) -> (records, (queue id, queue offset, position, size, tag, count) per dispatch,
+    positions of those that change state), without fillers. The records must be sound."""
     follow: Callable[[Column, Column, Column, Column, Column, Column, int], list[tuple[int, int]]]
     """(queue ids, queue offsets, positions, counts, next offset per queue or -1, newest position per queue, damage) ->
-    (row, offset expected) of entries that do not follow; a queue whose newest entry stands before the position `damage`
-    may go on at a higher offset. The numbers per queue move on."""
+    (row, offset expected) of entries that do not follow; a queue whose newest entry is before the position `damage`
+    may continue at a higher offset. Updates the numbers per queue."""
     hash_spans: Callable[[bytes | bytearray | memoryview, Column, Column], Column]
     """(bytes, starts, lengths) -> low 32 bits of the hash of each span."""
     first_bad: Callable[[memoryview, int, Sequence[int], Sequence[int]], int]
-    """(segment, base, positions, sizes) -> index of the first that is no such record by its checks, or -1."""
+    """(segment, base, positions, sizes) -> index of the first that is not a sound record of that size, or -1."""
     gather: Callable[[memoryview, Column, Column, memoryview], None]
     """(source, starts, sizes, out): copy spans back to back; multiples of 8 inside `source`."""
     order_by_queue: Callable[[Column], Column]
-    """(queue ids) -> the order that sorts them and keeps equal ones as they stand."""
+    """(queue ids) -> the order that sorts them stably."""
     sort_entries: Callable[[Column, Column, int, int], RunData]
     """(queue id per slot, SLOT per slot, first number, end number) -> these entries of a ring as a run."""
     make_key_chunk: Callable[[int], KeyChunk]
-    """(most entries, at least as many as one record has keys) -> empty memory for keys."""
+    """(maximum entries, at least the maximum keys of a record) -> empty memory for keys."""
     make_run_table: Callable[[Sequence[RunColumns]], RunTable]
-    """(runs, oldest first) -> the look-up over all of them; made anew when they change."""
+    """(runs, oldest first) -> the look-up over all of them; made again when they change."""
     placed: Callable[[bytes, Way], tuple[list[Any], list[tuple[int, int]]]]
-    """(images, way) -> (queues of each, (number, where it begins) of those that ask for more than to be stored, or for
-    a queue that does not exist; theirs are None). Raises RemoteViolation, and what the way's functions raise."""
+    """(images, way) -> (queues of each, (number, start) of those that need more than storing or name a queue that does
+    not exist, whose queues are None). Raises RemoteViolation, and what the way's functions raise."""
     topics: Callable[[bytes], set[bytes]]
-    """(images) -> the topics they are for. Raises RemoteViolation."""
+    """(images) -> their distinct topics. Raises RemoteViolation."""
     hidden: Callable[[bytes], bytes]
-    """(images that were checked) -> the same as staged ones."""
+    """(checked images) -> the same as staged ones."""
     shown: Callable[[Blob, Any], bytes | None]
-    """(staged records, where each begins as u32) -> the images they were sent as; None when one is not sound."""
+    """(staged records, start of each as u32) -> the images they were sent as; None when one is not sound."""
 
 
 Buffer = bytes | memoryview
 
 NOTHING = 0
-"""A run ended because the portion or the records did."""
+"""A run ended at the end of the portion or of the records."""
 FULL = 1
-"""A run ended at a message there was no room for: window or bytes."""
+"""A run ended at a message for which there was no room in the window or the byte limit."""
 SPECIAL = 2
-"""A run ended at a record that is not plain, or is to be sent with QoS 2."""
+"""A run ended at a record that is not plain or needs QoS 2."""
 
 PushedRun = tuple[int, int, bytes, int]
 """(queue id, queue offset of the first, starts, bytes of the records): records of one queue without a gap."""
 
 Written = tuple[bytes, int, int, int, int, int]
-"""(PUBLISH packets, records taken, how many of them with QoS 1, payload bytes, last packet id, why it ended)."""
+"""(PUBLISH packets, records taken, number of them with QoS 1, payload bytes, last packet id, why it ended)."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacketCore:
-    """Records to PUBLISH packets, by one twin."""
+    """The functions of one twin that turn records into PUBLISH packets."""
 
     name: str
     starts_of: Callable[[Buffer], bytes]
@@ -351,12 +352,14 @@ class PacketCore:
     split: Callable[[Buffer, Collection[int]], list[PushedRun]]
     """(records back to back, queue ids) -> the first gapless run of each of these queues, in order of appearance."""
     pick: Callable[[Buffer, bytes], bytes]
-    """(blob, starts) -> these records back to back."""
+    """(blob, starts) -> the records there, back to back."""
     write_run: Callable[
         [Buffer, bytes, int, int, int, int, int, int, int, dict[int, object], dict[int, None], Any, int], Written
     ]
-    """(blob, starts, index of the first, most records, highest QoS, protocol level, free places of the window, payload
-    bytes that may be begun, last packet id, window, unacknowledged offsets, source, offset of the first) -> written.
+    """(blob, starts, index of the first, maximum records, highest QoS, protocol level, free places of the window,
+    payload bytes that may be begun, last packet id, window, unacknowledged offsets, source, offset of the first) ->
+    written.
 
-    A message with QoS 1 takes the next free packet id, `window[id]` becomes (source, offset), and its offset joins the
-    unacknowledged ones."""
+    A message with QoS 1 takes the next free packet id, `window[id]` becomes (source, offset), and its offset is added
+    to the unacknowledged ones.
+    """

@@ -1,6 +1,6 @@
-"""Chooses the twin: `core` is the compiled one where it was built from the sources that are here, else the reference.
+"""Chooses the twin: `core` is the compiled one if it was built from the present sources, else the reference.
 
-Callers write `native.core.scan`, so that tests and benchmarks can put the other twin there. LIGHTMQ_PURE=1 chooses the
+Callers write `native.core.scan`, so that tests and benchmarks can replace `core`. LIGHTMQ_PURE=1 chooses the
 reference. Invariant: both twins give the same bytes, numbers and refusals. Thread rule: chosen once, at import.
 """
 
@@ -12,7 +12,7 @@ from remoting.native.reference import encoder, images, runs, scan
 
 
 def pure_core() -> Core:
-    """Return the reference."""
+    """Return the reference, in plain Python."""
     return Core(
         "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
@@ -21,7 +21,7 @@ def pure_core() -> Core:
 
 
 def compiled_core() -> Core:
-    """Return the compiled twin. Raises ImportError where it was not built."""
+    """Return the compiled twin. Raises ImportError if it was not built."""
     from remoting.native.compiled import encoder, images, ring, runs, scan
 
     return Core(
@@ -32,5 +32,5 @@ def compiled_core() -> Core:
 
 
 choice: Choice[Core] = choose(compiled_core, pure_core)
-"""Which twin is in use, and why."""
+"""The twin in use, and the reason."""
 core: Core = choice.core

@@ -1,12 +1,12 @@
-"""Typed modules: ordinary Python whose classes become compiled ones with typed fields by a `.pxd` beside them.
+"""Typed modules: ordinary Python whose classes are compiled with the field types of a `.pxd` beside them.
 
-    session.py        the source, complete and correct by itself: what runs where nothing was compiled
+    session.py        the source, complete by itself: what runs if nothing was compiled
     session.pxd       which of its classes become extension types, and the types of their fields and methods
-    session.*.so      what both became; Python prefers it to the source by itself
+    session.*.so      the extension built from both; Python prefers it to the source
 
-So there is nothing to choose but when the extensions must *not* be taken: LIGHTMQ_PURE is set, one of them was not
-built, or, in a checkout, one is older than a source. Typed classes know each other's layout, therefore all of a package
-are taken or none, and none as well when a package below (`upon`) has none.
+Python prefers the extensions by itself; the only decision is when *not* to use them: LIGHTMQ_PURE is set, one of them
+was not built, or, in a checkout, one is older than a source. Typed classes depend on each other's layout, so a package
+uses all of its extensions or none, and none when a package below (`upon`) uses none.
 Invariant: decided once, by the package's `__init__`, before any of its modules is imported. Thread rule: at import.
 """
 
@@ -33,25 +33,25 @@ class TypedModules:
 
     @property
     def name(self) -> str:
-        """Which twin is in use: `compiled` or `pure`."""
+        """The twin in use: `compiled` or `pure`."""
         return PURE if self.reason else COMPILED
 
 
 class Sources:
-    """Finds the sources of modules, wherever an extension lies beside them."""
+    """An import finder that takes the sources of modules instead of the extensions beside them."""
 
     def __init__(self, places: dict[str, Path]) -> None:
         """`places`: full name of a module -> its source."""
         self._places = places
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
-        """What the import system asks; None for modules it shall find by itself."""
+        """Return the spec of a module of these places; None leaves it to the other finders."""
         place = self._places.get(name)
         return None if place is None else spec_from_file_location(name, place)
 
 
 def typed(folder: Path, modules: Sequence[str], upon: Sequence[TypedModules] = ()) -> TypedModules:
-    """Decide for the package in `folder`, and see to it that its sources are found when the extensions must not be."""
+    """Decide for the package in `folder`, and install a finder of its sources if the extensions must not be used."""
     package = folder.name
     reason = _why_not(folder, modules, upon)
     if reason:
@@ -70,7 +70,7 @@ def _why_not(folder: Path, modules: Sequence[str], upon: Sequence[TypedModules])
 
 
 def _why_unusable(folder: Path, modules: Sequence[str]) -> str:
-    """Why the extensions cannot be used. A layout reaches beyond its module: the youngest source counts for all."""
+    """Return why the extensions cannot be used. Layouts span modules, so the newest source counts for all of them."""
     built_at: list[float] = []
     for module in modules:
         built = next((at for suffix in EXTENSION_SUFFIXES if (at := _place(folder, module, suffix)).exists()), None)

@@ -1,4 +1,4 @@
-"""CRC32C of any contiguous bytes, compiled: by the processor's instruction where it has one. Pure-Python-mode Cython.
+"""CRC32C of any contiguous bytes, compiled; uses the processor's instruction if it has one. Pure-Python-mode Cython.
 
 The pure twin is the package google-crc32c. Thread rule: a pure function; it releases the interpreter's lock for buffers
 that take longer than handing the lock over.
@@ -18,7 +18,7 @@ UNLOCKED_BYTES = cython.declare(cython.Py_ssize_t, 65_536)
 
 
 def crc32c(data, value: uint32_t = 0):
-    """Return the checksum of `data`, going on from `value`. Raises BufferError or TypeError unless it is contiguous."""
+    """Return the checksum of `data`, continued from `value`. Raises BufferError or TypeError if not contiguous."""
     view: cython.Py_buffer
     PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
     if view.len < UNLOCKED_BYTES:
@@ -31,7 +31,7 @@ def crc32c(data, value: uint32_t = 0):
 
 
 def crc32c_tables(data, value: uint32_t = 0):
-    """Return the same by tables alone, as on a processor without the instruction."""
+    """Return the same checksum by tables alone, as on a processor without the instruction."""
     view: cython.Py_buffer
     PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
     value = crc32c_by_tables(value, view.buf, view.len)

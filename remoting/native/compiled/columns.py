@@ -44,7 +44,7 @@ Pairs = cython.struct(lengths=cython.pointer(cython.ushort), at=cython.p_char, c
 @cython.inline
 @cython.exceptval(check=False)
 def _pairs_of(head: cython.pointer(record_header)) -> Pairs:
-    """Where the lengths table and the first property of a record are."""
+    """Return where a record's table of property lengths and its first property begin."""
     found: Pairs
     start: cython.p_char = cython.cast(cython.p_char, head) + HEADER + PAIR * head.n_dispatch
     found.lengths = cython.cast(cython.pointer(cython.ushort), start)
@@ -56,7 +56,7 @@ def _pairs_of(head: cython.pointer(record_header)) -> Pairs:
 @cython.cfunc
 @cython.exceptval(check=False)
 def _is_sound(at: cython.p_char, available: cython.longlong, checked: cython.bint) -> cython.bint:
-    """Whether one whole message record stands at `at`, its property lengths adding up, its checksum right."""
+    """Whether `at` has a whole message record with consistent property lengths and, if `checked`, a valid checksum."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
     if not record_fits(at, available) or head.magic != MESSAGE:
         return False
@@ -71,9 +71,9 @@ def _is_sound(at: cython.p_char, available: cython.longlong, checked: cython.bin
 @cython.boundscheck(False)
 @cython.wraparound(False)
 def first_bad(data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1], checked: cython.bint):
-    """Return the index of the first start where no sound message record stands, -1 when all are sound.
+    """Return the index of the first start that has no sound message record, -1 when all are sound.
 
-    Unless `checked`, checksums are left out.
+    Checksums are verified only when `checked` is set.
     """
     row: cython.Py_ssize_t
     size: cython.longlong = data.shape[0]
@@ -89,7 +89,7 @@ def first_bad(data: cython.const[cython.uchar][::1], starts: cython.const[cython
 @cython.cfunc
 @cython.exceptval(check=False)
 def _find(head: cython.pointer(record_header), part: cython.int, key: cython.p_char, key_len: cython.longlong) -> Span:
-    """Where a part of a record is; its length is -1 when the record has no such part."""
+    """Return where a part of a record is; length -1 when the record has no such part."""
     span: Span
     pairs: Pairs = _pairs_of(head)
     row: cython.longlong
@@ -113,7 +113,7 @@ def _find(head: cython.pointer(record_header), part: cython.int, key: cython.p_c
 @cython.cfunc
 @cython.exceptval(check=False)
 def _find_text(head: cython.pointer(record_header), part: cython.int) -> Span:
-    """Where topic, keys or tags are; empty keys and tags count as none."""
+    """Return where topic, keys or tags are; empty keys and tags count as absent."""
     span: Span
     span.at = cython.cast(cython.p_char, head) + HEADER + PAIR * head.n_dispatch + 4 * head.n_props
     span.length = head.topic_len
@@ -133,7 +133,7 @@ def _find_text(head: cython.pointer(record_header), part: cython.int) -> Span:
 def column(
     data: cython.const[cython.uchar][::1], starts: cython.const[cython.longlong][::1], part: cython.int, key: bytes
 ):
-    """Return one part of every record; of a repeated property the last one counts. LocalMisuse beyond 2 GiB."""
+    """Return one part of every record; the last of a repeated property counts. Raises LocalMisuse above 2 GiB."""
     rows: cython.Py_ssize_t = starts.shape[0]
     row: cython.Py_ssize_t
     span: Span
@@ -175,9 +175,9 @@ def judge_texts(
     verdicts: dict,
     out: cython.uchar[::1],
 ):
-    """Set `out` to what `verdicts` (bytes to bool) says of one part of every record; return the texts it lacks.
+    """Set `out` to the verdict on one part of every record (`verdicts`: bytes to bool); return the texts it lacks.
 
-    A record without the part is 0, and so is for now one whose text is lacking.
+    Records without the part get 0; so do, for now, those whose text has no verdict yet.
     """
     rows: cython.Py_ssize_t = starts.shape[0]
     row: cython.Py_ssize_t

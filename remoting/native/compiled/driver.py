@@ -1,23 +1,23 @@
-"""The front driver: plain sockets of MQTT clients served straight from the kernel, inside the loop that runs all else.
+"""The front driver: serves the plain sockets of MQTT clients through epoll, inside the event loop.
 
     loop --add_reader(epoll)--> Driver.ready: epoll_wait -> for each socket: recv -> receiver.receive(bytes)
-    receiver -> Socket.write: send at once; what the kernel does not take is kept until EPOLLOUT
+    receiver -> Socket.write: send immediately; what the kernel does not take is kept until EPOLLOUT
 
-A receiver is a `listening.connection.Connection` or whatever has its `receive`, `pause_writing`, `resume_writing` and
-`connection_lost`; a `Socket` is its `Wire`, with asyncio's rules: after `close` nothing is received, `connection_lost`
-comes once, in a later turn of the loop, and last.
+A receiver is a `listening.connection.Connection` or any object with its `receive`, `pause_writing`, `resume_writing`
+and `connection_lost`; a `Socket` is its `Wire`, with asyncio's rules: after `close` nothing is received;
+`connection_lost` is the last call, made once, in a later turn of the loop.
 
-The kernel tells each change once (EPOLLET), so that pausing, and waking the loop, cost no system call: a socket that
-may have more (its read was full, or its peer has ended) or was paused is remembered in `pending` instead.
+The kernel reports each change once (EPOLLET), so pausing and resuming cost no system call: a socket that may have more
+(its read was full, or its peer has closed) or was paused is queued in `pending` instead.
 Invariants
-- A turn takes at most `READ_BYTES_MAX` from one socket and begins nothing new beyond `TURN_BYTES_MAX`; who has to wait
-  is served first in the next turn, in order, so that nobody starves and the loop's other callbacks run in between.
-- An event is believed only when its generation is that of the socket which has the descriptor now. - `fd` is -1 from
-the moment the descriptor is closed. Only this class closes it. `accept` and `peer_name` take a connection from a
-listening socket, and its name, with one system call each and no socket object; such a descriptor does not block and is
-not inherited by programs that are started; they keep nothing and may be called on any thread. Linux only; without it
-connections use the loop's transports. Loop rule: one driver per loop, on its thread. System calls do not block, so the
-interpreter's lock is kept: letting go of it would cost more than the calls do.
+- A turn reads at most `read_bytes_max` from one socket and starts no new read beyond `TURN_BYTES_MAX`; sockets that
+have to wait come first in the next turn, in order, so that none starves and the loop's other callbacks run too.
+- An event counts only if its generation is that of the socket that now has the descriptor.
+- `fd` is -1 once the descriptor is closed. Only this class closes it.
+`accept` and `peer_name` take a connection from a listening socket, and its peer's address, with one system call each
+and no socket object; the descriptor is non-blocking and not inherited by child processes. Both are stateless and may
+be called on any thread. Linux only; elsewhere connections use the loop's transports. Loop rule: one driver per loop,
+on its thread. System calls do not block and keep the interpreter's lock: releasing it would cost more than the calls.
 """
 
 import os
@@ -33,8 +33,8 @@ if not cython.compiled:
 
 
 def accept(listening: cython.int) -> tuple[int, object] | None:
-    """One connection of a listening socket: its descriptor, and (address, port) of its peer; None when nobody waits.
-    OSError when none can be had.
+    """Accept a connection: return its descriptor and its peer's (address, port); None when none is waiting.
+    Raises OSError when the kernel gives none.
     """
     name: kernel.sockaddr_storage
     length: kernel.socklen_t = cython.sizeof(kernel.sockaddr_storage)
@@ -50,7 +50,7 @@ def accept(listening: cython.int) -> tuple[int, object] | None:
 
 
 def peer_name(fd: cython.int) -> tuple[str, int] | None:
-    """(address, port) of the other end; None when there is none any more."""
+    """Return the peer's (address, port); None when the socket is no longer connected."""
     name: kernel.sockaddr_storage
     length: kernel.socklen_t = cython.sizeof(kernel.sockaddr_storage)
     address: cython.pointer(kernel.sockaddr) = cython.cast(cython.pointer(kernel.sockaddr), cython.address(name))
@@ -61,7 +61,7 @@ def peer_name(fd: cython.int) -> tuple[str, int] | None:
 
 @cython.cfunc
 def named(address: cython.pointer(kernel.sockaddr), length: kernel.socklen_t):
-    """(address, port) of a socket of the internet; None for any other."""
+    """Return the (address, port) of an IPv4 or IPv6 socket; None for any other."""
     host: cython.char[64]  # an IPv6 address and its interface
     port: cython.int
     if address.sa_family == kernel.AF_INET:
@@ -77,9 +77,9 @@ def named(address: cython.pointer(kernel.sockaddr), length: kernel.socklen_t):
 
 
 EVENTS_MAX = cython.declare(cython.int, 256)
-"""Sockets the kernel tells of in one turn."""
+"""Most events taken from the kernel in one turn."""
 TURN_BYTES_MAX = cython.declare(cython.Py_ssize_t, 1 << 20)
-"""A turn that has taken this much leaves the rest for the next one."""
+"""A turn that has read this much leaves the rest for the next one."""
 INPUT = cython.declare(cython.uint, kernel.EPOLLIN | kernel.EPOLLRDHUP | kernel.EPOLLHUP | kernel.EPOLLERR)
 ENDS = cython.declare(cython.uint, kernel.EPOLLRDHUP | kernel.EPOLLHUP | kernel.EPOLLERR)
 OUTPUT = cython.declare(cython.uint, kernel.EPOLLOUT | kernel.EPOLLHUP | kernel.EPOLLERR)
@@ -87,7 +87,7 @@ WATCHED = cython.declare(cython.uint, kernel.EPOLLIN | kernel.EPOLLRDHUP | kerne
 
 
 class Socket:
-    """One connected socket: what the kernel says of it goes to the receiver, what is written to it to the kernel."""
+    """One connected socket: passes input and events to its receiver, and output to the kernel."""
 
     def __cinit__(self) -> None:
         self.fd = -1
@@ -97,7 +97,7 @@ class Socket:
     # -- the wire ------------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """Send, or keep until the socket takes it."""
+        """Send, or keep what the kernel does not take until the socket is writable."""
         length: cython.Py_ssize_t = len(data)
         if self.closing or self.ending or length == 0:
             return
@@ -115,7 +115,7 @@ class Socket:
         self.keep(data, sent)
 
     def close(self) -> None:
-        """Send what is kept, then end; nothing is received any more."""
+        """Send what is kept, then close; nothing more is received."""
         if self.closing:
             return
         self.closing = True
@@ -123,15 +123,15 @@ class Socket:
             self.lose(None)
 
     def abort(self) -> None:
-        """End at once."""
+        """Close without sending what is kept."""
         self.lose(None)
 
     def can_write_eof(self) -> bool:
-        """One side can be ended alone."""
+        """True: one direction can be closed alone."""
         return True
 
     def write_eof(self) -> None:
-        """End this side once what is kept is out; the other side may go on."""
+        """Close this direction once what is kept has been sent; the peer may still send."""
         if self.closing or self.ending:
             return
         self.ending = True
@@ -140,19 +140,19 @@ class Socket:
             kernel.shutdown(self.fd, kernel.SHUT_WR)
 
     def is_closing(self) -> bool:
-        """Whether the end has begun."""
+        """Whether `close`, `abort` or an error has begun to end the socket."""
         return self.closing or self.fd < 0
 
     def is_reading(self) -> bool:
-        """Whether input is taken."""
+        """Whether input is read: not paused and not ending."""
         return not (self.paused or self.closing)
 
     def pause_reading(self) -> None:
-        """Take no input."""
+        """Stop reading input."""
         self.paused = True
 
     def resume_reading(self) -> None:
-        """Take input again, in a later turn."""
+        """Read input again, from a later turn on."""
         self.paused = False
         if self.pending and self.fd >= 0:
             self.driver.enqueue(self)
@@ -162,13 +162,13 @@ class Socket:
         return self.kept_bytes
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Marks of `pause_writing` and `resume_writing`."""
+        """Set the bytes of kept output at which `pause_writing` and `resume_writing` are called."""
         if high is not None:
             self.high = high
         self.low = self.high // 4 if low is None else low
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """`peername`; `socket` is this object, which has `fileno`."""
+        """Return the `peername`, or for `socket` this object, which has `fileno`."""
         if name == "socket":
             return self
         if name == "peername" and self.fd >= 0:
@@ -176,13 +176,13 @@ class Socket:
         return default
 
     def fileno(self) -> int:
-        """The descriptor, -1 when it is closed."""
+        """Return the descriptor, -1 when it is closed."""
         return self.fd
 
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def serve(self):
-        """Do what the kernel has told of; bytes taken."""
+        """Handle the events reported by the kernel; return the bytes read."""
         events: cython.uint = self.pending
         taken: cython.Py_ssize_t
         self.pending = 0
@@ -206,7 +206,7 @@ class Socket:
         return taken
 
     def take(self):
-        """One read, handed to the receiver; bytes taken, 0 when there was nothing or the socket has ended."""
+        """Pass one read to the receiver; return its bytes, 0 when there was nothing or the socket has ended."""
         text: cython.p_char = PyByteArray_AS_STRING(self.driver.buffer)
         taken: cython.Py_ssize_t = kernel.recv(self.fd, text, self.driver.read_bytes_max, 0)
         if taken > 0:
@@ -222,13 +222,13 @@ class Socket:
         return 0
 
     def keep(self, data, at):
-        """Keep what the kernel did not take, from `at` on, and have it tell when it will."""
+        """Keep what the kernel did not take, from `at` on, and watch for EPOLLOUT."""
         if self.kept is None:
             self.kept, self.kept_at = [data], at
         else:
             self.kept.append(data)
         self.kept_bytes += len(data) - at
-        if not self.arming:  # from now on: once told, this costs nothing while there is room
+        if not self.arming:  # stays watched: it costs nothing while there is room
             self.arming = True
             self.driver.watch(self, kernel.EPOLL_CTL_MOD, WATCHED | kernel.EPOLLOUT)
         if self.kept_bytes > self.high and not self.full:
@@ -237,7 +237,7 @@ class Socket:
         return 0
 
     def drain(self):
-        """Send what is kept; when it is out, end what was to end behind it."""
+        """Send what is kept; when all of it is sent, close what was to be closed after it."""
         data: bytes = self.kept[0] if len(self.kept) == 1 else b"".join(self.kept)
         if len(self.kept) > 1:
             self.kept = [data]
@@ -265,7 +265,7 @@ class Socket:
         return 0
 
     def lose(self, error):
-        """Close the descriptor and tell the receiver, in a later turn."""
+        """Close the descriptor and call `connection_lost` in a later turn."""
         if self.fd < 0:
             return 0
         self.driver.watch(self, kernel.EPOLL_CTL_DEL, 0)
@@ -279,19 +279,19 @@ class Socket:
         return 0
 
     def tell(self, error: object) -> None:
-        """The last word to the receiver."""
+        """Call the receiver's `connection_lost`."""
         receiver, self.receiver = self.receiver, None
         receiver.connection_lost(error)
 
 
 class Driver:
-    """All plain sockets of one loop."""
+    """The plain sockets of one event loop, and their epoll instance."""
 
     def __cinit__(self) -> None:
         self.epoll = -1
 
     def __init__(self, loop: object, turn: object, buffer: bytearray, read_bytes_max: int) -> None:
-        """`buffer`: where every read goes first; `read_bytes_max`: the most of one socket in one turn."""
+        """`buffer` takes every read; `read_bytes_max` limits what one socket gets in a turn."""
         assert 0 < read_bytes_max <= len(buffer)
         self.loop = loop
         self.turn = turn
@@ -310,7 +310,7 @@ class Driver:
             kernel.close(self.epoll)
 
     def close(self) -> None:
-        """End what is still open and serve nobody any more."""
+        """Abort the sockets that are still open and stop serving."""
         for sock in self.sockets:
             if sock is not None:
                 sock.abort()
@@ -320,7 +320,7 @@ class Driver:
             self.epoll = -1
 
     def adopt(self, fd: cython.int, receiver: object) -> Socket:
-        """Serve a connected socket that does not block, and own it. OSError when the kernel cannot."""
+        """Take ownership of a connected non-blocking socket and serve it. Raises OSError when epoll refuses it."""
         sock: Socket = Socket.__new__(Socket)
         sock.driver = self
         sock.receiver = receiver
@@ -334,7 +334,7 @@ class Driver:
         return sock
 
     def ready(self) -> None:
-        """One turn: serve the sockets, then do what is due because of it, the writing last."""
+        """Run one turn: serve the sockets, then run the turn's deferred work, output last."""
         self.scheduled = False
         if self.epoll < 0:
             return
@@ -347,7 +347,7 @@ class Driver:
     # -- inside --------------------------------------------------------------------------------------------------------
 
     def turn_over(self):
-        """Serve those who had to wait, then those of whom the kernel tells."""
+        """Serve the sockets that had to wait, then those with new events."""
         left: cython.Py_ssize_t = TURN_BYTES_MAX
         index: cython.int
         fd: cython.Py_ssize_t
@@ -379,7 +379,7 @@ class Driver:
         return 0
 
     def watch(self, sock, operation, wanted):
-        """Change what the kernel tells of this socket."""
+        """Change the events that epoll reports for this socket."""
         event: kernel.epoll_event
         event.events = wanted
         event.data.u64 = cython.cast(kernel.uint64_t, sock.generation) << 32 | cython.cast(cython.uint, sock.fd)
@@ -399,7 +399,7 @@ class Driver:
         return 0
 
     def serve_queue(self, left):
-        """Serve those who had to wait while there are bytes `left` in this turn; what is left then."""
+        """Serve the waiting sockets while bytes are `left` in this turn; return what is left then."""
         sock: Socket
         waiting: list = self.queue
         served: cython.Py_ssize_t = 0
@@ -418,10 +418,10 @@ class Driver:
 @cython.cfunc
 @cython.exceptval(-1)
 def attend(sock: Socket) -> cython.Py_ssize_t:
-    """Serve one socket; bytes taken. What its receiver raises ends this socket and no other."""
+    """Serve one socket and return the bytes read. An exception of its receiver ends this socket only."""
     try:
         return sock.serve()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to the loop's handler
+    except Exception as error:  # noqa: BLE001 - passed to the loop's exception handler
         context = {"message": "a receiver failed", "exception": error, "protocol": sock.receiver, "transport": sock}
         sock.driver.loop.call_exception_handler(context)
         sock.lose(error)

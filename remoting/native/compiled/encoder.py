@@ -46,14 +46,14 @@ MQTT = cython.declare(cython.uint, record.FLAG_MQTT)
 KEPT_MASK = cython.declare(cython.uint, RETAINED_MASK)
 KEPT_VALUE = cython.declare(cython.uint, RETAINED_VALUE)
 AHEAD = cython.declare(cython.Py_ssize_t, 24)
-"""How many entries before its turn an entry's row is asked for: most of a million queues are in no cache."""
+"""How many entries ahead a row is prefetched: with a million queues, most rows are in no cache."""
 
 
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
 def _is_count(head: cython.pointer(record_header)) -> cython.bint:
-    """`record.is_count`, for the types that are written here."""
+    """`record.is_count`, for the types written here."""
     if head.magic == BATCH:
         return head.flags & FORMAT_MASK and 1 <= head.count <= COUNT_MAX
     return (head.magic == MESSAGE or head.magic == CONTROL) and head.count == 1 and not head.flags & FORMAT_MASK
@@ -62,11 +62,11 @@ def _is_count(head: cython.pointer(record_header)) -> cython.bint:
 @cython.final
 @cython.cclass
 class Encoded:
-    """A batch as bytes."""
+    """An encoded batch: records, index entries, positions."""
 
     @property
     def pieces(self):
-        """(log position, bytes) per segment; nothing where a large batch is not kept."""
+        """Return (log position, bytes) per segment; none when a large batch was not kept."""
         return self._pieces if self._piece is None else [(self.first_position, self._piece)]
 
     def forget_bytes(self):
@@ -118,7 +118,7 @@ class Encoder:
         queue_limit: cython.longlong,
         position: cython.longlong,
     ) -> Encoded:
-        """Return an empty batch with room for the entries; what stands still while it is filled is set."""
+        """Return an empty batch with room for the entries, and set what stays constant while it is filled."""
         batch: Encoded = Encoded.__new__(Encoded)
         count: cython.Py_ssize_t = self._survey(images, queues)
         packed: bytes = PyBytes_FromStringAndSize(cython.NULL, 32 * count)
@@ -134,7 +134,7 @@ class Encoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _name_queues(self, queues: list, limit: cython.longlong) -> cython.int:
-        """Write the ids of the queues into the entries; LocalMisuse for one that does not exist."""
+        """Write the queue ids into the entries. Raises LocalMisuse for a queue that does not exist."""
         queue: cython.longlong
         entry: cython.pointer(Entry) = self._entry
         try:
@@ -147,13 +147,13 @@ class Encoder:
                         entry.queue = queue
                         entry += 1
         except (OverflowError, TypeError) as error:
-            raise LocalMisuse(f"a queue of a message is none: {error}") from error
+            raise LocalMisuse(f"a message has an invalid queue: {error}") from error
         return 0
 
     @cython.cfunc
     @cython.exceptval(-1)
     def _undo(self, ring: Ring, batch: Encoded) -> cython.int:
-        """Take the offsets given out so far back."""
+        """Take back the offsets assigned so far."""
         batch.entries._length = self._entry - batch.entries._at
         ring.undo(batch.entries)
         return 0
@@ -161,9 +161,9 @@ class Encoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _survey(self, images: list, queues: list) -> cython.Py_ssize_t:
-        """Note where each image is and how large its record; return how many index entries they make.
+        """Note the place of each image and the size of its record; return the number of their index entries.
 
-        LocalMisuse unless each is whole and has its queues. The records together take `_size` bytes.
+        Raises LocalMisuse unless each is whole and has its queues. `_size` is set to the size of all records.
         """
         count: cython.Py_ssize_t = 0
         part: cython.Py_ssize_t
@@ -222,7 +222,7 @@ class Encoder:
         segment_end: cython.longlong,
         next_segment,
     ) -> cython.longlong:
-        """Write piece after piece, one per segment; return where the last record ends."""
+        """Write one piece per segment; return the end position of the last record."""
         at: cython.Py_ssize_t = 0
         room: cython.longlong
         filler: cython.longlong
@@ -245,9 +245,9 @@ class Encoder:
     @cython.cfunc
     @cython.exceptval(-1)
     def _plan(self, at: cython.Py_ssize_t, total: cython.Py_ssize_t, room: cython.longlong) -> cython.int:
-        """Find out how many messages from `at` fit into `room` bytes, and how many bytes they take.
+        """Count the messages from `at` on that fit into `room` bytes, and their bytes.
 
-        What stays free behind a record is nothing or at least a header, so that a filler always fits.
+        The space left after a record is none or at least a header, so that a filler always fits.
         """
         size: cython.longlong
         left: cython.longlong = room
@@ -266,7 +266,7 @@ class Encoder:
     def _put_all(
         self, batch: Encoded, first: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
     ) -> cython.int:
-        """Write the records of the messages from `first` that `_plan` found to fit, at `position` and `to`."""
+        """Write the records that `_plan` counted, from message `first` on, for log position `position` at `to`."""
         size: cython.longlong
         at: cython.Py_ssize_t
         for at in range(first, first + self._fitting):
@@ -280,7 +280,7 @@ class Encoder:
     def _put(
         self, batch: Encoded, at: cython.Py_ssize_t, to: cython.pointer(cython.char), position: cython.longlong
     ) -> cython.longlong:
-        """Stamp image `at` to `to`, and make its entries; return the size of the record."""
+        """Write the record of image `at` to `to`, and make its entries; return the size of the record."""
         planned: cython.pointer(Planned) = self._planned + at
         image: cython.pointer(cython.char) = planned.image
         head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), to)
@@ -325,7 +325,7 @@ class Encoder:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _dispatch(self, to: cython.pointer(record_dispatch), head: cython.pointer(record_header)) -> cython.void:
-        """Give the record its offset in each queue, and move the queues' rows on."""
+        """Assign the record its offset in each queue, and advance the queues' rows."""
         row: cython.Py_ssize_t
         entry: cython.pointer(Entry) = self._entry
         line: cython.pointer(Row)
@@ -345,7 +345,7 @@ class Encoder:
     def _put_filler(
         self, to: cython.pointer(cython.char), size: cython.longlong, position: cython.longlong
     ) -> cython.void:
-        """Write a record of nothing up to the end of the segment."""
+        """Write a filler record up to the end of the segment."""
         head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), to)
         memset(to, 0, size)
         head.total, head.magic, head.epoch, head.position = size, FILLER, self._epoch, position
@@ -357,15 +357,15 @@ KEPT_MAX = cython.declare(cython.longlong, KEPT_BYTES_MAX)
 COUNT = cython.declare(cython.Py_ssize_t, COUNT_AT)
 END = cython.declare(cython.Py_ssize_t, END_AT)
 BYTES_MAX = cython.declare(cython.longlong, 8 * 1024 * 1024)
-"""Larger batches go the long way, which keeps no memory for them."""
+"""Larger batches take the slow path, which reserves no memory for them."""
 UNLOCKED_MIN = cython.declare(cython.longlong, 32768)
-"""Writing this much takes longer than letting go of the interpreter's lock and getting it back."""
+"""Writing this much takes longer than releasing and reacquiring the interpreter's lock."""
 
 
 @cython.final
 @cython.cclass
 class SegmentWriter:
-    """Writes into one stretch of one log file."""
+    """Writes batches into one range of a log file."""
 
     _encoder: Encoder
     _descriptor: cython.int
@@ -390,7 +390,7 @@ class SegmentWriter:
         base: cython.longlong,
         limit: cython.longlong,
     ):
-        """Write into the file that starts at `base`, up to position `limit`; `counters` are the tail's."""
+        """Write into the file that starts at `base`, up to position `limit`; `counters` are those of the index tail."""
         self._ring, self._queue_limit, self._counters = ring, queue_limit, counters
         self._descriptor, self._base, self._limit = descriptor, base, limit
 
@@ -406,9 +406,9 @@ class SegmentWriter:
         first: cython.longlong,
         count: cython.longlong,
     ):
-        """Append the images at `position`, their entries behind number `count`; None when they do not fit the stretch.
+        """Append the images at `position`, their entries after number `count`; None when they do not fit the range.
 
-        Raises RecordTooLarge, LocalMisuse, OSError; then `attempted` bytes may lie in the file.
+        Raises RecordTooLarge, LocalMisuse, OSError; then up to `attempted` bytes may be in the file.
         """
         encoder: Encoder = self._encoder
         ring: Ring = self._ring
@@ -444,7 +444,7 @@ class SegmentWriter:
 
     @cython.cfunc
     def _room(self, batch: Encoded, size: cython.longlong) -> cython.pointer(cython.char):
-        """Return where to write the records: into bytes that the batch keeps, or, when large, that are used again."""
+        """Return where to write the records: bytes kept by the batch or, for a large one, a reused buffer."""
         if size <= KEPT_MAX:
             batch._piece = PyBytes_FromStringAndSize(cython.NULL, size)
             return PyBytes_AS_STRING(batch._piece)
@@ -456,7 +456,7 @@ class SegmentWriter:
     @cython.cfunc
     @cython.exceptval(-1)
     def _write(self, start: cython.pointer(cython.char), size: cython.longlong, at: cython.longlong) -> cython.int:
-        """Hand `size` bytes to the kernel; a short write is how a disk says that it is filling up."""
+        """Write `size` bytes; a short write is repeated, since it means that the disk is filling up."""
         written: cython.Py_ssize_t
         done: cython.longlong = 0
         failure: cython.int = 0

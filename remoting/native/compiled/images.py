@@ -1,7 +1,7 @@
-"""The compiled twin: record images are checked and get their queues, no Python for each. Pure-Python-mode Cython.
+"""The compiled twin: checks record images and finds their queues, without Python per image. Pure-Python-mode Cython.
 
-An image is looked at once: its sizes are checked as `image.check_image` checks them, its properties for what makes a
-message wait or remembered for a time. Invariant: the queues and refusals are those of the pure twin. Thread rule: loop
+One pass per image: its sizes are checked as by `image.check_image`, its properties for those that delay a message or
+have it remembered for deduplication. Invariant: the queues and refusals are those of the pure twin. Thread rule: loop
 thread, holding the interpreter's lock.
 """
 
@@ -36,7 +36,7 @@ STAGED = cython.declare(cython.uint, record.FLAG_STAGED)
 FORMAT_MASK = cython.declare(cython.uint, record.FLAG_FORMAT_MASK)
 FORMAT_SHIFT = cython.declare(cython.int, record.FLAG_FORMAT_SHIFT)
 UPPER = cython.declare(cython.uint, 0xFFFFFF00)
-"""Flags that a staged record keeps where they were."""
+"""Flags that a staged record keeps in place."""
 TOPIC_KEY = cython.declare(bytes, record.MQTT_TOPIC_KEY)
 TOPIC_KEY_LEN = cython.declare(cython.int, len(record.MQTT_TOPIC_KEY))
 CHECK = cython.declare(object, image.check_image)
@@ -49,7 +49,7 @@ ASKS_MORE = cython.declare(cython.int, 2)
 @cython.inline
 @cython.exceptval(check=False)
 def _texts_len(head: cython.pointer(record_header)) -> cython.longlong:
-    """Bytes of an image's meta in front of its properties."""
+    """Bytes of an image's meta before its properties."""
     return 4 * head.n_props + head.topic_len + head.keys_len + head.tags_len
 
 
@@ -72,7 +72,7 @@ def _is_named(
 @cython.cfunc
 @cython.exceptval(check=False)
 def _check(at: cython.p_char, available: cython.longlong) -> cython.int:
-    """Whether the image at `at` is sound, and if so, whether it asks for more than to be stored."""
+    """Whether the image at `at` is sound and, if so, whether it needs more than storing."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
     if not record_fits(at, available) or head.n_dispatch:
         return MALFORMED
@@ -143,7 +143,7 @@ def _check_queue(image_at: cython.p_char, head: cython.pointer(record_header)) -
 
 @cython.cfunc
 def _topic(at: cython.p_char) -> bytes:
-    """The MQTT topic of an MQTT image, the RocketMQ topic of another."""
+    """Return the MQTT topic of an MQTT image, the RocketMQ topic of any other."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
     if head.flags & MQTT:
         lengths: cython.pointer(cython.ushort) = cython.cast(cython.pointer(cython.ushort), at + HEADER)
@@ -154,7 +154,7 @@ def _topic(at: cython.p_char) -> bytes:
 @cython.final
 @cython.cclass
 class Walk:
-    """What stands still during one call: where messages go, and the queues of RocketMQ topics with their turns."""
+    """Constants of one call: where messages go, and the queues of RocketMQ topics with their round-robin counts."""
 
     _queues: dict
     _missed: object
@@ -168,9 +168,9 @@ class Walk:
 
     @cython.cfunc
     def _go(self, at: cython.p_char) -> object:
-        """The queues of an image, None when it names one that is not there.
+        """Return the queues of an image, None when it names a queue that does not exist.
 
-        Raises what the placement raises for a topic that cannot be written to.
+        Raises what the placement raises for a topic that takes no writes.
         """
         head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
         topic: bytes = _topic(at)
@@ -192,13 +192,13 @@ class Walk:
 @cython.cfunc
 @cython.exceptval(-1)
 def _refuse(images: bytes, at: cython.longlong, number: cython.longlong) -> cython.int:
-    """Raise what is wrong with an image."""
+    """Raise RemoteViolation with what is wrong with image `number`."""
     CHECK(images, at, number)
     raise RemoteViolation(f"image {number} is malformed")
 
 
 def placed(images: bytes, way):
-    """The queues of each image, and (number, where it begins) of those that ask for more; theirs are None."""
+    """Return the queues of each image, and (number, start) of those that need more than storing, with queues None."""
     walk: Walk = Walk(way)
     body_max: cython.longlong = way.body_bytes_max
     properties_max: cython.longlong = way.properties_bytes_max
@@ -229,7 +229,7 @@ def placed(images: bytes, way):
 
 
 def topics(images: bytes):
-    """The topics the images are for, each once."""
+    """Return the distinct topics of the images."""
     begin: cython.p_char = PyBytes_AS_STRING(images)
     at: cython.longlong = 0
     number: cython.longlong = 0
@@ -245,7 +245,7 @@ def topics(images: bytes):
 
 
 def hidden(images: bytes):
-    """The images as staged ones, see `staged.hide`; they were checked before."""
+    """Return the images as staged ones, see `staged.hide`; they must have been checked."""
     size: cython.longlong = len(images)
     made: bytes = PyBytes_FromStringAndSize(PyBytes_AS_STRING(images), size)
     begin: cython.p_char = PyBytes_AS_STRING(made)
@@ -266,7 +266,7 @@ def hidden(images: bytes):
 @cython.boundscheck(False)
 @cython.wraparound(False)
 def shown(blob: cython.const[cython.uchar][::1], starts: cython.const[cython.uint][::1]):
-    """Staged records as the images they were sent as, see `staged.show`; None when one is not sound."""
+    """Return staged records as the images they were sent as, see `staged.show`; None when one is not sound."""
     row: cython.Py_ssize_t
     at: cython.longlong
     wanted: cython.longlong = 0

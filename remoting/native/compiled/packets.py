@@ -1,7 +1,7 @@
 """The compiled twin: records of a blob into runs, and runs into PUBLISH packets. Pure-Python-mode Cython.
 
-C pointers make it useless uncompiled. Invariant: no pointer is followed before the sizes of the record it belongs to
-were found to lie within the blob. Thread rule: loop thread, holding the interpreter's lock.
+C pointers make it useless uncompiled. Invariant: no pointer is followed before the sizes of its record have been
+checked against the blob. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython
@@ -33,7 +33,7 @@ CLIENT_ID = cython.declare(cython.p_char, PyBytes_AS_STRING(CLIENT_ID_KEY))
 CLIENT_ID_LEN = cython.declare(cython.Py_ssize_t, len(CLIENT_ID_KEY))
 LEVEL_5 = cython.declare(cython.int, 5)
 SPREAD = cython.declare(uint32_t, 2654435761)
-"""Spreads queue ids over a table; as a bare literal it would make the product one of Python's integers."""
+"""Multiplier that spreads queue ids over a table; a bare literal would make the product a Python integer."""
 
 Place = cython.struct(queue=uint32_t, run=cython.int)
 Run = cython.struct(queue=uint32_t, count=uint32_t, first=uint64_t, size=cython.Py_ssize_t, filled=uint32_t)
@@ -47,7 +47,7 @@ Part = cython.struct(
 @cython.inline
 @cython.exceptval(-1)
 def _check(at: cython.p_char, left: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """The size of the record at `at`, of which `left` bytes are there; its dispatch table and body lie within."""
+    """Return the size of the record at `at`, whose dispatch table and body lie within the `left` bytes."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
     if left < HEADER or head.total < HEADER or head.total > left:
         raise CorruptRecord(f"no record where {left} bytes are left")
@@ -57,7 +57,7 @@ def _check(at: cython.p_char, left: cython.Py_ssize_t) -> cython.Py_ssize_t:
 
 
 def starts_of(blob):
-    """The starts of records that lie back to back."""
+    """Return the starts of records that lie back to back."""
     view: cython.Py_buffer
     at: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
@@ -83,7 +83,7 @@ def starts_of(blob):
 @cython.inline
 @cython.exceptval(check=False)
 def _slot(table: cython.pointer(Place), mask: uint32_t, queue: uint32_t) -> uint32_t:
-    """Where the queue stands in the table, or the free place for it."""
+    """Return the queue's place in the table, or the free place for it."""
     at: uint32_t = (queue * SPREAD) & mask
     while table[at].run != -1 and table[at].queue != queue:
         at = (at + 1) & mask
@@ -91,7 +91,7 @@ def _slot(table: cython.pointer(Place), mask: uint32_t, queue: uint32_t) -> uint
 
 
 def split(blob, wanted):
-    """The first gapless run of each wanted queue, in order of appearance."""
+    """Return the first gapless run of each wanted queue, in order of appearance."""
     size: uint32_t = 16
     index: uint32_t
     total: cython.Py_ssize_t = len(wanted)
@@ -172,7 +172,7 @@ def _split(
 
 @cython.cfunc
 def _collect(runs: cython.pointer(Run), made: cython.int, hits: cython.pointer(Hit), count: cython.Py_ssize_t) -> list:
-    """The runs as Python has them."""
+    """Return the runs as Python tuples."""
     found: list = []
     starts: list = []
     number: cython.int
@@ -202,7 +202,7 @@ def _collect(runs: cython.pointer(Run), made: cython.int, hits: cython.pointer(H
 
 
 def pick(blob, starts: bytes):
-    """These records back to back."""
+    """Return the records at these starts, back to back."""
     view: cython.Py_buffer
     index: cython.Py_ssize_t
     size: cython.Py_ssize_t = 0
@@ -230,7 +230,7 @@ def pick(blob, starts: bytes):
 def _is_client_id(
     props: cython.p_char, lengths: cython.pointer(cython.ushort), props_len: cython.Py_ssize_t
 ) -> cython.bint:
-    """Whether the key of the second property is the client id's."""
+    """Whether the second property is the client id."""
     before: cython.Py_ssize_t = cython.cast(cython.Py_ssize_t, lengths[0]) + lengths[1]
     if lengths[2] != CLIENT_ID_LEN or before + lengths[2] > props_len:
         return False
@@ -241,7 +241,7 @@ def _is_client_id(
 @cython.inline
 @cython.exceptval(-1)
 def _parts(at: cython.p_char, left: cython.Py_ssize_t, qos_max: cython.int, part: cython.pointer(Part)) -> cython.int:
-    """Where topic and body of a plain record are; SPECIAL for any other, NOTHING else."""
+    """Find topic and body of a plain record; return NOTHING, or SPECIAL when the record is not plain."""
     head: cython.pointer(record_header) = cython.cast(cython.pointer(record_header), at)
     if left < HEADER:
         raise CorruptRecord(f"no record where {left} bytes are left")
@@ -271,7 +271,7 @@ def _parts(at: cython.p_char, left: cython.Py_ssize_t, qos_max: cython.int, part
 @cython.inline
 @cython.exceptval(check=False)
 def _remaining(part: cython.pointer(Part), level: cython.int) -> cython.Py_ssize_t:
-    """The remaining length of one PUBLISH."""
+    """Return the remaining length of one PUBLISH, in bytes."""
     return 2 + part.topic_len + 2 * part.qos + (level == LEVEL_5) + part.body_len
 
 
@@ -299,7 +299,7 @@ def _put_length(to: cython.p_char, length: cython.Py_ssize_t) -> cython.p_char:
 @cython.inline
 @cython.exceptval(check=False)
 def _put(to: cython.p_char, part: cython.pointer(Part), packet_id: cython.int, level: cython.int) -> cython.p_char:
-    """Write one PUBLISH; where it ends."""
+    """Write one PUBLISH; return its end."""
     to[0] = cython.cast(cython.char, 0x30 | part.qos << 1)
     to = _put_length(to + 1, _remaining(part, level))
     to[0], to[1] = cython.cast(cython.char, part.topic_len >> 8), cython.cast(cython.char, part.topic_len & 255)
@@ -330,7 +330,7 @@ def write_run(
     source,
     offset: cython.longlong,
 ):
-    """Plain records into packets."""
+    """Return plain records as PUBLISH packets, see `contracts.PacketCore`."""
     view: cython.Py_buffer
     part: Part
     spent: cython.Py_ssize_t = 0

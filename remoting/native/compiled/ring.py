@@ -13,7 +13,7 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 WALK_MAX = cython.declare(cython.longlong, 128)
-"""Following the chain touches one cache line per entry; up to so many messages it still beats a search."""
+"""Messages up to which following the chain, at one cache line per entry, still beats a search."""
 
 
 @cython.final
@@ -81,7 +81,7 @@ class Ring:
         self._rows = cython.cast(cython.pointer(Row), cython.address(self._row_view[0]))
 
     def store(self, entries: EntryBlock, first: cython.longlong, count: cython.longlong):
-        """Put entries behind number `count`."""
+        """Append the entries after number `count`."""
         self._store(entries, first, count)
 
     @cython.cfunc
@@ -111,7 +111,7 @@ class Ring:
         return 0
 
     def claim(self, entries: EntryBlock, at: cython.Py_ssize_t, queue_limit: cython.longlong):
-        """Move the rows on while each entry is its queue's next."""
+        """Advance the rows while each entry is its queue's next."""
         queue_limit = min(queue_limit, self._queues)
         while at < entries._length:
             entry = entries._at + at
@@ -122,7 +122,7 @@ class Ring:
         return at
 
     def undo(self, entries: EntryBlock):
-        """Take the offsets back."""
+        """Take back the offsets of these entries, which must be the latest."""
         at: cython.Py_ssize_t = entries._length
         while at > 0:
             at -= 1
@@ -177,7 +177,7 @@ class Ring:
     ) -> cython.longlong:
         """Return the number of the queue's last live entry that begins below `limit`, 0 when there is none.
 
-        Entries of one queue rise with their numbers, so halving finds it where the chain would be long.
+        A queue's offsets rise with the numbers, so a binary search replaces a long walk along the chain.
         """
         found: cython.longlong = 0
         at: cython.longlong
@@ -213,7 +213,7 @@ class Ring:
         return number + find_u32(self._qid, 0, count - number, queue)
 
     def confirm(self, blocks: list):
-        """Move each queue's confirmed end; return the ids of the queues that moved, once each."""
+        """Advance each queue's confirmed end; return the distinct ids of the queues that advanced."""
         moved: list = []
         at: cython.Py_ssize_t
         which: cython.Py_ssize_t = len(blocks)
@@ -236,7 +236,7 @@ class Ring:
 
     @cython.cdivision(True)
     def release(self, end: cython.longlong, count: cython.longlong):
-        """Note the first offset of the queues whose chain leads below number `end`."""
+        """Note the new first offset of the queues whose chain reaches below number `end`."""
         number: cython.longlong
         for number in range(end, count):
             slot = self._slots + number % self._capacity

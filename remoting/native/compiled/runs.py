@@ -3,7 +3,7 @@
 C pointers into mapped files, whose directories were checked when they were opened, make it useless uncompiled.
 Invariants: number for number what `reference.runs` does; every array is checked before it is read through a pointer,
 and no entry is read that lies outside a run's columns. Thread rule: `RunTable` on the loop thread, with the
-interpreter's lock; sorting and `merge` in any thread, without it; the entries to be sorted must not change meanwhile.
+interpreter's lock; sorting and `merge` on any thread, without it; the entries to be sorted must not change meanwhile.
 """
 
 import cython
@@ -85,7 +85,7 @@ def order_by_queue(queues):
 
 @cython.cfunc
 def _address(array) -> cython.size_t:
-    """Return where the array lies."""
+    """Return the array's address."""
     return array.__array_interface__["data"][0]
 
 
@@ -100,7 +100,7 @@ def _sort(
     source: cython.p_ulonglong,
     target: cython.p_ulonglong,
 ) -> cython.p_ulonglong:
-    """Fill one of the two with queue id << 32 | slot, sorted by queue id, stably; return it. Digits of eleven bits."""
+    """Fill one of the two with queue id << 32 | slot, sorted stably by queue id in 11-bit digits; return it."""
     places: cython.uint[6144]
     row: cython.Py_ssize_t
     slot: cython.Py_ssize_t = first % capacity if capacity else 0
@@ -135,7 +135,7 @@ def _pass(
     length: cython.Py_ssize_t,
     shift: cython.int,
 ) -> cython.void:
-    """Put `source` into the order of one digit, of which `places` holds the counts."""
+    """Sort `source` by one digit, whose counts are in `places`."""
     row: cython.Py_ssize_t
     digit: cython.uint
     size: cython.uint
@@ -154,7 +154,7 @@ def _pass(
 @cython.nogil
 @cython.exceptval(check=False)
 def _queues_of(packed: cython.p_ulonglong, length: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """Count the different queue ids."""
+    """Count the distinct queue ids."""
     row: cython.Py_ssize_t
     count: cython.Py_ssize_t = 1 if length else 0
     for row in range(1, length):
@@ -205,7 +205,7 @@ def _directory(
     nexts: cython.p_longlong,
     starts: cython.p_uint,
 ) -> cython.bint:
-    """Write the directory; return whether every queue's offsets only count up."""
+    """Write the directory; return whether the offsets of every queue are consecutive."""
     row: cython.Py_ssize_t
     start: cython.Py_ssize_t = 0
     at: cython.Py_ssize_t = 0
@@ -237,10 +237,10 @@ Columns = cython.struct(
     tags=cython.p_uint,
 )
 Cursor = cython.struct(row=cython.longlong, at=cython.longlong, queue=cython.longlong)
-"""Where a merge is in a run: row of its directory, entry, and the queue id of the row; NO_QUEUE behind the last one."""
+"""Place of a merge in a run: row of its directory, entry, queue id of the row; NO_QUEUE after the last row."""
 NO_QUEUE = cython.declare(cython.longlong, 1 << 32)
 SMALL = cython.declare(cython.longlong, 16)
-"""Pieces of fewer entries are copied in a loop."""
+"""Pieces with fewer entries are copied in a loop."""
 Span = cython.struct(run=cython.Py_ssize_t, start=cython.longlong, count=cython.longlong, offset=cython.longlong)
 
 
@@ -282,7 +282,7 @@ class RunTable:
 
     @cython.cfunc
     def _address(self, array, kind, length: cython.longlong) -> cython.size_t:
-        """Return where the array lies; it is kept as long as the table."""
+        """Return the array's address and keep the array as long as the table."""
         assert array.dtype == kind, (array.dtype, kind)
         assert array.shape == (length,), (array.shape, length)
         assert array.flags.c_contiguous
@@ -327,7 +327,7 @@ class RunTable:
     @cython.cfunc
     @cython.exceptval(-1)
     def _locate(self, queue: cython.uint, end: cython.p_longlong, limit: cython.longlong) -> cython.Py_ssize_t:
-        """Fill the spans; move `end` from the offset wanted to the offset behind the last entry found."""
+        """Fill the spans; advance `end` from the offset wanted to the offset after the last entry found."""
         used: cython.Py_ssize_t = 0
         at: cython.Py_ssize_t
         row: cython.Py_ssize_t
@@ -427,7 +427,7 @@ class RunTable:
 
 @cython.cfunc
 def _start_of(array) -> cython.size_t:
-    """Return where an array of this module lies."""
+    """Return the address of an array of this module."""
     return array.__array_interface__["data"][0]
 
 
@@ -435,7 +435,7 @@ def _start_of(array) -> cython.size_t:
 @cython.nogil
 @cython.exceptval(check=False)
 def _adds_up(run: cython.pointer(Columns)) -> cython.bint:
-    """Whether the directory means every entry once."""
+    """Whether the directory covers every entry exactly once."""
     row: cython.Py_ssize_t
     good: cython.bint = run.starts[0] == 0 and run.starts[run.queue_count] == run.entry_count
     for row in range(run.queue_count):
@@ -447,7 +447,7 @@ def _adds_up(run: cython.pointer(Columns)) -> cython.bint:
 @cython.nogil
 @cython.exceptval(check=False)
 def _rewind(runs: cython.pointer(Columns), count: cython.Py_ssize_t, cursors: cython.pointer(Cursor)) -> cython.void:
-    """Put the cursors to the beginnings."""
+    """Set the cursors to the beginnings of their runs."""
     at: cython.Py_ssize_t
     for at in range(count):
         cursors[at].row = cursors[at].at = 0
@@ -464,7 +464,7 @@ def _merge_directories(
     pieces: cython.p_uint,
     to: cython.pointer(Columns),
 ) -> cython.bint:
-    """Write the directory and which run each piece comes from; return whether every queue's offsets only count up."""
+    """Write the directory and the run of each piece; return whether the offsets of every queue are consecutive."""
     at: cython.Py_ssize_t
     row: cython.longlong
     queue: cython.longlong
@@ -514,7 +514,7 @@ def _merge_columns(
     piece_count: cython.longlong,
     to: cython.pointer(Columns),
 ) -> cython.void:
-    """Write the columns: the next piece of the run that is named, and so on."""
+    """Write the columns, piece by piece, each from the run noted for it."""
     piece: cython.longlong
     at: cython.longlong = 0
     row: cython.longlong
@@ -548,7 +548,7 @@ def _merge_columns(
 @cython.inline
 @cython.exceptval(check=False)
 def _row(run: cython.pointer(Columns), queue: cython.uint) -> cython.Py_ssize_t:
-    """Return the queue's place in the directory, -1 when it has no entries there."""
+    """Return the queue's row in the directory, -1 when the run has no entries of it."""
     low: cython.Py_ssize_t = 0
     size: cython.Py_ssize_t = run.queue_count
     half: cython.Py_ssize_t

@@ -1,7 +1,7 @@
-"""The compiled twin of the read side: walks over, checks and copies records, collects keys. Pure-Python-mode Cython.
+"""The compiled twin of the read side: scans, checks and copies records, collects keys. Pure-Python-mode Cython.
 
-Invariant: accepts and refuses exactly what `reference.scan` does; `check_record` words the reasons. Thread rule: pure
-functions over buffers the caller keeps alive; `scan` and `gather` let other threads run meanwhile. `KeyChunk.take` runs
+Invariant: accepts and refuses exactly what `reference.scan` does; reasons come from `check_record`. Thread rule: pure
+functions over buffers the caller keeps alive; `scan` and `gather` release the interpreter's lock. `KeyChunk.take` runs
 on the loop thread with the interpreter's lock; entries below `count` are never changed again, so that the index thread
 may read them.
 """
@@ -76,7 +76,7 @@ def _is_sound(at: cython.pointer(cython.char), available: cython.longlong, posit
 def _walk(
     start: cython.pointer(cython.char), size: cython.longlong, base: cython.longlong, walk: cython.pointer(Walk)
 ) -> cython.void:
-    """Go on while records are sound and their epochs do not fall."""
+    """Advance while records are sound and their epochs do not fall."""
     head: cython.pointer(record_header)
     while walk.at < size and _is_sound(start + walk.at, size - walk.at, base + walk.at):
         head = cython.cast(cython.pointer(record_header), start + walk.at)
@@ -178,7 +178,7 @@ def _take_entries(head: cython.pointer(record_header), entry: cython.pointer(Ent
 @cython.boundscheck(False)
 @cython.wraparound(False)
 def survey(view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
-    """Return what a check compares of the sound records in [position, end); see `contracts.Core.survey`."""
+    """Return the index entries of the sound records in [position, end), for a check; see `contracts.Core.survey`."""
     buffer: Py_buffer
     head: cython.pointer(record_header)
     dispatch: cython.pointer(record_dispatch)
@@ -273,7 +273,7 @@ def hash_spans(data, starts, lengths):
 
 
 def first_bad(view, base: cython.longlong, positions: list, sizes: list):
-    """Return the index of the first position where no sound record of that size stands, -1 when there is none."""
+    """Return the index of the first position without a sound record of that size, -1 when all are sound."""
     buffer: Py_buffer
     row: cython.Py_ssize_t
     at: cython.longlong
@@ -305,7 +305,7 @@ def gather(source, starts, sizes, out):
     try:
         for row in range(begins.shape[0]):
             if begins[row] < 0 or lengths[row] < 0 or begins[row] + lengths[row] > read.len:
-                raise AssertionError(f"span {row} lies outside the {read.len} bytes there are")
+                raise AssertionError(f"span {row} lies outside the source of {read.len} bytes")
             if at + lengths[row] > written.len:
                 raise AssertionError(f"{written.len} bytes do not hold the spans")
             memcpy(
@@ -365,7 +365,7 @@ class KeyChunk:
         return tuple([column[: self.count] for column in self._arrays])
 
     def take(self, view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
-        """Take in the keys of the sound records in [position, end); return the first record there was no room for."""
+        """Add the keys of the sound records in [position, end); return the first record there was no room for."""
         buffer: Py_buffer
         head: cython.pointer(record_header)
         PyObject_GetBuffer(view, cython.address(buffer), PyBUF_SIMPLE)
@@ -389,7 +389,7 @@ class KeyChunk:
     @cython.cfunc
     @cython.exceptval(check=False)
     def _take_record(self, head: cython.pointer(record_header)) -> cython.void:
-        """Take in the unique key, then the keys between the spaces of the keys field."""
+        """Add the unique key, then the space-separated keys of the keys field."""
         lengths: cython.p_char = cython.cast(cython.p_char, head) + HEADER + PAIR * head.n_dispatch
         topic: cython.p_char = lengths + 4 * cython.cast(cython.longlong, head.n_props)
         key: cython.p_char = topic + head.topic_len
@@ -416,7 +416,7 @@ class KeyChunk:
         topic_sum: cython.uint,
         first: cython.Py_ssize_t,
     ) -> cython.void:
-        """Find the first property UNIQ_KEY, whose bytes begin at `at` or behind, and take in its value."""
+        """Find the first property UNIQ_KEY from `at` on, and add its value."""
         sizes: cython.p_uchar = cython.cast(cython.p_uchar, lengths)
         row: cython.Py_ssize_t
         name: cython.Py_ssize_t
@@ -440,7 +440,7 @@ class KeyChunk:
         length: cython.Py_ssize_t,
         first: cython.Py_ssize_t,
     ) -> cython.void:
-        """Take in one key, unless it is empty, the record's entries from `first` on have its number, or are enough."""
+        """Add one key unless it is empty, already among the record's entries from `first` on, or one too many."""
         at: cython.Py_ssize_t
         second: cython.longlong = head.store_ms // 1000
         if not length or self.count - first == KEYS_MAX:

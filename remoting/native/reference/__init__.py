@@ -1,1 +1,1 @@
-"""What the compiled modules do, in plain Python."""
+"""The compiled modules' functions in plain Python."""

@@ -1,7 +1,7 @@
-"""CRC32C by the package google-crc32c, for where nothing of ours is compiled.
+"""CRC32C by the package google-crc32c, for installations without compiled modules.
 
-Its extension takes nothing but `bytes`, so other buffers are copied, a piece at a time. Where it has no wheel, the
-package is plain Python itself: right, and a thousand times slower; `lightmq doctor` says so. Thread rule: a pure
+Its extension takes only `bytes`, so other buffers are copied, a piece at a time. Where it has no wheel, the package
+itself is plain Python: correct, but a thousand times slower, which `lightmq doctor` reports. Thread rule: a pure
 function.
 """
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from remoting.native.checksum import Buffer
 
 PIECE_BYTES = 1 << 18
-"""What is copied at once."""
+"""Bytes per copied piece."""
 
 
 def crc32c(data: Buffer, value: int = 0) -> int:
-    """Return the checksum of `data`, going on from `value`."""
+    """Return the checksum of `data`, continued from `value`."""
     if type(data) is bytes:
         return extend(value, data)  # type: ignore[no-any-return]
     if len(data) <= PIECE_BYTES:

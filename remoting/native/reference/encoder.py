@@ -94,9 +94,9 @@ def lists_of(entries: AnyBlock) -> Sequence[list[int]]:
 
 
 WALK_MAX = 192
-"""A read this close to a queue's end walks the chain; deeper ones halve the numbers and look through the qid column."""
+"""A read this close to a queue's end walks the chain; others search by number and scan the column of queue ids."""
 LOOK_AT = 256
-"""Entries looked through at first; then eight times as many, and so on."""
+"""Entries scanned at first; each further step scans eight times as many."""
 
 
 class Ring:
@@ -108,21 +108,21 @@ class Ring:
         self._scalars = tuple(array.data for array in (queues, *self._fields))
         self._rows = rows
         self.words = np.frombuffer(rows, "<i8")
-        """The words of the rows, as an array."""
+        """The words of the rows as an array."""
         self.capacity = len(queues)
 
     @property
     def queues(self) -> int:
-        """How many queue ids have a row."""
+        """Return the number of queue ids that have a row."""
         return len(self._rows) // ROW_WORDS
 
     @property
     def rows(self) -> memoryview:
-        """The words of the queues' rows."""
+        """Return the words of the queues' rows."""
         return self._rows
 
     def store(self, entries: AnyBlock, first: int, count: int) -> None:
-        """Put entries behind number `count`."""
+        """Append the entries after number `count`."""
         assert len(entries) <= self.capacity - (count - first), (len(entries), first, count)
         lists, rows, number, capacity = lists_of(entries), self._rows, count, self.capacity
         previous: list[int] = []
@@ -144,7 +144,7 @@ class Ring:
             slot = (slot + 1) % capacity
 
     def claim(self, entries: AnyBlock, at: int, queue_limit: int) -> int:
-        """Move the rows on while each entry is its queue's next."""
+        """Advance the rows while each entry is its queue's next."""
         queues, offsets, _, _, _, counts = lists_of(entries)
         rows, limit = self._rows, min(queue_limit, self.queues)
         for row in range(at, len(queues)):
@@ -155,7 +155,7 @@ class Ring:
         return len(queues)
 
     def undo(self, entries: AnyBlock) -> None:
-        """Take the offsets back."""
+        """Take back the offsets of these entries, which must be the latest."""
         queues, offsets, *_ = lists_of(entries)
         for queue, offset in zip(reversed(queues), reversed(offsets), strict=True):
             self._rows[ROW_WORDS * queue] = offset
@@ -193,7 +193,7 @@ class Ring:
     def _last_below(self, queue: int, limit: int, first: int, count: int) -> int:
         """Return the number of the queue's last live entry that begins below `limit`, 0 when there is none.
 
-        Entries of one queue rise with their numbers, so halving finds it.
+        A queue's offsets rise with the numbers, so a binary search finds it.
         """
         found, capacity, offsets = 0, self.capacity, self._scalars[1]
         while first < count:
@@ -221,7 +221,7 @@ class Ring:
         return count
 
     def confirm(self, blocks: Sequence[AnyBlock]) -> list[int]:
-        """Move each queue's confirmed end; return the ids of the queues that moved, once each."""
+        """Advance each queue's confirmed end; return the distinct ids of the queues that advanced."""
         rows, moved = self._rows, []
         ends: dict[int, int] = {}
         for block in blocks:
@@ -237,7 +237,7 @@ class Ring:
         return moved
 
     def release(self, end: int, count: int) -> None:
-        """Note the first offset of the queues whose chain leads below number `end`."""
+        """Note the new first offset of the queues whose chain reaches below number `end`."""
         numbers = np.arange(end, count)
         slots = numbers % self.capacity
         previous = self._fields[5][slots]
@@ -265,7 +265,7 @@ class Encoded:
 
 @dataclass(slots=True)
 class _Image:
-    """An image, where in which part it is, its queues, and the bytes of its record."""
+    """An image, its part and its place there, its queues, and the size of its record in bytes."""
 
     view: RecordView
     part: int
@@ -276,7 +276,7 @@ class _Image:
 
 @dataclass(slots=True)
 class _Call:
-    """What stands still during one call."""
+    """Constants of one call."""
 
     ring: Ring
     images: list[_Image]
@@ -339,7 +339,7 @@ class Encoder:
         queue_limit: int,
         position: int,
     ) -> Encoded:
-        """Return the records of the images, all of which `plan` has found to fit."""
+        """Return the records of the images, all of which must fit according to `plan`."""
         call = _Call(ring, planned, atomic, store_ms, min(queue_limit, ring.queues))
         batch = Encoded(position, position, EntryBlock([], [], [], [], [], []))
         try:
@@ -352,7 +352,7 @@ class Encoder:
         return batch
 
     def checked(self, images: list[bytes], queues: list[list[tuple[int, ...]]]) -> list[_Image]:
-        """Return the images one by one; LocalMisuse unless each is whole and has its queues."""
+        """Return the images one by one. Raises LocalMisuse unless each is whole and has its queues."""
         planned: list[_Image] = []
         for part, (data, of_part) in enumerate(zip(images, queues, strict=True)):
             at = 0
@@ -384,9 +384,9 @@ class Encoder:
         return view
 
     def plan(self, planned: list[_Image], first: int, room: int) -> tuple[int, int]:
-        """Return how many records from `first` on fit into `room` bytes, and how many bytes they take.
+        """Return the number of records from `first` on that fit into `room` bytes, and their bytes.
 
-        What stays free behind a record is nothing or at least a header, so that a filler always fits.
+        The space left after a record is none or at least a header, so that a filler always fits.
         """
         left, fitting = room, 0
         for image in planned[first:]:
@@ -397,7 +397,7 @@ class Encoder:
         return fitting, room - left
 
     def _records(self, batch: Encoded, call: _Call, first: int, count: int, position: int) -> list[bytes]:
-        """Stamp `count` images from `first` on; their entries are in the batch."""
+        """Return the records of `count` images from `first` on, and add their entries to the batch."""
         records = []
         for at in range(first, first + count):
             planned = call.images[at]
@@ -427,7 +427,7 @@ class Encoder:
     def _dispatch(
         batch: Encoded, call: _Call, image: RecordView, queues: tuple[int, ...], size: int, position: int
     ) -> list[tuple[int, int]]:
-        """Give a record its offset in each queue; return (queue, offset) of each."""
+        """Assign a record its offset in each queue; return (queue, offset) of each."""
         rows, pairs = call.ring.rows, []
         tag = tag_hash(image.tags) if image.counts[3] else 0
         of_queues, offsets, positions, sizes, tags, counts = batch.entries.lists
@@ -446,7 +446,7 @@ class Encoder:
         return pairs
 
     def _filler(self, position: int, size: int) -> bytes:
-        """Return a record of nothing that takes `size` bytes."""
+        """Return a filler record of `size` bytes."""
         assert size >= HEADER_SIZE, (position, size)
         return encode_record(
             magic_type=FILLER, epoch=self._epoch, position=position, born_ms=0, store_ms=0, flags=0, count=0,
@@ -455,7 +455,7 @@ class Encoder:
 
 
 class SegmentWriter:
-    """Writes into one stretch of one log file."""
+    """Writes batches into one range of a log file."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -466,7 +466,7 @@ class SegmentWriter:
         self.attempted = 0
 
     def aim(self, ring: Any, queue_limit: int, counters: memoryview, descriptor: int, base: int, limit: int) -> None:
-        """Write into the file that starts at `base`, up to position `limit`; `counters` are the tail's."""
+        """Write into the file that starts at `base`, up to position `limit`; `counters` are those of the index tail."""
         self._ring, self._queue_limit, self._counters = ring, queue_limit, counters
         self._descriptor, self._base, self._limit = descriptor, base, limit
 
@@ -480,7 +480,7 @@ class SegmentWriter:
         first: int,
         count: int,
     ) -> Encoded | None:
-        """Append the images at `position`, their entries behind number `count`; None when they do not fit."""
+        """Append the images at `position`, their entries after number `count`; None when they do not fit."""
         ring = self._ring
         if ring is None or not self._base <= position < self._limit:
             return None
@@ -507,5 +507,5 @@ class SegmentWriter:
     def _write(self, data: bytes, at: int) -> None:
         self.attempted = len(data)
         written = os.pwrite(self._descriptor, data, at)
-        while written < len(data):  # a short write is how a disk says that it is filling up
+        while written < len(data):  # a short write means that the disk is filling up
             written += os.pwrite(self._descriptor, memoryview(data)[written:], at + written)

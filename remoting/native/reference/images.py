@@ -1,6 +1,6 @@
-"""The pure twin: record images are checked one by one and get their queues.
+"""The pure twin: checks record images one by one and finds their queues.
 
-Invariant: an image that is refused is refused in the words of `image.check_image`. Thread rule: pure functions.
+Invariant: an image is refused with the error text of `image.check_image`. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MQTT_DELAY, DELAY, TIMER, LIGHT_QUEUES = b"delay-ms", b"DELAY", b"TIMER_", b"INN
 
 
 def asks_more(image: RecordView) -> bool:
-    """Whether an image asks for more than to be stored."""
+    """Whether an image needs more than storing."""
     kind = kind_of(image)
     if kind == KIND_BATCH or packet_id_of(image):
         return True
@@ -41,7 +41,7 @@ def asks_more(image: RecordView) -> bool:
 
 
 class _Walk:
-    """Where messages go during one call: the queues of RocketMQ topics with their turns."""
+    """Placement during one call: the queues of RocketMQ topics with their round-robin counts."""
 
     def __init__(self, way: Way) -> None:
         self._way = way
@@ -49,7 +49,7 @@ class _Walk:
         self.counts: dict[bytes, int] = {}
 
     def go(self, image: RecordView) -> tuple[int, ...] | None:
-        """The queues of an image, None when it names one that is not there."""
+        """Return the queues of an image, None when it names a queue that does not exist."""
         topic = image.mqtt_topic
         if topic is not None:
             return self._way.queues.get(topic) or self._way.missed(topic)
@@ -66,7 +66,7 @@ class _Walk:
 
 
 def placed(images: bytes, way: Way) -> tuple[list[tuple[int, ...] | None], list[tuple[int, int]]]:
-    """The queues of each image, and (number, where it begins) of those that ask for more; theirs are None."""
+    """Return the queues of each image, and (number, start) of those that need more than storing, with queues None."""
     walk = _Walk(way)
     queues: list[tuple[int, ...] | None] = []
     odd: list[tuple[int, int]] = []
@@ -85,17 +85,17 @@ def placed(images: bytes, way: Way) -> tuple[list[tuple[int, ...] | None], list[
 
 
 def topics(images: bytes) -> set[bytes]:
-    """The topics the images are for, each once."""
+    """Return the distinct topics of the images."""
     return {image.mqtt_topic or image.topic for image in iter_images(images)}
 
 
 def hidden(images: bytes) -> bytes:
-    """The images as staged ones."""
+    """Return checked images as staged ones."""
     return b"".join([hide(image) for image in iter_images(images)])
 
 
 def shown(blob: Blob, starts: Starts) -> bytes | None:
-    """Staged records as the images they were sent as; None when one is not sound."""
+    """Return staged records as the images they were sent as; None when one is not sound."""
     made = []
     try:
         for start in starts:

@@ -1,7 +1,7 @@
-"""The pure twin: records of a blob into runs, and runs into PUBLISH packets.
+"""The pure twin: splits the records of a blob into runs, and turns runs into PUBLISH packets.
 
-Invariant: a cursor's offset and a window's id move together; what is not plain is left to the caller. Thread rule: loop
-thread.
+Invariant: a cursor's offset and a window's id advance together; records that are not plain are left to the caller.
+Thread rule: loop thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TWO_PAIRS = struct.Struct("<4H")
 
 
 def starts_of(blob: Buffer) -> bytes:
-    """The starts of records that lie back to back."""
+    """Return the starts of records that lie back to back."""
     starts = array("I")
     at, end = 0, len(blob)
     while at < end:
@@ -41,7 +41,7 @@ def starts_of(blob: Buffer) -> bytes:
 
 
 def _total(blob: Buffer, at: int) -> int:
-    """Size of the record at `at`; CorruptRecord when it cannot be one."""
+    """Return the size of the record at `at`. Raises CorruptRecord when there cannot be one."""
     total = int.from_bytes(blob[at : at + 4], "little")
     if total < HEADER_SIZE or total > len(blob) - at:
         raise CorruptRecord(f"a record of {total} bytes at {at} of {len(blob)}")
@@ -49,7 +49,7 @@ def _total(blob: Buffer, at: int) -> int:
 
 
 def split(blob: Buffer, wanted: Collection[int]) -> list[PushedRun]:
-    """The first gapless run of each wanted queue."""
+    """Return the first gapless run of each wanted queue, in order of appearance."""
     runs: dict[int, tuple[int, array[int], list[int]]] = {}
     at, end = 0, len(blob)
     while at < end:
@@ -68,7 +68,7 @@ def split(blob: Buffer, wanted: Collection[int]) -> list[PushedRun]:
 
 
 def pick(blob: Buffer, starts: bytes) -> bytes:
-    """These records back to back."""
+    """Return the records at these starts, back to back."""
     return b"".join([blob[at : at + _total(blob, at)] for at in memoryview(starts).cast("I")])
 
 
@@ -87,7 +87,7 @@ def write_run(
     source: Any,
     offset: int,
 ) -> Written:
-    """Plain records into packets."""
+    """Return plain records as PUBLISH packets, see `contracts.PacketCore`."""
     out: list[Buffer] = []
     spent = with_qos = 0
     reason = NOTHING
@@ -121,7 +121,7 @@ def write_run(
 
 
 def _is_plain(blob: Buffer, at: int, header: tuple[int, ...]) -> bool:
-    """Whether the record has no properties but the MQTT topic and, behind it, the client id."""
+    """Whether the record's only properties are the MQTT topic and, optionally after it, the client id."""
     if header[1] != MESSAGE or not header[9] & FLAG_MQTT or not 1 <= header[12] <= 2:
         return False
     if header[12] == 1:
@@ -133,13 +133,13 @@ def _is_plain(blob: Buffer, at: int, header: tuple[int, ...]) -> bool:
 
 
 def _head(topic: bytes, body_size: int, qos: int, level: int) -> bytes:
-    """Everything before the packet id, or before the properties' length."""
+    """Return the packet up to its packet id or, with QoS 0, up to the properties' length."""
     size = 2 + len(topic) + 2 * qos + (level == LEVEL_5) + body_size
     return bytes((0x30 | qos << 1,)) + _length(size) + len(topic).to_bytes(2, "big") + topic
 
 
 def _length(length: int) -> bytes:
-    """The remaining length of a packet, seven bits a byte, the low ones first [MQTT 2.2.3]."""
+    """Return the remaining length of a packet, seven bits per byte, the low ones first [MQTT 2.2.3]."""
     said = bytearray()
     while length > 0x7F:
         said.append(length & 0x7F | 0x80)

@@ -1,7 +1,7 @@
-"""The reference of the runs of the index, in numpy: sorting entries into a run, looking up over all runs, merging.
+"""The reference of the runs of the index, in numpy: sorting entries into a run, look-up over all runs, merging.
 
 Invariant: number for number what the compiled twin does. Thread rule: `RunTable` on the loop thread; sorting and
-`merge` in any thread.
+`merge` on any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sort_entries(queues: Column, slots: Column, first: int, end: int) -> RunData
 def run_data(
     qid: Column, starts: Column, next_offsets: Column, offsets: Column, positions: Column, sizes: Column, tags: Column
 ) -> RunData:
-    """Make a run of sorted entries; leave the offsets out where they only count up."""
+    """Make a run of sorted entries; leave out the offsets when they are consecutive."""
     first_offsets, edges = offsets[starts], np.append(starts, len(qid))
     dense = bool((next_offsets - first_offsets == np.diff(edges)).all())
     edges = edges.astype("<u4")
@@ -91,7 +91,7 @@ class RunTable:
         return -1
 
     def merge(self) -> RunData:
-        """Return all of them as one run."""
+        """Return the runs merged into one."""
         parts = [_entries(run) for run in self._runs]
         qid, offset, position, size, tag = (np.concatenate(pieces) for pieces in zip(*parts, strict=True))
         queues = np.concatenate([run.queues for run in self._runs])[::-1]
@@ -102,7 +102,7 @@ class RunTable:
         return run_data(qid, starts_of(qid), next_offsets, offset[order], position[order], size[order], tag[order])
 
     def _with(self, queue: int) -> Iterator[tuple[RunColumns, int]]:
-        """Yield the runs that hold entries of the queue, and its place in their directories."""
+        """Yield the runs that have entries of the queue, each with its row in their directory."""
         key = np.uint32(queue)  # a Python int would make numpy convert the whole column first
         for run in self._runs:
             queues = run.queues

@@ -1,6 +1,6 @@
-"""The reference of the read side: walking over records, collecting their keys, and copying many of them into one piece.
+"""The reference of the read side: scanning records, collecting their keys, and gathering many of them into a buffer.
 
-Records of one queue lie apart, but few sizes occur among them: `gather` copies everything of one size by one numpy
+Records of one queue are scattered, but have few distinct sizes: `gather` copies all of one size by one numpy
 assignment between two views whose items are as long as a record and may begin at any multiple of 8. Invariants: accepts
 and refuses exactly what the compiled twin does; `gather` leaves the records back to back in the order given. Thread
 rule: pure functions over buffers the caller keeps alive; `KeyChunk.take` runs on the loop thread, and entries below
@@ -62,7 +62,7 @@ def scan(view: memoryview, base: int, size: int, progress: Progress) -> Progress
 def collect(
     view: memoryview, base: int, position: int, end: int, index_from: int, state_from: int, entries_max: int
 ) -> tuple[int, int, EntryBlock, list[int]]:
-    """Gather what a replay needs of the records in [position, end); see `contracts.Core.collect`."""
+    """Return the entries and state changes a replay needs from [position, end); see `contracts.Core.collect`."""
     columns: tuple[list[int], ...] = ([], [], [], [], [], [])
     queues, offsets, positions, sizes, tags, counts = columns
     unpack = HEADER.unpack_from
@@ -90,7 +90,7 @@ def collect(
 
 
 def survey(view: memoryview, base: int, position: int, end: int) -> tuple[int, tuple[Column, ...], list[int]]:
-    """Return what a check compares of the sound records in [position, end); see `contracts.Core.survey`."""
+    """Return the index entries of the sound records in [position, end), for a check; see `contracts.Core.survey`."""
     heads: list[tuple[int, ...]] = []
     numbers: list[int] = []
     marks: list[int] = []
@@ -142,7 +142,7 @@ def _dispatch_struct(n: int) -> struct.Struct:
 
 
 def first_bad(view: memoryview, base: int, positions: Sequence[int], sizes: Sequence[int]) -> int:
-    """Return the index of the first position where no sound record of that size stands, -1 when there is none."""
+    """Return the index of the first position without a sound record of that size, -1 when all are sound."""
     try:
         for row, (position, size) in enumerate(zip(positions, sizes, strict=True)):
             at = position - base
@@ -200,7 +200,7 @@ class KeyChunk:
         return self._hashes[:n], self._positions[:n], self._sizes[:n], self._seconds[:n]
 
     def take(self, view: bytes | memoryview, base: int, position: int, end: int) -> int:
-        """Take in the keys of the sound records in [position, end); return the first record there was no room for."""
+        """Add the keys of the sound records in [position, end); return the first record there was no room for."""
         unpack = HEADER.unpack_from
         while position < end:
             head = unpack(view, position - base)
@@ -222,5 +222,5 @@ class KeyChunk:
 
 
 def store_second(store_ms: int) -> int:
-    """Return the store time as the index keeps it: whole seconds, from 0 to 2**32 - 1."""
+    """Return the store time as kept in the index: whole seconds, from 0 to 2**32 - 1."""
     return min(max(store_ms // 1000, 0), 0xFFFF_FFFF)
