@@ -1,4 +1,4 @@
-"""A broker in memory for the bridge's own tests: the real request bodies and records, none of the durability.
+"""A broker in memory for the proxy's tests: the real request bodies and records, without durability.
 
 Everything is confirmed at once unless `holding` keeps appends back; `refuse` answers a code with refusals.
 """
@@ -81,7 +81,7 @@ class FakeBroker:
         self.pulled: list[list[tuple[int, int]]] = []
         self.refuse: dict[int, list[Refused]] = {}
         self.refused_topic: bytes | None = None
-        self.unwanted: set[bytes] = set()  # topics nobody has subscribed to
+        self.unwanted: set[bytes] = set()  # topics that have no subscriber
         self.holding = False
         self.status = b"{}"
         self.appended: list[RecordView] = []
@@ -117,7 +117,7 @@ class FakeBroker:
             return command.reply(refusal.code, refusal.remark)
 
     def release(self) -> None:
-        """Answer held appends."""
+        """Answer the appends kept back."""
         self.holding = False
         held, self.held = self.held, []
         for peer, command in held:
@@ -126,7 +126,7 @@ class FakeBroker:
             peer.send(reply)
 
     def queue(self, name: bytes) -> int:
-        """The id of a queue, made on first use."""
+        """The id of a queue, created on first use."""
         if name not in self.queues:
             queue_id = self.queues[name] = len(self.queues) + 1
             self.records[queue_id] = []
@@ -271,7 +271,7 @@ class FakeBroker:
         return b""
 
     def will_due(self, client_id: str, epoch: int, will: WillSpec) -> None:
-        """Ask the proxy that came last about a will."""
+        """Send a will that is due to the proxy that connected last."""
         self.wills[client_id, epoch] = will
         body = encode(WillDue(client_id, epoch, will.topic, will.qos, will.retain, will.author))
         self.judges[-1].send(Command(RequestCode.WILL_DUE, flag=2, body=body))

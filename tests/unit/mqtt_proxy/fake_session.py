@@ -1,4 +1,4 @@
-"""What the broker in memory knows of one client id."""
+"""The part of the broker in memory that belongs to one client id."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remoting.transport.contracts import Peer
 
 @dataclass
 class FakeSession:
-    """What the broker knows of one client id."""
+    """The broker's state of one client id."""
 
     epoch: int
     durable: bool

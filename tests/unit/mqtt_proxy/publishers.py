@@ -1,4 +1,4 @@
-"""Who publishes in the tests of the bridge, and brokers that take it or get lost with it."""
+"""Publishing clients for the proxy's tests, and brokers that answer or are lost with the request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.unit.mqtt_proxy.rig import Rig, publish
 
 
 class Origin:
-    """Somebody who publishes."""
+    """A connection that publishes."""
 
     def __init__(self) -> None:
         self.confirmed_ids: list[int] = []
@@ -18,7 +18,7 @@ class Origin:
         self.unwanted_ids: list[int] = []
 
     def unwanted(self, packet_ids: list[int]) -> None:
-        assert not set(packet_ids) & set(self.confirmed_ids), "said before they are confirmed"
+        assert not set(packet_ids) & set(self.confirmed_ids), "acknowledged before they are confirmed"
         self.unwanted_ids += packet_ids
 
     def refused(self, packet_id: int, code: int, reason: str) -> None:
@@ -43,7 +43,7 @@ def some(topic: str, *packet_ids: int, size: int = 1) -> list[Publish]:
 
 
 async def lose(rig: Rig) -> None:
-    """The broker goes with what it was asked, and another comes."""
+    """The broker is lost with its requests, and another one connects."""
     rig.broker.held.clear()
     rig.broker.holding = False
     await rig.broker.connections[-1].close()

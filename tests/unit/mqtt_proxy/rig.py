@@ -1,4 +1,4 @@
-"""A proxy without sockets for the bridge's own tests: real parts, a fake broker, clients of real packets."""
+"""A proxy without sockets for the proxy's tests: real parts, a fake broker, clients of real packets."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 
 
 async def settle(turns: int = 60) -> None:
-    """Let everything that is under way on the loop come to its end."""
+    """Let everything under way on the loop finish."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 class FakeAccess:
-    """Lets everybody in but those named `denied`; `forbidden` topics and filters are for nobody."""
+    """Admits everyone but those named `denied`; `forbidden` topics and filters are denied to all."""
 
     def __init__(self) -> None:
         self.forbidden: set[bytes] = set()
@@ -47,11 +47,11 @@ class FakeAccess:
         """Whether it knows everybody already."""
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
-        """The same, if it answers at once."""
+        """The same, if the answer is known at once."""
         return self._whose(shown) if self.at_once else None
 
     async def authenticate(self, shown: Shown) -> Identity | Unproven:
-        """Anonymous, or a user with any password; a user may be named after what keeps it out."""
+        """Anonymous, or a user with any password; a user may be named after the reason for its refusal."""
         return self._whose(shown)
 
     def _whose(self, shown: Shown) -> Identity | Unproven:
@@ -61,7 +61,7 @@ class FakeAccess:
         return ANONYMOUS if username is None else Identity(username, anonymous=False)
 
     def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
-        """None, unless a test puts other `exchanges` in place."""
+        """None, unless a test provides other `exchanges`."""
         return self.exchanges.begin(method, shown)
 
     def authorize(
@@ -82,7 +82,7 @@ class FakeAccess:
 
 
 class Wire:
-    """What the client's handler believes to be a socket."""
+    """What the client's handler takes for a socket."""
 
     def __init__(self, rig: Rig) -> None:
         self.session = Session(rig.limits, assigned_client_id=lambda: "made")
@@ -117,13 +117,13 @@ class Wire:
             self.handler.on_closed(reason, will_due)
 
     def send(self, *sent: Any) -> None:
-        """What the client puts on the wire, in one read."""
+        """What the client sends, in one read."""
         events = self.session.feed(b"".join(encode(one, self.session.state.terms.level) for one in sent), 0)
         if events:
             self.handler.on_events(events)
 
     def received(self) -> list[Any]:
-        """The packets the client has got since the last call."""
+        """The packets the client has received since the last call."""
         self.flush()
         data, self._out = self._out, b""
         found: list[Any] = []

@@ -1,4 +1,4 @@
-"""A hub with a link that notes what is said, sessions that are a window, and messages as the broker sends them."""
+"""A hub whose link records requests, sessions reduced to a window, and messages as the broker sends them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runtime.metrics import Registry
 
 
 class FakeLink:
-    """Notes what is said; pushes and losses are made by the test."""
+    """Records requests; the test makes pushes and losses."""
 
     def __init__(self) -> None:
         self.up = True
@@ -64,7 +64,7 @@ class FakeLink:
 
 
 class FakeOutbound:
-    """Notes what is sent; a message with a QoS takes a place of the window."""
+    """Records what is sent; a message with a QoS takes an entry of the window."""
 
     def __init__(self, window: Outgoing) -> None:
         self._window = window
@@ -99,7 +99,7 @@ def message(flags: int, topic: bytes = b"a") -> memoryview:
 
 
 class World:
-    """A hub with members whose sessions count their wakes."""
+    """A hub with members whose sessions count how often they are woken."""
 
     def __init__(self) -> None:
         self.link = FakeLink()
@@ -118,7 +118,7 @@ class World:
 
 
 def send_all(source: SharedSource, window: Outgoing, qos: int = 1) -> list[int]:
-    """What a delivery does with what waits."""
+    """What a delivery does with the waiting messages."""
     outbound, sent = FakeOutbound(window), [offset for offset, _ in source.waiting]
     for offset in sent:
         assert source.send(outbound, offset, RecordView(message(qos)), qos) == 1

@@ -1,4 +1,4 @@
-"""What would let somebody in by mistake is refused when it is read."""
+"""Settings that would admit somebody by mistake are refused when they are read."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ BAD = {
 
 
 @pytest.mark.parametrize("url", GOOD)
-def test_where_passwords_may_go(url: str) -> None:
-    """Where nobody on the way can read them."""
+def test_endpoints_that_may_get_passwords(url: str) -> None:
+    """Those where no third party can read them."""
     assert AccessConfig(http_url=url).http_url == url
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_where_passwords_may_not_go(url: str) -> None:
-    """And the reason names no secret."""
+def test_endpoints_that_may_not_get_passwords(url: str) -> None:
+    """The reason reveals no secret."""
     with pytest.raises(ValueError, match=BAD[url]) as caught:
         AccessConfig(http_url=url)
     assert "secret@" not in str(caught.value)
 
 
 def test_methods_and_algorithms() -> None:
-    """Known ones, each once, at least one that could be believed."""
+    """Known ones, each once, and at least one that can be satisfied."""
     assert AccessConfig(methods=("http", "jwt")).methods == ("http", "jwt")
     for methods in (("passwords",), ("jwt", "jwt")):
         with pytest.raises(ValueError, match="methods are"):

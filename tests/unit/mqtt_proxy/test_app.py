@@ -1,4 +1,4 @@
-"""The whole proxy on a real socket and a broker in memory: start, serve, stop without losing anything."""
+"""The whole proxy on a real socket with a broker in memory: start, serve, stop without losing anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def proxy(registry: Registry, **settings: object) -> ProxyConfig:
     return ProxyConfig(host="127.0.0.1", port=0, **settings)  # type: ignore[arg-type]
 
 
-async def test_a_client_is_served_and_its_will_goes_out_at_the_stop() -> None:
+async def test_a_client_is_served_and_its_will_is_published_at_the_stop() -> None:
     """In-process broker; the stop waits until the will and the session's end were answered."""
     broker, registry = FakeBroker(), Registry()
     app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=await broker.connect())
@@ -70,8 +70,8 @@ async def test_a_broker_over_tcp() -> None:
     await server.stop()
 
 
-async def test_it_goes_where_the_controllers_say_the_master_is() -> None:
-    """And to the new one when a broker says that it is not the master any more."""
+async def test_it_connects_to_the_master_named_by_the_controllers() -> None:
+    """And to the new one when a broker answers that it is no longer the master."""
     broker, registry = FakeBroker(), Registry()
     server, former = RemotingServer(broker.handle), RemotingServer(not_the_master)
     ports = [await server.start("127.0.0.1", 0), await former.start("127.0.0.1", 0)]
@@ -99,12 +99,12 @@ async def test_it_goes_where_the_controllers_say_the_master_is() -> None:
 
 
 def not_the_master(_peer: object, command: Command) -> Command:
-    """A replica that does not know who leads."""
+    """A replica that does not know the master."""
     return command.reply(ResponseCode.NOT_MASTER, "a replica")
 
 
 async def until_open(app: ProxyApp) -> None:
-    """Ask until the broker behind the link answers."""
+    """Send requests until the broker behind the link answers."""
     while True:
         try:
             await app._link.request(RequestCode.CLUSTER_STATUS, b"")
@@ -114,7 +114,7 @@ async def until_open(app: ProxyApp) -> None:
             return
 
 
-async def test_a_taken_port_is_said() -> None:
+async def test_a_port_in_use_is_reported() -> None:
     """OSError, and the link is closed again."""
     broker, registry = FakeBroker(), Registry()
     async with await asyncio.start_server(lambda _reader, _writer: None, "127.0.0.1", 0) as other:
@@ -126,7 +126,7 @@ async def test_a_taken_port_is_said() -> None:
 
 
 async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_path: Path) -> None:
-    """The socket itself is what other machines can or cannot reach."""
+    """The socket itself determines what other machines can reach."""
     users = tmp_path / "users"
     users.write_text("")
     users.chmod(0o600)
@@ -139,8 +139,8 @@ async def test_the_default_listens_on_loopback_and_a_password_file_opens_it(tmp_
         await app.stop()
 
 
-async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) -> None:
-    """Most of the storm has left when its turn comes: it costs no hashes, and nobody waits behind it."""
+async def test_the_right_password_is_accepted_during_a_storm_of_wrong_ones(tmp_path: Path) -> None:
+    """Most of the storm has left when its turn comes: it costs no hashes, and no client waits behind it."""
     users = tmp_path / "users"
     users.write_text(f"ann:{make_hash('right')}\nbob:{make_hash('other')}\n")
     users.chmod(0o600)
@@ -152,7 +152,7 @@ async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) 
     arrived, verify = threading.Event(), check._verify
 
     def verified(waiting: Any) -> bool:
-        assert arrived.wait(60)  # no hash is done before all have come, however slowly they do
+        assert arrived.wait(60)  # no hash is computed before all have come, however slowly
         return verify(waiting)
 
     check._verify = verified
@@ -184,8 +184,8 @@ async def test_a_storm_of_wrong_passwords_lets_the_right_one_in(tmp_path: Path) 
     await app.stop()
 
 
-async def test_what_has_ended_is_freed_without_the_collector() -> None:
-    """Full collections are rare in a server: connections that wait for one are a leak as long as clients come back."""
+async def test_ended_connections_are_freed_without_the_collector() -> None:
+    """Full collections are rare in a server: connections that wait for one are a leak as long as clients reconnect."""
     broker, registry = FakeBroker(), Registry()
     app = ProxyApp(proxy(registry), clock=SystemClock(), registry=registry, connection=await broker.connect())
     port = await app.start()
@@ -205,7 +205,7 @@ async def test_what_has_ended_is_freed_without_the_collector() -> None:
         async with asyncio.timeout(10):
             while app._listener.connections or app._services.tasks or app._services.owners:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)  # the last callbacks of the loop hold what they were called with
+        await asyncio.sleep(0.05)  # the last callbacks of the loop still reference their arguments
         assert {kind: live(kind) for kind in kinds} == before
     finally:
         gc.enable()

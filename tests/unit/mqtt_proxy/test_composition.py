@@ -1,4 +1,4 @@
-"""The parts of a proxy are made in an order on which a reconnection relies."""
+"""The parts of a proxy are created in an order on which a reconnection relies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 from tests.unit.mqtt_proxy.rig import FakeAccess
 
 
-async def test_sessions_are_taken_again_before_anything_is_read() -> None:
-    """The owners hear of a new connection first, then who follows queues, then who pulls."""
+async def test_sessions_are_reopened_before_anything_is_read() -> None:
+    """The owners are told of a new connection first, then the followers of queues, then the pulls."""
     heard: list[str] = []
 
     class NotingLink(Link):

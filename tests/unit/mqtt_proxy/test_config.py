@@ -18,7 +18,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_values_are_checked() -> None:
-    """A window of nothing would deliver nothing."""
+    """A window of zero would deliver nothing."""
     assert load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "5")]).value.in_flight_max == 5
     with pytest.raises(ConfigError, match="in_flight_max"):
         load(ProxyConfig, flags=[Flag("in_flight_max", "--in-flight", "0")])
@@ -37,8 +37,8 @@ def test_one_message_fits_the_frames() -> None:
     assert config.append_bytes_max < 16 * 1024 * 1024
 
 
-def test_nothing_listens_for_other_machines_before_users_are_declared() -> None:
-    """Loopback by default; every interface with a password file; an address that was set is taken as it is."""
+def test_only_loopback_is_open_before_users_are_declared() -> None:
+    """Loopback by default; every interface with a password file; an address that was set is used as it is."""
     assert ProxyConfig().listen_host == "127.0.0.1"
     assert ProxyConfig(password_file=Path("users")).listen_host == "0.0.0.0"
     assert ProxyConfig(host="10.0.0.7").listen_host == "10.0.0.7"

@@ -1,4 +1,4 @@
-"""Steps of a history: one at a time, places that only rise, wishes that become positions."""
+"""Steps of a history: one at a time, positions that only rise, requested starts that become positions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.mqtt_proxy.shared_world import message
 
 
 class FakeLink:
-    """Answers from a list."""
+    """Gives the answers of a list."""
 
     def __init__(self, *replies: HistoryReply | Exception) -> None:
         self.up = True
@@ -52,8 +52,8 @@ def run_of(link: FakeLink, before: int) -> HistoryRun:
     return HistoryRun(link, "a/+", 7, before, link.wake)
 
 
-async def test_a_number_becomes_a_position_and_then_messages() -> None:
-    """Going down until they are found, then up from there; nothing is committed before there is a position."""
+async def test_a_count_becomes_a_position_and_then_messages() -> None:
+    """Backwards until they are found, then forwards from there; nothing is committed before there is a position."""
     records = bytes(message(1)) + bytes(message(1))
     link = FakeLink(
         HistoryReply(900, False, last=2),
@@ -90,8 +90,8 @@ async def test_a_number_becomes_a_position_and_then_messages() -> None:
     assert link.wakes == 4
 
 
-async def test_a_time_is_asked_for_until_there_is_a_position() -> None:
-    """And a stored position goes on where it is."""
+async def test_a_time_is_searched_until_there_is_a_position() -> None:
+    """And a stored position continues where it is."""
     link = FakeLink(HistoryReply(0, False), HistoryReply(640, False), HistoryReply(700, True))
     run = run_of(link, pack_before(HistoryStart(from_ms=5)))
     run.fetch()
@@ -107,8 +107,8 @@ async def test_a_time_is_asked_for_until_there_is_a_position() -> None:
     assert not run_of(link, FINISHED).active
 
 
-async def test_a_step_that_is_not_answered_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a pause; without a link nothing is asked."""
+async def test_an_unanswered_step_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a pause; without a link nothing is sent."""
     monkeypatch.setattr(history, "RETRY_PAUSE_S", 0.0)
     link = FakeLink(RuntimeError("no"), HistoryReply(700, True))
     run = run_of(link, 640)
@@ -125,7 +125,7 @@ async def test_a_step_that_is_not_answered_is_asked_for_again(monkeypatch: pytes
 
 
 async def test_what_the_broker_refuses_ends_the_history() -> None:
-    """It is counted; live messages are not held up by it."""
+    """It is counted, and does not delay live messages."""
     refusals: list[bool] = []
     link = FakeLink(Refused(2, "over too many queues"))
     run = HistoryRun(link, "#", 7, 640, link.wake, lambda: refusals.append(True))

@@ -49,8 +49,8 @@ def test_refused(name: str, value: str) -> None:
         start_of_filter(f"$history/{name}={value}/a")
 
 
-def test_forms() -> None:
-    """One wish at most; a name of ours without one; everything else is not a wish."""
+def test_forms_of_the_request() -> None:
+    """One at most; a reserved name without one is refused; everything else is not a request."""
     assert start_of_user([(b"a", b"b")]) is None
     assert start_of_filter("history/last=1/a") is None
     with pytest.raises(NotUnderstood):

@@ -1,4 +1,4 @@
-"""The link keeps the order of requests, says when nobody knows, and comes back."""
+"""The link keeps the order of requests, reports an unknown outcome, and reconnects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUICK = {"pause_first_ms": 1, "pause_ms_max": 20}
 
 
 class Server:
-    """Notes what comes; answers unless told not to."""
+    """Records requests; answers them unless told not to."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -59,8 +59,8 @@ async def test_requests_leave_in_the_order_of_the_calls() -> None:
     assert not link.up
 
 
-async def test_a_refusal_and_a_loss_are_told_apart() -> None:
-    """Refused carries the code; a loss says that nobody knows."""
+async def test_a_refusal_and_a_loss_are_distinguished() -> None:
+    """Refused carries the code; after a loss the outcome is unknown."""
     server = Server()
     link = Link(Uplink(server.dial, **QUICK))
     with pytest.raises(LinkDownError):
@@ -80,7 +80,7 @@ async def test_a_refusal_and_a_loss_are_told_apart() -> None:
     await link.stop()
 
 
-async def test_it_comes_back_and_tells() -> None:
+async def test_it_reconnects_and_reports_it() -> None:
     """Up, down, up, with failed attempts in between; pushes reach their listener on each connection."""
     server = Server()
     server.failures = 2
@@ -104,8 +104,8 @@ async def test_it_comes_back_and_tells() -> None:
     await link.stop()
 
 
-async def test_a_request_without_an_answer_is_sent_or_refused_at_once() -> None:
-    """One-way: nothing to wait for, but a link that is down says so."""
+async def test_a_one_way_request_is_sent_or_refused_at_once() -> None:
+    """There is nothing to wait for, but a link that is down refuses it."""
     server = Server()
     link = Link(Uplink(server.dial, **QUICK))
     with pytest.raises(LinkDownError):
@@ -118,8 +118,8 @@ async def test_a_request_without_an_answer_is_sent_or_refused_at_once() -> None:
     await link.stop()
 
 
-async def test_a_broker_that_is_not_the_master_is_left_for_who_is() -> None:
-    """The answer counts as a loss; a link to a master asks who that is, another one dials its broker again."""
+async def test_a_broker_that_is_not_the_master_is_left() -> None:
+    """The answer counts as a loss; a link to a master finds the new one, another link dials its broker again."""
     server = Server()
     for masters in (None, Masters(["c:1"], "g", dial=lambda _address: server.dial())):
         if masters is not None:

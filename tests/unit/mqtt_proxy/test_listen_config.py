@@ -35,13 +35,13 @@ def test_nothing_but_the_plain_port_by_default() -> None:
     ],
 )
 def test_contradictions(values: dict[str, object], words: str) -> None:
-    """Each is said in words."""
+    """Each has its message."""
     with pytest.raises(ValueError, match=words):
         ListenConfig(**values)  # type: ignore[arg-type]
 
 
-def test_keys_are_part_of_the_proxys_table() -> None:
-    """One section of the proxy's, with its rules."""
+def test_keys_are_part_of_the_proxy_section() -> None:
+    """One section for the proxy, with one set of rules."""
     flags = [Flag("listen.ws_port", "--ws-port", 0), Flag("listen.proxy_protocol", "--set", "tls,wss")]
     value = load(ProxyConfig, flags=flags).value
     assert (value.listen.ws_port, value.listen.proxy_protocol) == (0, ("tls", "wss"))

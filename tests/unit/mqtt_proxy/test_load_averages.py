@@ -1,4 +1,4 @@
-"""Load averages by hand-set time."""
+"""Load averages with a manual clock."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ def read(loads: Loads) -> dict[tuple[str, int], float]:
 
 
 def test_the_first_sample_is_no_rate() -> None:
-    """A proxy that counted a million before the first look has a load of 0."""
+    """A proxy that counted a million before the first sample has a load of 0."""
     loads = Loads()
     loads.sample({"x": 10**6}, 5_000)
     assert read(loads) == {("x", 1): 0, ("x", 5): 0, ("x", 15): 0}
 
 
 def test_a_steady_rate_is_reached_by_the_short_window_first() -> None:
-    """Ten a second are 600 a minute; after one minute two thirds of it in the first window."""
+    """Ten a second are 600 a minute; after one minute the first window has two thirds of it."""
     loads = Loads()
     for second in range(0, 61, 10):
         loads.sample({"x": second * 10}, second * 1_000)

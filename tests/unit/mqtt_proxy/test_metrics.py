@@ -18,7 +18,7 @@ def test_reasons_are_words_without_details() -> None:
     values = registry.values()
     assert values["rocketmq_mqtt_closes_total{broker_lost}"] == 2
     assert values["rocketmq_mqtt_messages_skipped_total{retention}"] == 5
-    ProxyMetrics(registry)  # a restarted proxy takes its counters over
+    ProxyMetrics(registry)  # a restarted proxy reuses its counters
 
 
 @pytest.mark.parametrize(

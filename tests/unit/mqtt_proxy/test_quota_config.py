@@ -16,7 +16,7 @@ def test_every_option_is_documented() -> None:
 
 
 def test_values_are_checked() -> None:
-    """A list of filters comes as text too; a negative rate makes no sense."""
+    """A list of filters may also be text; a negative rate makes no sense."""
     loaded = load(QuotaConfig, flags=[Flag("client_messages_per_s", "--set", "2.5")]).value
     assert loaded.client_messages_per_s == 2.5
     with pytest.raises(ConfigError, match="client_messages_per_s"):

@@ -1,4 +1,4 @@
-"""Quotas at the door."""
+"""Quotas at the listener and at CONNECT."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mqtt_proxy.config import QuotaConfig
 from mqtt_proxy.quotas import Quotas, SocketOpening
 
 
-def test_without_quotas_everything_goes() -> None:
+def test_without_quotas_everything_is_allowed() -> None:
     """Zero forbids nothing."""
     quotas = Quotas(QuotaConfig())
     assert all(quotas.opening("x", 0) is SocketOpening.OPEN for _ in range(1_000))
@@ -17,7 +17,7 @@ def test_without_quotas_everything_goes() -> None:
 
 
 def test_an_address_that_connects_too_fast_is_refused_then_cut() -> None:
-    """A burst in peace, a burst with a refusal, then the door is shut; other addresses do not notice."""
+    """A burst is accepted, a burst is refused, then sockets are cut; other addresses are not affected."""
     quotas = Quotas(QuotaConfig(connects_per_address_per_s=1, connects_per_address_burst=2))
     seen = [quotas.opening("x", 0) for _ in range(5)]
     assert seen == [
@@ -32,7 +32,7 @@ def test_an_address_that_connects_too_fast_is_refused_then_cut() -> None:
     assert quotas.opening("x", 6_000) is SocketOpening.OPEN
 
 
-def test_a_user_has_so_many_clients() -> None:
+def test_the_clients_of_a_user_are_limited() -> None:
     """One that leaves makes room."""
     quotas = Quotas(QuotaConfig(connections_per_user_max=2))
     assert quotas.join("ann", "a")
@@ -43,8 +43,8 @@ def test_a_user_has_so_many_clients() -> None:
     assert quotas.join("ann", "c")
 
 
-def test_a_take_over_is_not_one_more() -> None:
-    """The same client id connects before its old connection has gone."""
+def test_a_take_over_does_not_count_twice() -> None:
+    """The same client id connects before its old connection has ended."""
     quotas = Quotas(QuotaConfig(connections_per_user_max=1))
     assert quotas.join("ann", "a")
     assert quotas.join("ann", "a")
@@ -55,7 +55,7 @@ def test_a_take_over_is_not_one_more() -> None:
 
 
 def test_the_longest_keep_alive() -> None:
-    """No keep-alive is the longest of all."""
+    """No keep-alive counts as the longest."""
     quotas = Quotas(QuotaConfig(keep_alive_s_max=60))
     assert [quotas.keep_alive_s(asked) for asked in (0, 30, 60, 61)] == [60, 30, 60, 60]
 
@@ -69,7 +69,7 @@ def test_the_largest_retained_payload() -> None:
 
 
 def test_filters_that_are_too_wide() -> None:
-    """The named ones and wider ones; narrower ones are nobody's concern here."""
+    """The configured ones and wider ones; narrower ones are left to other checks."""
     quotas = Quotas(QuotaConfig(filters_refused=("#", "fleet/+/raw")))
     assert quotas.filter_refused("#")
     assert quotas.filter_refused("+/#")

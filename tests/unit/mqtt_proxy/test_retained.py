@@ -10,8 +10,8 @@ from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
-async def test_a_fresh_subscription_gets_them_before_live_ones() -> None:
-    """SUBACK, then retained with the flag, then live without."""
+async def test_a_new_subscription_gets_them_before_live_ones() -> None:
+    """SUBACK, then retained messages with the flag, then live ones without."""
     async with running() as rig:
         sender = await rig.client("p")
         sender.send(publish("t/a", b"kept", 1, 1, retain=True), publish("t/b", b"cleared", 1, 2, retain=True))
@@ -50,7 +50,7 @@ async def test_many_are_read_in_steps_and_repeated_on_resubscription() -> None:
 
 
 async def test_pending_ones_survive_the_connection() -> None:
-    """A durable session gets on the next connection what did not fit the window, and again what was in flight."""
+    """On its next connection a durable session gets what did not fit the window, and again what was in flight."""
     async with running(in_flight_max=3) as rig:
         sender = await rig.client("p")
         sender.send(*[publish(f"t/{number}", b"x", 1, number + 1, retain=True) for number in range(8)])
@@ -72,7 +72,7 @@ async def test_pending_ones_survive_the_connection() -> None:
 
 
 async def test_what_a_closing_session_cannot_note_is_counted(monkeypatch) -> None:
-    """The note takes the first ones; none goes unmentioned, also not those of the step under way."""
+    """The note takes the first ones; all others are counted, those of the step in progress included."""
     monkeypatch.setattr(resume, "PENDING_RETAINED_MAX", 5)
     async with running(in_flight_max=3) as rig:
         sender = await rig.client("p")
@@ -86,7 +86,7 @@ async def test_what_a_closing_session_cannot_note_is_counted(monkeypatch) -> Non
         assert rig.count("messages_skipped_total{retained_note_full}") == 90 - 3 - 5
 
 
-async def test_a_step_under_way_is_still_to_be_sent() -> None:
+async def test_a_step_in_progress_is_still_to_be_sent() -> None:
     """A session that closes in between notes it."""
     async with running() as rig:
         run = RetainedRun(rig.link, range(100), lambda: None)
@@ -95,7 +95,7 @@ async def test_a_step_under_way_is_still_to_be_sent() -> None:
         await settle()
 
 
-async def test_a_step_that_fails_is_asked_again() -> None:
+async def test_a_failed_step_is_repeated() -> None:
     """Nothing is dropped."""
     async with running() as rig:
         sender = await rig.client("p")

@@ -13,8 +13,9 @@ from tests.unit.mqtt_proxy.rig import settle
 from tests.unit.mqtt_proxy.shared_world import FakeOutbound, World, message, send_all
 
 
-async def test_what_cannot_be_sent_for_long_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full socket: what waits goes out when there is room; if that lasts, others get it, and nothing is asked for."""
+async def test_what_cannot_be_sent_for_long_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full socket: what waits goes out when there is room; if that lasts, other members get it, and no more is
+    requested."""
     monkeypatch.setattr(shared, "STUCK_S", 0.0)
     world = World()
     source, window = world.member(3)
@@ -24,7 +25,7 @@ async def test_what_cannot_be_sent_for_long_goes_back(monkeypatch: pytest.Monkey
     source.set_writable(True)
     assert send_all(source, window) == [1]
     await settle()
-    assert world.link.said() == [], "it got away in time"
+    assert world.link.said() == [], "it was sent in time"
     source.set_writable(False)
     world.link.give((source.handle, 2))
     assert world.wakes == 0
@@ -35,8 +36,8 @@ async def test_what_cannot_be_sent_for_long_goes_back(monkeypatch: pytest.Monkey
     assert world.link.said() == [SharedSettled(source.handle, 1, [], [])]
 
 
-async def test_a_head_that_moves_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Slow is not stuck: the order of what is under way matters more than speed."""
+async def test_a_socket_that_makes_progress_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow is not stuck: the order of what is in flight matters more than speed."""
     monkeypatch.setattr(shared, "STUCK_S", 0.05)
     world = World()
     source, window = world.member(3)
@@ -51,7 +52,7 @@ async def test_a_head_that_moves_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
-    """What was not sent others get; what is unacknowledged, or acknowledged and not said, is claimed."""
+    """What was not sent goes to others; what is unacknowledged, or acknowledged and not reported, is claimed."""
     world = World()
     source, window = world.member(5)
     await settle()
@@ -75,7 +76,7 @@ async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
     assert world.metrics.subscriptions.shared_late.value == 1
 
 
-async def test_leaving_gives_back_what_waits_and_stays_for_what_is_under_way() -> None:
+async def test_leaving_gives_back_what_waits_and_keeps_what_is_in_flight() -> None:
     """[MQTT-3.10.4-3] then the member is forgotten."""
     world = World()
     source, window = world.member(5)
@@ -96,7 +97,7 @@ async def test_leaving_gives_back_what_waits_and_stays_for_what_is_under_way() -
 
 
 async def test_a_session_that_ended_is_forgotten() -> None:
-    """The broker learns it by the session's close."""
+    """The broker learns of it by the session's close."""
     world = World()
     source, _window = world.member(5)
     await settle()
@@ -108,7 +109,7 @@ async def test_a_session_that_ended_is_forgotten() -> None:
 
 
 async def test_a_member_that_may_not_join_is_counted() -> None:
-    """Its session was taken over meanwhile, or the broker refused: its connection hears that by itself."""
+    """Its session was taken over meanwhile, or the broker refused: its connection is told separately."""
     world = World()
     world.link.joins = False
     world.member(5)
@@ -120,8 +121,8 @@ async def test_a_member_that_may_not_join_is_counted() -> None:
     assert world.metrics.subscriptions.refused.child("shared_not_joined").value == 2
 
 
-async def test_a_member_asks_for_what_its_window_has_free() -> None:
-    """Up to a bound; with QoS 0 there is no window, with a full one nothing is asked for."""
+async def test_a_member_requests_what_its_window_has_free() -> None:
+    """Up to a bound; with QoS 0 there is no window, with a full one nothing is requested."""
     world = World()
     for free, qos in ((10, 1), (500, 1), (0, 0), (0, 1)):
         world.member(free, qos)
@@ -134,7 +135,7 @@ async def test_a_member_asks_for_what_its_window_has_free() -> None:
 
 
 async def test_members_of_one_session_share_its_window() -> None:
-    """So that what one is given does not have to be given back for the other's sake."""
+    """So that a message for one member is not given back because of the other."""
     world = World()
     source, _window = world.member(10)
     source.sharers = 3
@@ -142,7 +143,7 @@ async def test_members_of_one_session_share_its_window() -> None:
     assert world.link.takes[0].members[0].credit == 4
 
 
-async def test_an_acknowledgement_settles_and_asks_for_more_in_one_frame() -> None:
+async def test_an_acknowledgement_settles_and_requests_more_in_one_frame() -> None:
     """One SHARED_SETTLE per turn for all members."""
     world = World()
     one, window = world.member(2)
@@ -153,10 +154,10 @@ async def test_an_acknowledgement_settles_and_asks_for_more_in_one_frame() -> No
     assert send_all(one, window) == [4, 6]
     assert send_all(two, other) == [5]
     await settle()
-    assert world.link.frames == 0, "nothing to say: the windows are full or asked for"
+    assert world.link.frames == 0, "nothing to send: the windows are full or requested"
     window.in_flight_max += 1
     one.acknowledge(4)
-    one.acknowledge(4)  # again: says nothing new
+    one.acknowledge(4)  # again: sends nothing new
     other.in_flight_max += 1
     two.acknowledge(5)
     await settle()
@@ -164,8 +165,8 @@ async def test_an_acknowledgement_settles_and_asks_for_more_in_one_frame() -> No
     assert world.link.said() == [SharedSettled(one.handle, 1, [4], []), SharedSettled(two.handle, 1, [5], [])]
 
 
-async def test_a_message_of_qos_0_is_done_when_it_is_sent() -> None:
-    """Nobody will acknowledge it."""
+async def test_a_message_of_qos_0_is_settled_when_it_is_sent() -> None:
+    """It gets no acknowledgement."""
     world = World()
     source, window = world.member(2)
     await settle()
@@ -176,7 +177,7 @@ async def test_a_message_of_qos_0_is_done_when_it_is_sent() -> None:
 
 
 async def test_memberships_of_a_session_take_turns() -> None:
-    """Messages go out with the lower QoS as far as window and budget allow; what is no MQTT message is done."""
+    """Messages go out with the lower QoS as far as window and budget allow; what is not an MQTT message is settled."""
     world = World()
     window = Outgoing(4)
     both = Memberships(world.hub, window, world._wake)
@@ -212,11 +213,11 @@ async def test_memberships_of_a_session_take_turns() -> None:
     await settle()
     assert world.link.takes[-1].members[0].epoch == 8
     both.release()
-    assert len(world.hub) == 1, "the one that left still has messages under way"
+    assert len(world.hub) == 1, "the one that left still has messages in flight"
 
 
-async def test_a_message_that_is_not_for_the_client_any_more_is_done() -> None:
-    """Expired, or too large for it; options and identifier of the subscription go with what is sent."""
+async def test_a_message_that_cannot_be_delivered_any_more_is_settled() -> None:
+    """Expired, or too large for the client; options and identifier of the subscription go with what is sent."""
     world = World()
     source, window = world.member(4)
     source.choose(2, 9)
@@ -233,8 +234,8 @@ async def test_a_message_that_is_not_for_the_client_any_more_is_done() -> None:
     assert world.link.said() == [SharedSettled(source.handle, 0, [1], [])]
 
 
-async def test_room_is_told_once_it_is_worth_a_frame() -> None:
-    """A window that other subscriptions share frees slot by slot."""
+async def test_free_window_is_reported_once_it_is_worth_a_frame() -> None:
+    """A window shared with other subscriptions is freed one message at a time."""
     world = World()
     source, window = world.member(0)
     await settle()
@@ -250,8 +251,8 @@ async def test_room_is_told_once_it_is_worth_a_frame() -> None:
     assert world.link.said() == [SharedSettled(source.handle, 2, [], [])]
 
 
-async def test_qos_2_of_a_session_without_expiry_is_for_nobody_else() -> None:
-    """Said when it is sent, and again after a loss of the broker until the client has it."""
+async def test_qos_2_of_a_session_without_expiry_is_bound_to_it() -> None:
+    """Reported when it is sent, and again after a loss of the broker until the client has it."""
     world = World()
     source, window = world.member(4, qos=2)
     await settle()
@@ -266,7 +267,7 @@ async def test_qos_2_of_a_session_without_expiry_is_for_nobody_else() -> None:
     await settle()
     (said,) = world.link.said()
     assert (said.done, said.sent) == ([1], [2])
-    window.steps = Qos2Steps()  # a kept session notes it instead
+    window.steps = Qos2Steps()  # a kept session stores it instead
     source.waiting.append((4, message(2)))
     source.send(outbound, 4, RecordView(source.waiting[0][1]), 2)
     assert source.sent == []

@@ -1,4 +1,4 @@
-"""SUBSCRIBE is effective before its SUBACK, limits refuse single filters, a repeated filter keeps its place."""
+"""SUBSCRIBE is effective before its SUBACK, limits refuse single filters, a repeated filter keeps its position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.mqtt_proxy.shared_world import message
 
 
 async def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
-    """0x80 for them only; subscribing again to a known one is no new one."""
+    """0x80 for them only; subscribing again to a known filter does not count."""
     async with running(subscriptions_per_session_max=2) as rig:
         client = await rig.subscriber("s", ("a", 1), ("b", 1))
         client.send(packets.Subscribe(2, [("c", 1), ("a", 0)]))
@@ -27,7 +27,7 @@ async def test_filters_beyond_the_limit_are_refused_one_by_one() -> None:
         assert client.received() == [packets.Suback(3, [0x80])]
 
 
-async def test_a_repeated_filter_keeps_its_place_with_its_new_qos() -> None:
+async def test_a_repeated_filter_keeps_its_position_with_its_new_qos() -> None:
     """No message twice, none missing."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 1))
@@ -53,7 +53,7 @@ async def test_messages_between_subscribe_and_suback_are_not_missed() -> None:
 
 
 async def test_a_broker_that_refuses_ends_the_connection() -> None:
-    """No SUBACK for what does not hold."""
+    """No SUBACK for a subscription that does not exist."""
     async with running() as rig:
         client = await rig.client("s")
         client.received()
@@ -67,8 +67,8 @@ async def test_a_broker_that_refuses_ends_the_connection() -> None:
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3])
 @pytest.mark.parametrize("topic_filter", ["t", "a/+", "$share/g/a", "$SYS/broker/uptime"])
-async def test_who_leaves_before_the_answer_follows_nothing(turns: int, topic_filter: str) -> None:
-    """Whenever the connection ends, the answer finds nobody, and nothing is kept for it."""
+async def test_a_client_that_leaves_before_the_answer_follows_nothing(turns: int, topic_filter: str) -> None:
+    """Whenever the connection ends, the late answer is ignored and nothing is kept for it."""
     async with running() as rig:
         client = await rig.client("s")
         client.send(packets.Subscribe(1, [(topic_filter, 1)]))
@@ -83,7 +83,7 @@ async def test_who_leaves_before_the_answer_follows_nothing(turns: int, topic_fi
 
 
 async def test_clean_sessions_subscribe_again_after_a_loss() -> None:
-    """The broker forgot them; their cursors go on where they were."""
+    """The broker forgot them; their cursors continue where they were."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 1))
         await rig.broker.connections[0].close()
@@ -115,7 +115,7 @@ async def test_reason_codes_of_level_5() -> None:
 
 
 async def test_a_share_without_a_name_or_a_filter_is_an_invalid_filter() -> None:
-    """Whatever the client may read: [MQTT-4.8.2-1], [MQTT-4.8.2-2]; the valid one beside it is granted."""
+    """Whatever the client may read: [MQTT-4.8.2-1], [MQTT-4.8.2-2]; the valid filter beside it is granted."""
     async with running() as rig:
         rig.access.forbidden |= {b"$share//a", b"$share/g"}
         client = await rig.client("s", level=5)
@@ -125,7 +125,7 @@ async def test_a_share_without_a_name_or_a_filter_is_an_invalid_filter() -> None
         assert client.received() == [packets.Suback(2, [0x8F, 0x8F, 0x8F, 1])]
 
 
-async def test_filters_for_which_nothing_could_come_are_refused() -> None:
+async def test_filters_that_match_nothing_are_refused() -> None:
     """A client that is granted one would wait for ever; others below `$` may be served."""
     async with running() as rig:
         client = await rig.client("s", level=5)
@@ -139,7 +139,8 @@ async def test_filters_for_which_nothing_could_come_are_refused() -> None:
 
 
 async def test_a_shared_subscription_takes_from_its_group() -> None:
-    """Judged by its inner filter; what is given is delivered, settled when acknowledged, given back when it leaves."""
+    """Judged by its inner filter; messages are delivered, settled when acknowledged, given back when the client
+    leaves."""
     async with running() as rig:
         rig.access.forbidden.add(b"$share/g/secret")
         client = await rig.client("s", clean=False)
@@ -157,10 +158,10 @@ async def test_a_shared_subscription_takes_from_its_group() -> None:
         assert [one.done for one in rig.broker.settled] == [[4]]
         client.send(packets.Subscribe(3, [("$share/g/a", 0)]))
         await settle()
-        assert len(rig.broker.members) == 1, "subscribed again: the same member goes on"
+        assert len(rig.broker.members) == 1, "subscribed again: the same member continues"
         client.lose()
         await settle()
-        assert rig.broker.sessions["s"].inflight == [], "what it did not acknowledge is another member's"
+        assert rig.broker.sessions["s"].inflight == [], "what it did not acknowledge goes to another member"
         again = await rig.client("s", clean=False)
         await settle()
         assert len(rig.broker.members) == 2
@@ -193,7 +194,7 @@ async def test_a_member_joins_again_when_the_broker_is_back() -> None:
 
 
 async def test_history_begins_the_subscription_where_the_broker_says() -> None:
-    """Judged as history, told to the broker with the wish; what is not understood is refused."""
+    """Judged as history, sent to the broker with the requested start; what is not understood is refused."""
     async with running() as rig:
         rig.access.forbidden.add(b"$history//secret")
         client = await rig.client("s")

@@ -1,4 +1,4 @@
-"""`$SYS` as a client meets it; the tests run the rounds themselves."""
+"""`$SYS` as a client sees it; the tests run the rounds themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def subscribed(rig: Rig, client_id: str, topic_filter: str, *, clean: bool
     return client
 
 
-async def test_values_come_as_retained_behind_the_suback() -> None:
+async def test_values_come_as_retained_after_the_suback() -> None:
     """At QoS 0, whatever was granted."""
     async with running() as rig:
         rig.sys_tree.start()
@@ -36,7 +36,7 @@ async def test_values_come_as_retained_behind_the_suback() -> None:
 
 
 async def test_only_changes_follow_without_the_retain_flag() -> None:
-    """What stays is not said again."""
+    """An unchanged value is not repeated."""
     async with running() as rig:
         rig.sys_tree.start()
         client = await subscribed(rig, "a", "$SYS/broker/+")
@@ -72,8 +72,8 @@ async def test_wildcards_in_the_first_level_do_not_match() -> None:
         assert len(rig.sys_tree) == 0
 
 
-async def test_unsubscribing_ends_it_and_so_does_leaving() -> None:
-    """Nobody is followed for nothing."""
+async def test_unsubscribing_and_leaving_end_it() -> None:
+    """The values of a filter without a subscriber are not followed."""
     async with running() as rig:
         rig.sys_tree.start()
         client = await subscribed(rig, "a", UPTIME)
@@ -99,7 +99,7 @@ async def test_subscribing_again_sends_the_values_again() -> None:
 
 
 async def test_a_durable_session_gets_them_again_when_it_comes_back() -> None:
-    """Its filter was kept by the broker."""
+    """The broker kept its filter."""
     async with running() as rig:
         rig.sys_tree.start()
         client = await subscribed(rig, "a", UPTIME, clean=False)
@@ -114,7 +114,7 @@ async def test_a_durable_session_gets_them_again_when_it_comes_back() -> None:
 
 
 async def test_the_brokers_numbers() -> None:
-    """There for who subscribes once they are known, told to others in the next round; an unreadable answer is not."""
+    """New subscribers get them once they are known, others in the next round; an unreadable answer is ignored."""
     async with running() as rig:
         early = await subscribed(rig, "early", "$SYS/broker/clients/total")
         rig.broker.status = b'{"clients_total": 41}'
@@ -132,7 +132,7 @@ async def test_the_brokers_numbers() -> None:
         assert client.messages() == early.messages() == []
 
 
-async def test_an_interval_of_nothing_serves_nothing() -> None:
+async def test_an_interval_of_zero_serves_nothing() -> None:
     """The filter is granted all the same."""
     async with running(sys_interval_s=0) as rig:
         rig.sys_tree.start()
@@ -142,7 +142,7 @@ async def test_an_interval_of_nothing_serves_nothing() -> None:
 
 
 async def test_values_do_not_reach_the_broker() -> None:
-    """Nothing of it lies in the log, and an ordinary message still does."""
+    """None of them is in the log, and an ordinary message still is."""
     async with running() as rig:
         rig.sys_tree.start()
         client = await subscribed(rig, "a", "$SYS/#")
@@ -153,7 +153,7 @@ async def test_values_do_not_reach_the_broker() -> None:
 
 
 async def test_identifiers_and_retain_handling_of_mqtt_5() -> None:
-    """Values at SUBSCRIBE only where they are wanted; a change comes once, with the identifiers of all filters."""
+    """Values at SUBSCRIBE only where they are requested; a change comes once, with the identifiers of all filters."""
     async with running() as rig:
         rig.sys_tree.start()
         client = await rig.client("a", level=5)

@@ -1,4 +1,4 @@
-"""The values under the names Mosquitto's users know."""
+"""The values under the names that Mosquitto's users know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runtime.metrics import Registry
 
 
 class Parts:
-    """Values over counters the test sets."""
+    """Values over counters set by the test."""
 
     def __init__(self) -> None:
         registry = Registry()
@@ -54,7 +54,7 @@ def test_version_uptime_and_memory() -> None:
     assert int(parts.read("heap/maximum") or 0) > 1_000_000
 
 
-def test_the_most_memory_is_never_less_than_what_is_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_maximum_memory_is_never_below_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel's maximum is not of the same moment as its present figure; a maximum does not fall either."""
     parts, much = Parts(), 1 << 50
     monkeypatch.setattr(sys_topics, "_resident_bytes", lambda: much)
@@ -63,8 +63,8 @@ def test_the_most_memory_is_never_less_than_what_is_in_use(monkeypatch: pytest.M
     assert (parts.read("heap/current"), parts.read("heap/maximum")) == ("5", str(much))
 
 
-def test_what_the_broker_said_replaces_the_proxys_own_view() -> None:
-    """Nothing of it is shown before."""
+def test_the_brokers_figures_replace_the_proxys() -> None:
+    """None of them is shown before."""
     parts = Parts()
     assert parts.read("clients/connected") == "2"
     assert parts.read("clients/total") is None
@@ -78,8 +78,8 @@ def test_what_the_broker_said_replaces_the_proxys_own_view() -> None:
     assert parts.read("messages/stored") == "6"
 
 
-def test_the_most_clients_there_were() -> None:
-    """Sampled, not only looked at."""
+def test_the_maximum_number_of_clients() -> None:
+    """Sampled, not only read on demand."""
     parts = Parts()
     parts.connected = 7
     parts.values.sample()

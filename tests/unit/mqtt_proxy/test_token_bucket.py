@@ -1,4 +1,4 @@
-"""Token buckets by hand-set time."""
+"""Token buckets with a manual clock."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def test_never_more_than_the_burst_is_saved() -> None:
 
 
 def test_take_may_go_down_to_a_floor() -> None:
-    """Below zero as far as it is told."""
+    """Below zero as far as the caller allows."""
     bucket = TokenBucket(1.0, 1.0, 0)
     assert [bucket.take(1, 0, -2.0) for _ in range(4)] == [True, True, True, False]
     assert bucket.level(0) == -2.0
     assert not bucket.is_full(0)
 
 
-def test_a_charge_leaves_a_debt_and_says_how_long() -> None:
+def test_a_charge_leaves_a_debt_and_returns_the_wait() -> None:
     """Ten messages at four a second with a burst of four: six are owed."""
     bucket = TokenBucket(4.0, 4.0, 0)
     assert bucket.charge(4, 0) == 0
@@ -42,15 +42,15 @@ def test_a_charge_leaves_a_debt_and_says_how_long() -> None:
     assert bucket.charge(0, 1_501) == 0
 
 
-def test_a_debt_has_an_end() -> None:
-    """A message of an hour's worth costs ten seconds, and the next one no more than that."""
+def test_a_debt_is_bounded() -> None:
+    """An hour's worth of messages costs ten seconds, and the next one no more than that."""
     bucket = TokenBucket(1.0, 1.0, 0)
     assert bucket.charge(3_600, 0) == DEBT_S_MAX * 1_000 + 1
     assert bucket.charge(3_600, 0) == DEBT_S_MAX * 1_000 + 1
 
 
 def test_time_that_goes_backwards_changes_nothing() -> None:
-    """Neither gift nor punishment."""
+    """It neither adds tokens nor removes them."""
     bucket = TokenBucket(1.0, 2.0, 10_000)
     assert bucket.take(2, 10_000)
     assert bucket.level(5_000) == 0
@@ -58,8 +58,8 @@ def test_time_that_goes_backwards_changes_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 40)), max_size=60))
-def test_waiting_as_told_holds_the_rate(steps: list[tuple[int, int]]) -> None:
-    """Who pauses as told never gets more than burst + rate x time + the last overdraft."""
+def test_waiting_as_returned_keeps_the_rate(steps: list[tuple[int, int]]) -> None:
+    """A caller that waits as long as returned never gets more than burst + rate x time + the last overdraft."""
     bucket = TokenBucket(50.0, 50.0, 0)
     now = total = last = 0
     for pause, amount in steps:
@@ -71,8 +71,8 @@ def test_waiting_as_told_holds_the_rate(steps: list[tuple[int, int]]) -> None:
         now += wait
 
 
-def test_a_table_knows_its_parties_apart() -> None:
-    """One party's use is not another's."""
+def test_a_table_keeps_parties_apart() -> None:
+    """One party's use does not affect another's."""
     table = BucketTable(1.0, 1.0)
     assert table.of("a", 0).take(1, 0)
     assert not table.of("a", 0).take(1, 0)
@@ -80,7 +80,7 @@ def test_a_table_knows_its_parties_apart() -> None:
 
 
 def test_a_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full buckets are forgotten first; among those in use the oldest."""
+    """Full buckets are dropped first, then the oldest of those in use."""
     monkeypatch.setattr(quotas, "BUCKETS_MAX", 3)
     table = BucketTable(1.0, 1.0)
     used = table.of("used", 0)

@@ -1,4 +1,4 @@
-"""Frames against wsproto's: the same bytes come out, the same mistakes are found, however the input is cut."""
+"""Frames against wsproto's: the same bytes, and the same errors found, however the input is cut."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def feed(data: bytes, step: int, reader: FrameReader | None = None) -> tuple[byt
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 100, 1 << 22])
 @pytest.mark.parametrize("size", [0, 1, 4, 125, 126, 127, 65_535, 65_536, 100_003])
-def test_payloads_come_out_as_they_went_in(size: int, step: int) -> None:
+def test_payloads_are_unchanged(size: int, step: int) -> None:
     """Every form of the length; wsproto made the frames."""
     if step < 7 < 1_000 < size:
         step *= 1_001
@@ -46,7 +46,7 @@ def test_payloads_come_out_as_they_went_in(size: int, step: int) -> None:
 
 @pytest.mark.parametrize("step", [1, 5, 1 << 20])
 def test_fragments_with_control_frames_between(step: int) -> None:
-    """A message in pieces is one stream; pings in the middle are seen, the last one counts; pongs are nothing."""
+    """A fragmented message is one stream; pings in between are reported, the last one counts; pongs are ignored."""
     data = masked(2, b"ab", fin=False) + masked(9, b"one") + masked(0, b"", fin=False) + masked(10, b"lost")
     data += masked(9, b"two") + masked(0, b"cd") + masked(2, b"ef")
     taken, reader = feed(data, step)
@@ -81,7 +81,7 @@ def test_fragments_with_control_frames_between(step: int) -> None:
 )
 @pytest.mark.parametrize("step", [1, 1 << 20])
 def test_broken_rules_have_their_code(data: bytes, code: int, step: int) -> None:
-    """What came before is kept, nothing behind it is looked at."""
+    """What came before is kept, nothing after it is read."""
     taken, reader = feed(masked(2, b"good") + data + masked(2, b"late"), step)
     assert reader.close_code == code
     assert not reader.peer_closed
@@ -93,14 +93,14 @@ def test_broken_rules_have_their_code(data: bytes, code: int, step: int) -> None
 @pytest.mark.parametrize(
     ("payload", "code"), [(b"", 1000), (b"\x03\xe8", 1000), (b"\x03\xe9bye", 1001), (b"\x0f\xa0" + "ü".encode(), 4000)]
 )
-def test_a_peer_that_closes_properly(payload: bytes, code: int) -> None:
-    """Its own code answers it."""
+def test_a_proper_close(payload: bytes, code: int) -> None:
+    """It is answered with its own code."""
     _, reader = feed(masked(8, payload), 1)
     assert (reader.close_code, reader.peer_closed) == (code, True)
 
 
-def test_a_frame_that_is_too_long_for_now() -> None:
-    """Judged by its header before any of its payload came; later it may pass."""
+def test_a_frame_above_the_present_limit() -> None:
+    """Judged by its header before any of its payload has come; later it may pass."""
     reader = FrameReader(100)
     assert reader.feed(masked(2, bytes(100))) == bytes(100)
     reader.feed(masked(2, bytes(101))[:6])
@@ -124,7 +124,7 @@ def test_a_claimed_length_costs_nothing() -> None:
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
 def test_our_frames_are_understood(size: int) -> None:
-    """wsproto as the client reads what we send."""
+    """wsproto as the client reads what the proxy sends."""
     client = Connection(ConnectionType.CLIENT)
     client.receive_data(websocket.data_frame(bytes(size)))
     client.receive_data(websocket.pong_frame(b"p"))
@@ -138,7 +138,7 @@ def test_our_frames_are_understood(size: int) -> None:
 
 
 def _judge(data: bytes) -> tuple[bytes, bool]:
-    """What wsproto makes of it: the bytes before the end, and whether the connection is over."""
+    """The verdict of wsproto: the bytes before the end, and whether the connection is over."""
     server, taken, over = Connection(ConnectionType.SERVER), b"", False
     try:
         server.receive_data(data)
@@ -152,7 +152,7 @@ def _judge(data: bytes) -> tuple[bytes, bool]:
 
 
 def test_random_streams_are_judged_as_wsproto_does() -> None:
-    """Good and broken frames in any order, single bytes changed: the same data before the same end, cut or whole."""
+    """Valid and broken frames in any order, single bytes changed: the same data before the same end, cut or whole."""
     seeded = random.Random(5)
     ended = missed = 0
     for _ in range(2_000):

@@ -37,7 +37,7 @@ def shake(data: bytes, rules: Rules | None = None, *, step: int = 1 << 20) -> Ha
 
 @pytest.mark.parametrize("step", [1, 50, 1 << 20])
 def test_accepted_however_it_is_cut(step: int) -> None:
-    """101 with the key's answer and the subprotocol that both know; no extension, whatever was offered."""
+    """101 with the key's answer and the subprotocol known to both; no extension, whatever was offered."""
     outcome = shake(request(Sec_WebSocket_Extensions="permessage-deflate"), step=step)
     assert outcome is not None
     assert outcome.refusal == ""
@@ -48,14 +48,14 @@ def test_accepted_however_it_is_cut(step: int) -> None:
     assert b"extensions" not in lowered
 
 
-def test_what_follows_the_request_is_handed_back() -> None:
+def test_bytes_after_the_request_are_returned() -> None:
     """The first frames may come with it."""
     outcome = shake(request() + b"\x82\x80frame")
     assert outcome is not None
     assert outcome.rest == b"\x82\x80frame"
 
 
-def test_the_first_subprotocol_of_the_client_that_is_known() -> None:
+def test_the_clients_first_known_subprotocol_is_chosen() -> None:
     """Older clients ask for the name that 3.1 used."""
     outcome = shake(request(Sec_WebSocket_Protocol="mqttv3.1, mqtt"))
     assert outcome is not None
@@ -71,16 +71,16 @@ def test_the_first_subprotocol_of_the_client_that_is_known() -> None:
         ("rebound.example:8083", "http://rebound.example:8083", "another origin"),
     ],
 )
-def test_a_page_of_the_host_it_asks_gets_in_under_a_safe_name(host: str, origin: str, refusal: str) -> None:
-    """Nothing is listed; clients that are no browsers, such as paho, name an origin too."""
+def test_a_page_of_the_requested_host_is_accepted_under_a_safe_name(host: str, origin: str, refusal: str) -> None:
+    """Nothing is listed; clients that are no browsers, such as paho, send an origin too."""
     outcome = shake(request(Host=host, Origin=origin))
     assert outcome is not None
     assert refusal in outcome.refusal
     assert bool(outcome.refusal) == bool(refusal)
 
 
-def test_path_and_origin_of_its_own() -> None:
-    """The query belongs to the page; a listed origin gets in."""
+def test_configured_path_and_origins() -> None:
+    """The query belongs to the page; a listed origin is accepted."""
     rules = Rules("/devices", ("https://plant.example",))
     good = shake(request("GET /devices?token=1 HTTP/1.1", Origin="https://plant.example"), rules)
     assert good is not None
@@ -117,7 +117,7 @@ def test_path_and_origin_of_its_own() -> None:
 )
 @pytest.mark.parametrize("step", [7, 1 << 20])
 def test_refusals(data: bytes, status: int, step: int) -> None:
-    """Each with its status, a closed connection, and nothing of the request in the answer."""
+    """Each has its status and a closed connection, and the answer repeats nothing of the request."""
     outcome = shake(data, Rules(origins=("https://plant.example",)), step=step)
     assert outcome is not None
     assert outcome.response.startswith(b"HTTP/1.1 %d " % status), outcome
@@ -128,13 +128,13 @@ def test_refusals(data: bytes, status: int, step: int) -> None:
 
 
 def test_incomplete_requests_wait() -> None:
-    """There is a deadline for them elsewhere."""
+    """Their deadline is elsewhere."""
     whole = request()
     assert all(shake(whole[:size]) is None for size in range(1, len(whole)))
 
 
 def test_changed_requests_never_raise() -> None:
-    """A good request with bytes changed, removed, doubled: refused, accepted or waiting."""
+    """A valid request with bytes changed, removed, doubled: refused, accepted or waiting."""
     seeded = random.Random(11)
     for _ in range(3_000):
         data = bytearray(request())

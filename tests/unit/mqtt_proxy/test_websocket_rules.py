@@ -21,7 +21,7 @@ from mqtt_proxy.websocket import Rules
     ],
 )
 def test_origins(origins: tuple[str, ...], origin: str | None, expected: bool) -> None:
-    """Whole origins are compared; who sends none is no browser."""
+    """Whole origins are compared; a client without one is no browser."""
     assert Rules(origins=origins).origin_allowed(origin) is expected
 
 
@@ -35,5 +35,5 @@ def test_origins(origins: tuple[str, ...], origin: str | None, expected: bool) -
     ],
 )
 def test_pages_of_the_same_address(origin: str, host: str, expected: bool) -> None:
-    """They need no list; a name may be lent by anybody, so it does."""
+    """They need no list, but only under a safe name: anybody can point a name of theirs here."""
     assert Rules().origin_allowed(origin, host) is expected

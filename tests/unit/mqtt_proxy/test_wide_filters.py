@@ -1,4 +1,4 @@
-"""Wider than, by examples and against matching topics one by one."""
+"""Whether a filter is wider than another, by examples and by matching topics one by one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MATCHED = {topic_filter: {topic for topic in TOPICS if matches(topic_filter, top
 
 
 def test_agrees_with_matching_every_topic() -> None:
-    """For every pair of filters of up to three levels; `c` is the word no filter names."""
+    """For every pair of filters of up to three levels; no filter contains the word `c`."""
     for wide, narrow in itertools.product(FILTERS, FILTERS):
         assert as_wide_as(wide, narrow) == (MATCHED[narrow] <= MATCHED[wide]), (wide, narrow)
 
@@ -32,5 +32,5 @@ def test_agrees_with_matching_every_topic() -> None:
     [("a/b", "a/b"), ("$share/g/a/b", "a/b"), ("$share/g/#", "#"), ("$SYS/#", "$SYS/#")],
 )
 def test_the_filter_of_a_shared_subscription(subscription: str, plain: str) -> None:
-    """Group and all are cut off."""
+    """The prefix and the group are cut off."""
     assert plain_filter(subscription) == plain

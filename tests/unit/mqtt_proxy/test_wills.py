@@ -1,4 +1,4 @@
-"""Wills lie with the broker; the proxy judges them when they are due."""
+"""Wills are stored by the broker; the proxy judges them when they are due."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANNA = Identity("anna", anonymous=False, client_id="a", groups=("fitters",), rul
 WILL = will_spec(Will(b"w", b"gone", 1, True), ANNA)
 
 
-def test_a_will_of_a_connect_as_the_broker_keeps_it() -> None:
+def test_a_will_of_a_connect_as_the_broker_stores_it() -> None:
     spec = will_spec(Will(b"w", b"gone", 1, True), ANNA)
     assert (spec.topic, spec.payload, spec.qos, spec.retain, spec.delay_s) == (b"w", b"gone", 1, True, 0)
     assert identity_of(spec.author) == ANNA
@@ -31,7 +31,7 @@ async def test_an_allowed_will_is_published_and_counted() -> None:
         assert b"w" in rig.broker.retained
 
 
-async def test_a_right_that_was_taken_away_counts() -> None:
+async def test_a_revoked_right_counts() -> None:
     async with running() as rig:
         await settle()
         rig.access.forbidden.add(b"w")
@@ -42,7 +42,7 @@ async def test_a_right_that_was_taken_away_counts() -> None:
         assert rig.count("wills_total") == 0
 
 
-async def test_a_will_the_broker_does_not_take_is_counted() -> None:
+async def test_a_will_that_the_broker_refuses_is_counted() -> None:
     async with running() as rig:
         await settle()
         rig.broker.refuse[RequestCode.WILL_VERDICT] = [Refused(14, "disk full")]
@@ -51,11 +51,11 @@ async def test_a_will_the_broker_does_not_take_is_counted() -> None:
         assert rig.count("wills_failed_total{broker}") == 1
 
 
-async def test_what_clients_published_before_stays_before_the_will() -> None:
+async def test_earlier_publishes_stay_before_the_will() -> None:
     async with running() as rig:
         client = await rig.client("a", will=Will(b"w", b"last", 0, True))
         rig.broker.holding = True
-        for number in range(3):  # two appends under way, the third gathers
+        for number in range(3):  # two appends are in flight, the third gathers
             client.send(Publish(b"t", b"%d" % number, 0, False, False, 0))
             await settle(3)
         rig.broker.codes.clear()
@@ -65,7 +65,7 @@ async def test_what_clients_published_before_stays_before_the_will() -> None:
         assert [code for code in rig.broker.codes if code in wanted] == wanted
 
 
-async def test_the_proxy_says_again_that_it_judges_when_the_broker_is_back() -> None:
+async def test_the_proxy_registers_again_as_judge_when_the_broker_is_back() -> None:
     async with running() as rig:
         await settle()
         assert len(rig.broker.judges) == 1
@@ -76,8 +76,8 @@ async def test_the_proxy_says_again_that_it_judges_when_the_broker_is_back() -> 
         assert len(rig.broker.judges) == 2
 
 
-async def test_a_connection_that_is_gone_again_is_no_error() -> None:
-    """It went down before the proxy could say that it judges; the next one is told."""
+async def test_a_connection_lost_again_is_no_error() -> None:
+    """It was lost before the proxy could register; the next one gets the registration."""
     async with running() as rig:
         await settle()
         judge = WillJudge(

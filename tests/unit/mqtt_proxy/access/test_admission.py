@@ -1,4 +1,4 @@
-"""Who may go on to have a session, and what the others are told."""
+"""Who is admitted to a session, and how the others are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Caller:
 
 
 def dialog() -> Dialog:
-    """A client that is never asked."""
+    """A client that is never challenged."""
     return Dialog(None, FakeAccess())  # type: ignore[arg-type]
 
 
@@ -44,13 +44,13 @@ def connect(username: str | None, will: Will | None = None) -> ConnectRequested:
         ("left", ConnectRefusal(ReasonCode.SERVER_BUSY, "left")),
     ],
 )
-async def test_who_and_why_not(username: str | None, result: object) -> None:
-    """Busy says nothing about the password."""
+async def test_admitted_or_refused_with_a_reason(username: str | None, result: object) -> None:
+    """A busy password check is answered without a word about the password."""
     assert await admit(FakeAccess(), connect(username), Caller(), lambda: True, dialog()) == result
 
 
 async def test_a_will_must_be_allowed() -> None:
-    """Before the session exists."""
+    """It is checked before the session exists."""
     access = FakeAccess()
     access.forbidden.add(b"w")
     refused = await admit(access, connect(None, Will(b"w", b"", 0, False)), Caller(), lambda: True, dialog())
@@ -59,7 +59,7 @@ async def test_a_will_must_be_allowed() -> None:
 
 
 async def test_a_bridge_and_its_will() -> None:
-    """The identity says that it is one; the will says that it is gone, and nothing else."""
+    """The identity marks a bridge; its will may announce the end of its connection and nothing else."""
     topic = b"$SYS/broker/connection/c/state"
     event = connect("ann", Will(topic, b"0", 1, True))
     event.bridge = True
@@ -71,7 +71,7 @@ async def test_a_bridge_and_its_will() -> None:
 
 
 async def test_an_address_that_connects_too_fast_costs_no_password_check() -> None:
-    """It is refused before anybody is asked."""
+    """It is refused before any method is called."""
     caller = Caller()
     caller.peer = RemoteAddress("127.0.0.1", True, over_connect_rate=True)
     refused = await admit(FakeAccess(), connect("denied"), caller, lambda: True, dialog())
@@ -79,14 +79,14 @@ async def test_an_address_that_connects_too_fast_costs_no_password_check() -> No
 
 
 def named(client_id: str, will: Will | None = None) -> ConnectRequested:
-    """A CONNECT of this client id."""
+    """A CONNECT with this client id."""
     event = connect("ann", will)
     event.client_id = client_id
     return event
 
 
-def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
-    """A refusal stays one; who leaves makes room."""
+def test_the_clients_of_a_user_are_limited_and_anonymous_ones_are_not() -> None:
+    """A refused client does not count; one that disconnects makes room."""
     quotas = Quotas(QuotaConfig(connections_per_user_max=1))
     ann = Identity("ann", anonymous=False)
     claimed = Identity("ann", anonymous=True)
@@ -101,7 +101,7 @@ def test_a_user_has_so_many_clients_and_nobody_has_the_anonymous() -> None:
 
 
 def test_a_will_may_be_too_large_to_be_retained() -> None:
-    """Said at CONNECT, when there is somebody to hear it; it takes no place of the user's."""
+    """Refused at CONNECT, while the client can still be told; it does not count as one of the user's clients."""
     quotas = Quotas(QuotaConfig(retained_payload_bytes_max=3, connections_per_user_max=1))
     ann = Identity("ann", anonymous=False)
     refused = ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
@@ -112,7 +112,7 @@ def test_a_will_may_be_too_large_to_be_retained() -> None:
 
 
 async def test_no_extended_authentication_is_known() -> None:
-    """Whoever asks for one is told that its method is the matter."""
+    """A client that asks for it is told that the method is at fault."""
     asked = connect(None)
     asked.auth_method = "SCRAM-SHA-1"
     refused = await admit(FakeAccess(), asked, Caller(), lambda: True, dialog())

@@ -1,4 +1,4 @@
-"""The chain of methods: order, whose word counts, and what nobody feels responsible for."""
+"""The chain of methods: their order, which answer counts, and what happens when none answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANN = Identity("ann", anonymous=False)
 
 
 class Fixed:
-    """Always the same answer."""
+    """Always gives the same answer."""
 
     def __init__(self, name: str, answer: Identity | Unproven | None, *, later: bool = False) -> None:
         self.name = name
@@ -64,7 +64,7 @@ def chain(*methods: Fixed) -> tuple[Authenticator, AccessCounters]:
 
 
 async def test_the_first_that_answers_decides() -> None:
-    """A refusal is final: no method behind it may let in whom it kept out."""
+    """A refusal is final: no later method admits a client that an earlier one refused."""
     first, second, third = Fixed("a", None), Fixed("b", Unproven.DENIED), Fixed("c", ANN)
     auth, counters = chain(first, second, third)
     assert await auth.authenticate(Shown(username="ann")) is Unproven.DENIED
@@ -76,7 +76,7 @@ async def test_the_first_that_answers_decides() -> None:
 
 
 async def test_anonymous_is_for_loopback_only() -> None:
-    """Without any method a name is only claimed; with one it must be proved, also on loopback."""
+    """Without any method a user name is only a claim; with one it must be proved, on loopback too."""
     auth, counters = chain()
     assert await auth.authenticate(Shown(client_id="c", loopback=True)) == Identity("", True, "c")
     assert await auth.authenticate(Shown(username="ann", loopback=True)) == Identity("ann", True)
@@ -90,7 +90,7 @@ async def test_anonymous_is_for_loopback_only() -> None:
 
 
 async def test_no_secret_is_logged() -> None:
-    """Neither by a refusal, nor by what holds the password."""
+    """Neither a refusal nor the objects that contain a password reveal it."""
     auth, _ = chain(Fixed("a", Unproven.DENIED))
     shown = Shown(username="ann", password=b"s3cret", address="10.0.0.9")
     with structlog.testing.capture_logs() as said:
@@ -100,7 +100,7 @@ async def test_no_secret_is_logged() -> None:
     assert "s3cret" not in repr(said) + repr(shown)
 
 
-async def test_all_methods_hear_of_changes_and_the_end() -> None:
+async def test_all_methods_are_told_of_changes_and_of_the_end() -> None:
     """Each has its own files and threads."""
     methods = [Fixed("a", None), Fixed("b", None)]
     auth, _ = chain(*methods)
@@ -110,8 +110,8 @@ async def test_all_methods_hear_of_changes_and_the_end() -> None:
     assert all(one.looked and one.closed for one in methods)
 
 
-async def test_what_is_at_hand_is_what_would_have_been_answered() -> None:
-    """In the same order, counted once; who has to be waited for hides those behind it."""
+async def test_an_immediate_answer_is_the_one_that_waiting_would_give() -> None:
+    """In the same order, counted once; a method that has to wait hides those behind it."""
     none, denied, later = Fixed("a", None), Fixed("b", Unproven.DENIED), Fixed("c", ANN, later=True)
     auth, counters = chain(none, denied, later)
     assert auth.at_hand(Shown(username="ann")) is Unproven.DENIED
@@ -141,8 +141,8 @@ def run(exchange: Exchange, password: str = "s3cret") -> tuple[ScramClient, Prov
     return client, exchange.prove(client.final(challenge))
 
 
-def test_who_knows_the_password_is_the_user() -> None:
-    """And so does the server; a user name in the CONNECT, or a certificate, must be the same."""
+def test_a_client_that_knows_the_password_is_the_user() -> None:
+    """The server proves itself too; a user name in the CONNECT, or a certificate, must match."""
     for shown in ({}, {"username": "ann"}, {"certificate": "ann", "username": ""}):
         exchange, counters = begin(**shown)
         client, outcome = run(exchange)
@@ -153,7 +153,7 @@ def test_who_knows_the_password_is_the_user() -> None:
 
 
 @pytest.mark.parametrize("shown", [{}, {"username": "bob"}, {"certificate": "bob"}])
-def test_everybody_else_is_denied(shown: dict[str, str]) -> None:
+def test_all_others_are_denied(shown: dict[str, str]) -> None:
     """Counted once, and no secret is logged."""
     exchange, counters = begin(**shown)
     with structlog.testing.capture_logs() as said:
@@ -163,8 +163,8 @@ def test_everybody_else_is_denied(shown: dict[str, str]) -> None:
     assert STORED.rsplit("$", maxsplit=1)[-1] not in repr(said)
 
 
-def test_messages_that_are_none() -> None:
-    """Nothing at all, too."""
+def test_invalid_messages() -> None:
+    """Empty ones included."""
     for message in (None, b"", b"what"):
         exchange, counters = begin()
         assert exchange.challenge(message) is Unproven.DENIED
@@ -174,15 +174,15 @@ def test_messages_that_are_none() -> None:
     assert exchange.prove(None) is Unproven.DENIED
 
 
-def test_what_is_not_offered() -> None:
-    """Another method, or a proxy without a password file."""
+def test_methods_that_are_not_offered() -> None:
+    """An unknown one, or any where the proxy has no password file."""
     counters = AccessCounters(Registry())
     assert Exchanges(None, counters).begin(MECHANISM, Shown()) is None
     assert Exchanges({"ann": STORED}.get, counters).begin("SCRAM-SHA-1", Shown()) is None
 
 
 def test_rules() -> None:
-    """As behind `pattern`; nothing at all is no rules."""
+    """As with `pattern`; nothing at all means no rules."""
     first, second = rules_of(["readwrite a/%c", "deny b"], "token")
     assert (first.filter, first.pattern, first.place) == (b"a/%c", True, "token:1")
     assert not second.allow
@@ -190,13 +190,13 @@ def test_rules() -> None:
 
 
 @pytest.mark.parametrize("value", [[], "read a", [1], [None], {"a": 1}, ["a"] * (RULES_MAX + 1)])
-def test_rules_that_are_none(value: object) -> None:
-    """Never taken for an absence of rules."""
+def test_invalid_rules(value: object) -> None:
+    """They are never taken for the absence of rules."""
     with pytest.raises(ClaimError):
         rules_of(value, "token")
 
 
-def test_one_garbled_rule_spoils_all() -> None:
+def test_one_invalid_rule_spoils_all() -> None:
     """It is named."""
     with pytest.raises(AclError, match="rule 2: "):
         rules_of(["a", "deney b/c"], "token")

@@ -1,4 +1,4 @@
-"""Users made at the broker log in by MQTT, with the rules that they have there."""
+"""Users created at the broker log in by MQTT and have the rules they were given there."""
 
 from __future__ import annotations
 

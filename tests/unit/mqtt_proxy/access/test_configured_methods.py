@@ -22,7 +22,7 @@ KEY = {"kty": "oct", "alg": "HS256", "k": "c2VjcmV0IG9mIHRoaXJ0eS10d28gYnl0ZXMsI
 
 
 def full(tmp_path: Path, *methods: str) -> ProxyConfig:
-    """Everything is configured."""
+    """Each configured method is in the chain, or the proxy does not start."""
     users, keys = tmp_path / "users", tmp_path / "keys"
     users.write_text("")
     users.chmod(0o600)
@@ -35,8 +35,8 @@ def full(tmp_path: Path, *methods: str) -> ProxyConfig:
 
 
 def made(config: ProxyConfig) -> list[Method]:
-    """The chain."""
-    link = cast("Link", None)  # nothing is asked of the broker
+    """A configuration with every method."""
+    link = cast("Link", None)  # The chain of methods.
     return make_methods(config, clock=SystemClock(), counters=AccessCounters(Registry()), link=link)
 
 
@@ -45,21 +45,21 @@ def names(config: ProxyConfig) -> list[str]:
 
 
 async def test_what_is_configured_in_its_order(tmp_path: Path) -> None:
-    """Or in the order that is given."""
+    """nothing is asked of the broker"""
     assert names(ProxyConfig()) == []
     assert names(full(tmp_path)) == ["certificate", "jwt", "password", "http"]
     assert names(full(tmp_path, "password", "certificate")) == ["password", "certificate"]
 
 
-def test_what_is_not_configured_cannot_be_asked() -> None:
-    """Whoever it was to keep out would get in by the others."""
+def test_configured_methods_in_their_order() -> None:
+    """Or in the order given by the option."""
     for name in ("certificate", "jwt", "password", "http"):
         with pytest.raises(LocalMisuse, match=name):
             names(ProxyConfig(access=AccessConfig(methods=(name,))))
 
 
-def test_files_that_may_not_be_used_stop_the_start(tmp_path: Path) -> None:
-    """Each method's own."""
+def test_a_method_that_is_not_configured_cannot_be_listed(tmp_path: Path) -> None:
+    """Otherwise the remaining methods would admit those it was to keep out."""
     for wrong in (
         ProxyConfig(password_file=tmp_path / "none"),
         ProxyConfig(access=AccessConfig(jwt_keys_file=tmp_path / "none")),
@@ -69,8 +69,8 @@ def test_files_that_may_not_be_used_stop_the_start(tmp_path: Path) -> None:
             names(wrong)
 
 
-async def test_users_the_file_does_not_name_go_on_to_the_next(tmp_path: Path) -> None:
-    """Where the password file is the last there is none, and names cannot be told apart."""
+async def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
+    """Each method has its own."""
     for methods, answer in ((("password",), Unproven.DENIED), (("password", "certificate"), None)):
         chain = made(full(tmp_path, *methods))
         got = await chain[0].check(Shown(username="bob", password=b"x"))
@@ -80,8 +80,8 @@ async def test_users_the_file_does_not_name_go_on_to_the_next(tmp_path: Path) ->
             await one.close()
 
 
-def test_any_of_them_opens_the_listener_to_others(tmp_path: Path) -> None:
-    """Each is a way to say who one is; with none only this machine is served."""
+def test_users_missing_in_the_file_go_on_to_the_next_method(tmp_path: Path) -> None:
+    """If the password file is last there is no next one, and unknown names look like known ones."""
     everything = full(tmp_path)
     assert ProxyConfig().listen_host == LOOPBACK
     for config in (
@@ -94,8 +94,8 @@ def test_any_of_them_opens_the_listener_to_others(tmp_path: Path) -> None:
         assert len(configured_methods(config)) == 1
 
 
-async def test_who_the_certificate_names() -> None:
-    """With the same user name or none; another one is refused, whatever the password."""
+async def test_any_method_opens_the_listener_to_other_machines() -> None:
+    """Each authenticates clients; with none only this machine is served."""
     method = CertificateMethod()
     press = Identity("press", False, "c")
     assert await method.check(Shown(client_id="c", certificate="press")) == press
@@ -111,8 +111,8 @@ async def test_who_the_certificate_names() -> None:
     await method.close()
 
 
-def test_users_of_the_broker_need_an_access_list(tmp_path: Path) -> None:
-    """Without one every client may do everything, whatever rules were made at the broker."""
+def test_the_user_named_by_a_certificate(tmp_path: Path) -> None:
+    """The CONNECT may have the same user name or none; another one is refused, whatever the password."""
     access = AccessConfig(broker_users=True)
     with pytest.raises(LocalMisuse, match="acl_file"):
         names(ProxyConfig(access=access))

@@ -1,4 +1,4 @@
-"""Checking passwords: right, wrong, unknown, remembered, too many at once."""
+"""Checking passwords: right, wrong, unknown, cached, and too many at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from runtime.clock import ManualClock
 STORED = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 
 
-def test_make_hash_fits_verify() -> None:
-    """The command line writes what the proxy reads."""
+def test_make_hash_matches_verify() -> None:
+    """The proxy reads what the command line writes."""
     stored = make_hash("secret")
     assert stored.startswith("$argon2id$")
     assert verify(stored, b"secret")
@@ -26,7 +26,7 @@ def test_make_hash_fits_verify() -> None:
 
 
 async def test_right_wrong_and_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the right password of a known user gets in; an unknown user costs a hash too."""
+    """Only the right password of a known user is accepted; an unknown user costs a hash too."""
     check = CredentialCheck(ManualClock())
     assert await check.check("ann", b"right", STORED) == "accepted"
     assert await check.check("ann", b"wrong", STORED) == "denied"
@@ -38,7 +38,8 @@ async def test_right_wrong_and_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second CONNECT hashes nothing; a new stored hash, another password or time make it hash again."""
+    """A second CONNECT costs no hash; a new stored hash, another password or the end of the lifetime costs one
+    again."""
     clock = ManualClock()
     check = CredentialCheck(clock)
     assert await check.check("ann", b"right", STORED) == "accepted"
@@ -55,7 +56,7 @@ async def test_a_success_is_remembered_for_a_while(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oldest success makes room."""
+    """The oldest success is dropped."""
     monkeypatch.setattr(credentials, "VERIFIED_MAX", 2)
     monkeypatch.setattr(credentials, "verify", lambda *_: True)
     check = CredentialCheck(ManualClock())
@@ -66,7 +67,7 @@ async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_flood_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the queue a CONNECT is told to come back, whatever its password."""
+    """When the queue is full a CONNECT is told to try again, whatever its password."""
     monkeypatch.setattr(credentials, "WAITING_MAX", 3)
     check = CredentialCheck(ManualClock())
     results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(7)))
@@ -90,8 +91,8 @@ class Gate:
         return password == b"right"
 
 
-async def test_who_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether he says so, is found out, or makes room for others by it."""
+async def test_a_client_that_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it says so, its end is detected, or its entry is dropped for others."""
     monkeypatch.setattr(credentials, "WAITING_PER_ADDRESS_MAX", 2)
     gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
     first = asyncio.create_task(check.check("a", b"first", STORED))
@@ -109,8 +110,8 @@ async def test_who_has_left_costs_no_hash(monkeypatch: pytest.MonkeyPatch) -> No
     check.close()
 
 
-async def test_the_right_one_is_not_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither from another address nor as another user of the same; made up users are one user."""
+async def test_the_right_password_does_not_wait_behind_a_flood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither from another address nor as another user from the same one; invented users count as one user."""
     gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
     flood = [
         asyncio.create_task(check.check(f"made up {n}", b"%d" % n, None, address="10.0.0.1"))
@@ -131,7 +132,7 @@ async def test_the_right_one_is_not_behind_a_flood(monkeypatch: pytest.MonkeyPat
 
 
 async def test_a_hash_that_fails_says_nothing_about_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No memory, say."""
+    """For example, when there is no memory."""
 
     def no_memory(_stored: str, _password: bytes) -> bool:
         raise MemoryError
@@ -142,8 +143,8 @@ async def test_a_hash_that_fails_says_nothing_about_the_password(monkeypatch: py
     check.close()
 
 
-async def test_the_end_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not left hanging."""
+async def test_the_end_answers_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None is left waiting."""
     gate, check = Gate(monkeypatch), CredentialCheck(ManualClock())
     waiting = [asyncio.create_task(check.check("ann", b"right", STORED)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -163,12 +164,12 @@ async def test_the_end_answers_those_who_wait(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_counts_as_one_peer(address: str, origin: str) -> None:
-    """An IPv6 network is one: its owner has more addresses than we have places."""
+    """An IPv6 network counts as one peer: its owner has more addresses than the queue has entries."""
     assert credentials.origin_of(address) == origin
 
 
 def test_a_password_for_a_credential_of_scram() -> None:
-    """Sent in the clear it is checked as well."""
+    """A password sent in the clear is checked against it as well."""
     stored = str(derive("right", b"salt", 4_096))
     assert verify(stored, b"right")
     assert not verify(stored, b"wrong")

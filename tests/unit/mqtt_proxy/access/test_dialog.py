@@ -1,4 +1,4 @@
-"""Enhanced authentication over the wire: at CONNECT, again later, and every way in which it ends."""
+"""Enhanced authentication over the wire: at CONNECT, again later, and each way in which it ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def auth(data: bytes | None, reason: int = ReasonCode.CONTINUE_AUTHENTICATION, m
 
 
 async def connect(rig: Rig, client: ScramClient, **more: Any) -> Wire:
-    """A client that has sent CONNECT with its first message."""
+    """A client that has sent a CONNECT with its first message."""
     first = {props.AUTH_METHOD: MECHANISM.encode(), props.AUTH_DATA: client.first()}
     return await rig.client("c", level=5, properties=first, **more)
 
@@ -46,7 +46,7 @@ async def answered(wire: Wire, client: ScramClient) -> Any:
 
 
 async def test_both_sides_prove_themselves() -> None:
-    """The CONNACK has the server's proof, and the session is the user's."""
+    """The CONNACK carries the server's proof, and the session belongs to the user."""
     async with running() as rig:
         offer(rig)
         client = ScramClient("ann", "right")
@@ -87,7 +87,7 @@ async def test_a_client_that_leaves_in_between() -> None:
 
 
 async def again(rig: Rig, client: ScramClient) -> tuple[Wire, list[Any]]:
-    """A connected client of ann that proves itself again as `client`; what it is told."""
+    """A connected client of ann that authenticates again as `client`; returns the answer."""
     offer(rig)
     first = ScramClient("ann", "right")
     wire = await connect(rig, first)
@@ -101,8 +101,8 @@ async def again(rig: Rig, client: ScramClient) -> tuple[Wire, list[Any]]:
     return wire, told
 
 
-async def test_proving_it_again() -> None:
-    """AUTH success, and everything goes on."""
+async def test_authenticating_again() -> None:
+    """AUTH with success, and the connection continues."""
     async with running() as rig:
         client = ScramClient("ann", "right", nonce="def")
         wire, told = await again(rig, client)
@@ -114,8 +114,8 @@ async def test_proving_it_again() -> None:
 
 
 @pytest.mark.parametrize("client", [ScramClient("ann", "wrong"), ScramClient("bob", "right"), ScramClient("", "right")])
-async def test_failing_to_prove_it_again(client: ScramClient) -> None:
-    """Or being somebody else: DISCONNECT."""
+async def test_failing_to_authenticate_again(client: ScramClient) -> None:
+    """Or authenticating as another user: DISCONNECT."""
     async with running() as rig:
         wire, told = await again(rig, client)
         assert (type(told[0]), told[0].reason) == (packets.Disconnect, ReasonCode.NOT_AUTHORIZED)
@@ -123,7 +123,7 @@ async def test_failing_to_prove_it_again(client: ScramClient) -> None:
 
 
 async def test_a_method_that_is_no_longer_offered() -> None:
-    """The password file was taken away."""
+    """The password file was removed."""
     async with running() as rig:
         offer(rig)
         client = ScramClient("ann", "right")

@@ -1,4 +1,4 @@
-"""The gate as a whole: files read at the start, changed while it runs, and broken in between."""
+"""The gate as a whole: its files are read at the start, changed while it runs, and damaged in between."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def write(path: Path, text: str) -> Path:
 
 
 async def changed(gate: Gate) -> None:
-    """Wait until other rules are in force."""
+    """Wait until new rules are in force."""
     event = asyncio.Event()
     gate.on_change(event.set)
     await asyncio.wait_for(event.wait(), 20)
 
 
 async def test_without_a_list_everything_is_open() -> None:
-    """And without a password file everybody on this machine gets in."""
+    """And without a password file everyone on this machine is admitted."""
     gate, _ = make(None)
     access: AccessControl = gate
     gate.start()
@@ -64,8 +64,8 @@ async def test_without_a_list_everything_is_open() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "topic read #\nwhat\n", None])
-async def test_a_list_that_is_no_use_at_the_start_denies_everything(tmp_path: Path, text: str | None) -> None:
-    """Empty, garbled or missing."""
+async def test_an_unusable_list_at_the_start_denies_everything(tmp_path: Path, text: str | None) -> None:
+    """Empty, invalid or missing."""
     path = tmp_path / "acl"
     if text is not None:
         write(path, text)
@@ -76,8 +76,10 @@ async def test_a_list_that_is_no_use_at_the_start_denies_everything(tmp_path: Pa
     await gate.close()
 
 
-async def test_a_change_is_seen_and_a_bad_one_keeps_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By looking, without being asked."""
+async def test_a_change_is_noticed_and_a_bad_one_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By polling, without a request."""
     monkeypatch.setattr(gate_module, "LOOK_INTERVAL_S", 0.01)
     path = write(tmp_path / "acl", "user ann\ntopic a\n")
     gate, counters = make(path)
@@ -98,7 +100,7 @@ async def test_a_change_is_seen_and_a_bad_one_keeps_what_was(tmp_path: Path, mon
 
 
 async def test_reload_on_demand(tmp_path: Path) -> None:
-    """At once, without the looking; closing while it is under way is no error."""
+    """At once, without waiting for the next poll; closing during a reload is no error."""
     path = write(tmp_path / "acl", "user ann\ntopic a\n")
     gate, _ = make(path)
     write(path, "user ann\ntopic b\n")
@@ -110,7 +112,7 @@ async def test_reload_on_demand(tmp_path: Path) -> None:
 
 
 async def test_enhanced_authentication_needs_a_password_file(tmp_path: Path) -> None:
-    """Its users have the credentials."""
+    """It has the users' credentials."""
     gate, _ = make(None)
     assert gate.begin_exchange(MECHANISM, Shown()) is None
     await gate.close()
@@ -182,7 +184,7 @@ ASKED: dict[str, tuple[tuple[str, str, int, bool], ...]] = {
 
 @pytest.mark.parametrize("path", ASKED)
 def test_matrix_of_paths_and_verdicts(path: str) -> None:
-    """Each path to a topic has a yes and a no, and a no is counted under its action."""
+    """Each path to a topic has an allowed and a denied case, and a denial is counted under its action."""
     allowed, refused = ASKED[path]
     authority_, counters, _ = authority_of()
     action, topic, qos, retain = allowed
@@ -194,8 +196,9 @@ def test_matrix_of_paths_and_verdicts(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ASKED)
-def test_matrix_without_rules_for_anybody_else(path: str) -> None:
-    """What ann may, others may not; and without any list everybody may, but publish to the server's own topics."""
+def test_matrix_without_rules_for_other_users(path: str) -> None:
+    """What ann may do, others may not; without a list everyone may do everything except publish to the server's
+    topics."""
     action, topic, qos, retain = ASKED[path][0]
     authority_, _, _ = authority_of()
     assert not authority_.authorize(Identity("bob", False, "c9"), action, topic, qos=qos, retain=retain)
@@ -206,8 +209,8 @@ def test_matrix_without_rules_for_anybody_else(path: str) -> None:
         assert bool(opened.authorize(ANNA, asked[0], asked[1], qos=asked[2], retain=asked[3])) is allowed
 
 
-def test_verdicts_say_how_far() -> None:
-    """The QoS a subscription is lowered to, and the rule."""
+def test_verdicts_give_the_limit() -> None:
+    """The QoS that a subscription is lowered to, and the rule."""
     authority_, _, _ = authority_of()
     verdict = authority_.authorize(ANNA, Action.SUBSCRIBE, "r/x")
     assert (verdict.qos_max, verdict.retained, str(verdict.rule)) == (
@@ -231,14 +234,14 @@ def test_verdicts_say_how_far() -> None:
     ],
 )
 def test_inner_filters(asked: bytes, inner: bytes, history: bool) -> None:
-    """What is really read; nothing hides behind a second prefix."""
+    """The filter that is really read; nothing hides behind a second prefix."""
     assert inner_filter(asked) == (inner, history)
     authority_, _, _ = authority_of(parse(b"pattern #\n", name="acl"))
     assert bool(authority_.authorize(ANNA, Action.SUBSCRIBE, asked)) is (inner in (b"a/b", b"a"))
 
 
 def test_rules_are_swapped_as_a_whole() -> None:
-    """Remembered verdicts go, listeners look again."""
+    """Cached verdicts are dropped and listeners are told."""
     authority_, _, _ = authority_of()
     heard: list[int] = []
     authority_.on_change(lambda: heard.append(authority_.write_mask(ANNA, b"a/x")))
@@ -248,7 +251,7 @@ def test_rules_are_swapped_as_a_whole() -> None:
 
 
 def test_compiled_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was not asked about the longest is compiled again."""
+    """The rules of the client that was asked about least recently are compiled again."""
     monkeypatch.setattr(gate, "GRANTS_MAX", 2)
     authority_, _, _ = authority_of()
     for name in ("ann", "bob", "ann", "cid"):
@@ -257,7 +260,7 @@ def test_compiled_rules_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_log_is_not_flooded() -> None:
-    """A client that asks in a loop fills no disk; what was not logged is said with the next line."""
+    """A client that asks in a loop does not fill the disk; the next line says how many lines were left out."""
     authority_, counters, clock = authority_of()
     with structlog.testing.capture_logs() as said:
         for _ in range(DENIALS_LOGGED_PER_S_MAX + 30):
@@ -293,7 +296,8 @@ topic write qos=0 will=no $SYS/broker/connection/+/state
     ],
 )
 def test_the_state_of_a_bridge(action: str, identity: Identity, owner: str, allowed: bool) -> None:
-    """A bridge with a proven name speaks for its own client id and nobody else, retained, unless it is denied."""
+    """An authenticated bridge may publish the state of its own client id, retained, and of no other, unless it is
+    denied."""
     asked, _, _ = authority_of(parse(STATE_LIST, name="acl"))
     topic = STATE.format(owner)
     assert bool(asked.authorize(identity, action, topic, qos=1, retain=True)) is allowed
@@ -303,8 +307,8 @@ def test_the_state_of_a_bridge(action: str, identity: Identity, owner: str, allo
     assert not asked.authorize(identity, action, topic + "/more", retain=True)
 
 
-def test_a_rule_may_give_the_state_of_any_bridge() -> None:
-    """And narrow it as it narrows everything."""
+def test_a_rule_may_allow_the_state_of_any_bridge() -> None:
+    """It may also restrict it, as with any other topic."""
     asked, _, _ = authority_of(parse(STATE_LIST, name="acl"))
     joe = Identity("joe", False, "j")
     topic = STATE.format("other")
@@ -314,7 +318,7 @@ def test_a_rule_may_give_the_state_of_any_bridge() -> None:
     assert asked.write_mask(joe, topic.encode()) == write_bit(0, retain=True)
 
 
-def test_without_a_list_everybody_says_whether_it_is_there_itself() -> None:
+def test_without_a_list_every_client_may_publish_its_own_state() -> None:
     """For its own client id."""
     opened, _, _ = authority_of(RuleSet(open=True))
     assert opened.authorize(ANNA, Action.WILL, STATE.format("c1"), qos=1, retain=True)
@@ -324,8 +328,8 @@ def test_without_a_list_everybody_says_whether_it_is_there_itself() -> None:
     assert opened.write_mask(ANNA, STATE.format("c2").encode()) == 0
 
 
-def test_a_filter_of_which_some_may_be_read() -> None:
-    """It is granted as far as the least of the rules it touches goes, and each message is judged by itself."""
+def test_a_filter_that_may_be_read_in_part() -> None:
+    """It is granted the lowest QoS of the rules it touches, and each message is checked by itself."""
     asked, _, _ = authority_of(partly=True)
     for topic_filter, qos in (("a/#", 2), ("$share/g/a/#", 2), ("#", 1), ("$history/l/a/#", 2), ("$SYS/#", 2)):
         verdict = asked.authorize(ANNA, Action.SUBSCRIBE, topic_filter)

@@ -1,4 +1,4 @@
-"""The hook: what it is told, what its answers mean, and everything that goes wrong on the way."""
+"""The HTTP hook: its requests, the meaning of its answers, and every failure on the way."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime.clock import ManualClock
 
 
 class Hook:
-    """A service that answers as it was told."""
+    """A service that gives prepared answers."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, Any]] = []
@@ -69,8 +69,8 @@ def shown(name: str = "ann", **more: object) -> Shown:
     return Shown(client_id="c", username=name, password=b"s3cret", address="10.0.0.9", **more)  # type: ignore[arg-type]
 
 
-async def test_what_it_is_told_and_what_it_says(hook: Hook, tmp_path: Path) -> None:
-    """Everything a CONNECT shows; a name, groups and rules come back."""
+async def test_the_request_and_its_answer(hook: Hook, tmp_path: Path) -> None:
+    """The request has everything a CONNECT shows; the answer has a name, groups and rules."""
     secret = tmp_path / "secret"
     secret.write_text("hush\n")
     method, _ = method_for(hook, http_secret_file=secret)
@@ -115,8 +115,8 @@ async def test_what_it_is_told_and_what_it_says(hook: Hook, tmp_path: Path) -> N
         (200, '{"result": "allow"}' + " " * ANSWER_BYTES_MAX),
     ],
 )
-async def test_answers_that_mean_nothing_let_nobody_in(hook: Hook, status: int, answer: object) -> None:
-    """They say nothing about the client either: it may try again, and the hook is asked again. No secret is logged."""
+async def test_invalid_answers_admit_nobody(hook: Hook, status: int, answer: object) -> None:
+    """They are no verdict on the client: it may try again, and the hook is asked again. No secret is logged."""
     hook.status, hook.answer = status, answer
     method, _ = method_for(hook)
     with structlog.testing.capture_logs() as said:
@@ -128,8 +128,8 @@ async def test_answers_that_mean_nothing_let_nobody_in(hook: Hook, status: int, 
     await method.close()
 
 
-async def test_too_late_and_not_there(hook: Hook) -> None:
-    """The wait is bounded; a hook that is gone is no hook."""
+async def test_late_and_unreachable_hooks(hook: Hook) -> None:
+    """The wait is bounded; an unreachable hook is a failed one."""
     hook.go_on.clear()
     method, _ = method_for(hook, http_timeout_ms=50)
     assert await method.check(shown()) is Unproven.UNAVAILABLE
@@ -139,8 +139,8 @@ async def test_too_late_and_not_there(hook: Hook) -> None:
     await gone.close()
 
 
-async def test_answers_are_remembered(hook: Hook) -> None:
-    """For whom they were given, as long as is configured; a denial for a second."""
+async def test_answers_are_cached(hook: Hook) -> None:
+    """For the client they were given for and the configured time; a denial for a second."""
     method, clock = method_for(hook, http_cache_ms=5_000)
     assert method.at_hand(shown()) is Waits.LATER
     for _ in range(3):
@@ -167,8 +167,9 @@ async def test_answers_are_remembered(hook: Hook) -> None:
     await method.close()
 
 
-async def test_questions_are_bounded(hook: Hook) -> None:
-    """So many under way, so many waiting; the next may try again, and who has left is not asked about."""
+async def test_requests_are_bounded(hook: Hook) -> None:
+    """Both those under way and those that wait; the next client may try again, and none is sent for a client that has
+    left."""
     hook.go_on.clear()
     method, _ = method_for(hook, http_concurrent_max=2, http_waiting_max=2)
     checks = [asyncio.ensure_future(method.check(shown(f"u{number}"))) for number in range(3)]
@@ -185,8 +186,8 @@ async def test_questions_are_bounded(hook: Hook) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"  \n", b"two\nlines", b"\xff"])
-def test_secrets_that_are_none(tmp_path: Path, content: bytes) -> None:
-    """Nor is a file that is not there."""
+def test_invalid_secrets(tmp_path: Path, content: bytes) -> None:
+    """A missing file included."""
     path = tmp_path / "secret"
     config = AccessConfig(http_url="http://127.0.0.1/", http_secret_file=path)
     with pytest.raises(HookError):

@@ -1,4 +1,4 @@
-"""Permissions of one connection's topics: asked once, bounded, forgotten when the rules change."""
+"""Permissions for the topics of one connection: checked once, bounded, dropped when the rules change."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from remoting.access.rules import ANONYMOUS, RETAINED_MASK, WRITE_ALL_MASK, Iden
 
 
 class Judge:
-    """Remembers what it was asked."""
+    """Records what it was asked."""
 
     def __init__(self, mask: int = WRITE_ALL_MASK) -> None:
         self.mask = mask
@@ -38,7 +38,7 @@ def test_each_topic_is_judged_once() -> None:
 
 
 def test_one_verdict_answers_for_every_kind_of_message() -> None:
-    """QoS and retained are bits of it."""
+    """QoS and retained are bits of the verdict."""
     mask = write_bit(0, retain=False) | write_bit(1, retain=True)
     topics = JudgedTopics(Judge(mask), ANONYMOUS)
     messages = [publish(b"a", qos, retain=retain) for qos in range(3) for retain in (False, True)]
@@ -48,8 +48,8 @@ def test_one_verdict_answers_for_every_kind_of_message() -> None:
     assert topics.first_refused(messages) is refused[0]
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """Beyond the limit all are judged again."""
+def test_the_cache_is_bounded() -> None:
+    """Beyond the limit all topics are judged again."""
     judge = Judge()
     asked, topics = judge.asked, JudgedTopics(judge, ANONYMOUS)
     for number in range(JUDGED_TOPICS_MAX + 1):
@@ -58,7 +58,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert asked.count(b"0") == 2
 
 
-def test_a_bridge_says_whether_it_is_connected_and_nothing_else() -> None:
+def test_a_bridge_publishes_its_own_state_and_nothing_else() -> None:
     """The payload counts where the topic is the state of a bridge."""
     topics = JudgedTopics(Judge(RETAINED_MASK), ANONYMOUS)
     state = b"$SYS/broker/connection/a/state"

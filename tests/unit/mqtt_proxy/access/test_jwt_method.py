@@ -1,4 +1,4 @@
-"""Tokens: whose are believed, and every way in which one is not."""
+"""JSON Web Tokens: which are accepted, and every way in which one is refused."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def shown(password: bytes | None, username: str | None = "ann", client_id: str =
     return Shown(client_id=client_id, username=username, password=password, address="10.0.0.9")
 
 
-async def test_whom_a_token_names(tmp_path: Path) -> None:
-    """User, groups, rules and the end of it all; a user name may be left out."""
+async def test_the_identity_a_token_gives(tmp_path: Path) -> None:
+    """User, groups, rules and expiry; a user name may be left out."""
     method = make(tmp_path)
     given = token(groups=["line-3"], acl=["readwrite d/%c/#", "deny d/x"])
     for name in ("ann", None, ""):
@@ -74,8 +74,8 @@ async def test_whom_a_token_names(tmp_path: Path) -> None:
     await method.close()
 
 
-async def test_other_passwords_are_not_its_matter(tmp_path: Path) -> None:
-    """Only what looks like a token is."""
+async def test_other_passwords_are_left_to_other_methods(tmp_path: Path) -> None:
+    """Only what looks like a token is examined."""
     method = make(tmp_path)
     for password in (None, b"", b"secret", b"a.b.c", b"..", b"x" * TOKEN_BYTES_MAX + b"..", b"\xff.\xff.\xff"):
         assert await method.check(shown(password)) is None, password
@@ -89,7 +89,7 @@ def unsigned(header: dict[str, object]) -> bytes:
 
 
 def signed_with_the_public_key() -> bytes:
-    """As if the server took its public key for a shared secret."""
+    """A token signed as if the server used its public key as a shared secret."""
     content = unsigned({"alg": "HS256", "kid": "rsa"})[:-1]
     code = hmac.new(PUBLIC, content, hashlib.sha256).digest()
     return content + b"." + base64.urlsafe_b64encode(code).rstrip(b"=")
@@ -124,7 +124,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 async def test_tokens_that_are_refused(tmp_path: Path, what: str) -> None:
-    """Finally: no other method is asked about them, and none of it is logged."""
+    """The refusal is final: no other method is asked, and nothing of the token is logged."""
     given = REFUSED[what]()
     with structlog.testing.capture_logs() as said:
         assert await make(tmp_path).check(shown(given)) is Unproven.DENIED
@@ -133,7 +133,7 @@ async def test_tokens_that_are_refused(tmp_path: Path, what: str) -> None:
 
 
 async def test_claims_that_are_configured(tmp_path: Path) -> None:
-    """Audience, issuer, client id, and user names that mean nothing."""
+    """Audience, issuer, client id, and user names that do not count."""
     method = make(tmp_path, jwt_audience="mqtt", jwt_issuer="us", jwt_client_claim="dev", jwt_username="any")
     good = {"aud": ["mqtt"], "iss": "us", "dev": "c"}
     assert isinstance(await method.check(shown(token(**good), "whatever")), Identity)
@@ -142,7 +142,7 @@ async def test_claims_that_are_configured(tmp_path: Path) -> None:
 
 
 async def test_keys_without_an_id(tmp_path: Path) -> None:
-    """One of the algorithm is clear, two are not."""
+    """One key of the algorithm is unambiguous, two are not."""
     anonymous = {key: value for key, value in jwk(EC, "").items() if key != "kid"}
     assert isinstance(await make(tmp_path, {"keys": [anonymous]}).check(shown(token(kid=None))), Identity)
     two = make(tmp_path, {"keys": [jwk(EC, "a"), jwk(OTHER, "b")]})
@@ -152,8 +152,8 @@ async def test_keys_without_an_id(tmp_path: Path) -> None:
     assert isinstance(await shared.check(shown(token(SECRET, "HS256", "s"))), Identity)
 
 
-async def test_keys_change_and_bad_ones_change_nothing(tmp_path: Path) -> None:
-    """By the gate's looking at the file."""
+async def test_new_keys_are_read_and_bad_ones_change_nothing(tmp_path: Path) -> None:
+    """The gate polls the file."""
     method = make(tmp_path)
     (file,) = method.files()
     (tmp_path / "keys.json").write_text("{")
@@ -168,8 +168,8 @@ async def test_keys_change_and_bad_ones_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"keys": []}', b'{"keys": [{"kty": "?"}]}', b"x" * 1_048_577])
-def test_files_that_hold_no_keys(tmp_path: Path, content: bytes) -> None:
-    """Nor does one that is not there."""
+def test_files_without_keys(tmp_path: Path, content: bytes) -> None:
+    """A missing one included."""
     path = tmp_path / "keys"
     with pytest.raises(KeysError):
         load_keys(path)

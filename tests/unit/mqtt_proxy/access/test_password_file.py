@@ -1,4 +1,4 @@
-"""The password file: what is read, what is refused, what is reported."""
+"""The password file: what is accepted, refused and reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HASH = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("ri
 
 
 def test_users_and_problems() -> None:
-    """Good lines let in, every other line is reported by number and without its text."""
+    """Valid lines admit their users; every other line is reported by number and without its text."""
     text = f"# users\nann:{HASH}\n\nbob\n:{HASH}\nkim:plain-secret\n\xff:x\nann:b:{HASH}\n"
     found = parse(text.encode("latin-1"))
     assert found.hashes == {"ann": HASH, "ann:b": HASH}
@@ -25,22 +25,22 @@ def test_users_and_problems() -> None:
 
 
 def test_a_user_named_twice_is_denied() -> None:
-    """Which of two lines is meant cannot be known."""
+    """There is no telling which of the two lines is meant."""
     found = parse(f"ann:{HASH}\nbob:{HASH}\nann:{HASH}\nann:{HASH}\n".encode())
     assert list(found.hashes) == ["bob"]
     assert len(found.problems) == 2
 
 
 def test_other_kinds_of_argon2_are_refused() -> None:
-    """argon2i is weaker than what was promised."""
+    """argon2i is weaker than what the documentation promises."""
     other = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1, type=argon2.Type.I).hash("x")
     found = parse(f"ann:{other}".encode())
     assert not found.hashes
     assert "another kind" in found.problems[0]
 
 
-def test_file_must_be_private_and_there(tmp_path: Path) -> None:
-    """A file other users may read or write is not used; neither is one that is missing or no file."""
+def test_the_file_must_exist_and_be_private(tmp_path: Path) -> None:
+    """A file that other users can read or write is not used; neither is a directory."""
     path = tmp_path / "passwords"
     with pytest.raises(PasswordFileError, match="No such file"):
         load(path)
@@ -55,14 +55,14 @@ def test_file_must_be_private_and_there(tmp_path: Path) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_let_nobody_in_or_are_a_user(data: bytes) -> None:
-    """Whatever the file holds, reading it never fails."""
+def test_any_bytes_are_a_user_or_admit_nobody(data: bytes) -> None:
+    """Whatever the file contains, reading it never fails."""
     found = parse(data)
     assert all(stored.startswith("$argon2id$") for stored in found.hashes.values())
 
 
 def test_credentials_of_scram() -> None:
-    """Beside hashes, and whatever is not exactly one lets nobody in."""
+    """They stand beside hashes; a line that is not exactly one admits nobody."""
     good = str(derive("x", b"salt", 4_096))
     found = parse(f"ann:{good}\na:b:{good}\nbob:{good}x\n:{good}\ncid:{good.replace('4096', '1')}\n".encode())
     assert found.hashes == {"ann": good, "a:b": good}

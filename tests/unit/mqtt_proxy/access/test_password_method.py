@@ -34,8 +34,8 @@ def shown(name: str | None, password: bytes | None) -> Shown:
     return Shown(client_id="c", username=name, password=password)
 
 
-async def test_who_is_in_the_file(tmp_path: Path) -> None:
-    """The right password, and nothing else; a CONNECT without user name is not this method's matter."""
+async def test_users_in_the_file(tmp_path: Path) -> None:
+    """Only the right password is accepted; a CONNECT without a user name is left to other methods."""
     method, counters, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\ngarbage\n"))
     assert await method.check(shown("ann", b"right")) == Identity("ann", False, "c")
     assert await method.check(shown("ann", b"wrong")) is Unproven.DENIED
@@ -48,8 +48,8 @@ async def test_who_is_in_the_file(tmp_path: Path) -> None:
     await method.close()
 
 
-async def test_what_was_right_a_moment_ago_is_at_hand(tmp_path: Path) -> None:
-    """Whoever is not known yet costs a hash, which is waited for; a user of nobody's too, or names could be told."""
+async def test_a_recent_success_is_answered_at_once(tmp_path: Path) -> None:
+    """Any other user costs a hash, which takes time; an unknown one does too, or names could be told apart."""
     method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"))
     assert method.at_hand(shown(None, None)) is None
     assert method.at_hand(shown("ann", b"right")) is method.at_hand(shown("bob", b"x")) is Waits.LATER
@@ -63,7 +63,7 @@ async def test_what_was_right_a_moment_ago_is_at_hand(tmp_path: Path) -> None:
 
 
 async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:
-    """Only those the file does not name: a wrong password is wrong."""
+    """Only those the file does not name: a wrong password is refused."""
     method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"), last=False)
     assert await method.check(shown("bob", b"x")) is None
     assert await method.check(shown("ann", b"x")) is Unproven.DENIED
@@ -71,7 +71,7 @@ async def test_users_of_other_methods_are_left_to_them(tmp_path: Path) -> None:
 
 
 async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: Path) -> None:
-    """The file is looked at again after a second; when it may not be used any more none of its users gets in."""
+    """The file is checked again after a second; while it is unusable none of its users is admitted."""
     path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
     method, _, clock = make(path)
     assert isinstance(await method.check(shown("ann", b"one")), Identity)
@@ -89,8 +89,8 @@ async def test_changes_take_effect_and_a_broken_file_denies_its_users(tmp_path: 
     await method.close()
 
 
-async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that could not be read for want of descriptors is read once there are some, though it did not change."""
+async def test_a_temporary_failure_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that could not be read for lack of descriptors is read once there are some, although it did not change."""
     path = write(tmp_path / "users", f"ann:{HASHER.hash('one')}\n")
     method, _, clock = make(path)
     write(path, f"ann:{HASHER.hash('two')}\n# changed\n")
@@ -106,8 +106,8 @@ async def test_a_passing_trouble_passes(tmp_path: Path, monkeypatch: pytest.Monk
     await method.close()
 
 
-def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
-    """Starting without the users that were asked for would be a surprise."""
+def test_an_unusable_file_stops_the_start(tmp_path: Path) -> None:
+    """A start without the requested users would be a surprise."""
     path = tmp_path / "users"
     with pytest.raises(PasswordFileError):
         make(path)
@@ -117,8 +117,8 @@ def test_a_file_that_may_not_be_used_stops_the_start(tmp_path: Path) -> None:
         make(path)
 
 
-async def test_a_user_who_does_not_exist_costs_what_users_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The credential of one that exists is tried, always the same for a name; its password lets nobody else in."""
+async def test_an_unknown_user_costs_as_much_as_a_known_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An existing credential is tried, always the same one for a name; its password does not admit the unknown user."""
     hashes = [HASHER.hash("right"), str(derive("right", b"salt", 4_096))]
     method, _, _ = make(write(tmp_path / "users", f"ann:{hashes[0]}\nsam:{hashes[1]}\n"))
     tried: list[str] = []

@@ -1,4 +1,4 @@
-"""What one client may do, under real rules that change."""
+"""What one client may do under real rules, which change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def source(topic_filter: str, qos: int) -> tuple[str, Source]:
 
 
 def test_publishing() -> None:
-    """The first refused one, or all of them apart; counted by message, forgotten with the rules."""
+    """All or nothing: the first refused topic, or each by itself; counted by message, forgotten with the rules."""
     may, authority, registry = make()
     batch = [publish(b"a/x"), publish(b"b"), publish(b"a/y"), publish(b"r/x")]
     assert may.first_refused(batch[:1]) is None
@@ -52,7 +52,7 @@ def test_publishing() -> None:
 
 
 def test_subscriptions_are_judged_again() -> None:
-    """Gone, lowered, or as before."""
+    """Revoked, lowered, or unchanged."""
     may, authority, registry = make()
     assert (may.qos_allowed("a/+"), may.qos_allowed("r/x"), may.qos_allowed("b/#")) == (2, 0, REFUSED)
     assert (may.qos_allowed("#"), may.is_partial("#"), may.is_partial("a/#")) == (0, True, False)
@@ -71,7 +71,7 @@ def test_subscriptions_are_judged_again() -> None:
 
 
 def test_history_of_a_filter_is_judged_by_itself() -> None:
-    """All of it may be read as it comes, and only some of it from before."""
+    """A filter may be readable live while only a part of it may be read from the past."""
     may, _, _ = make(b"user ann\ntopic read history=no r/#\ntopic read r/x\n")
     assert not may.is_partial("r/#")
     assert may.is_partial("r/#", history=True)
@@ -79,8 +79,8 @@ def test_history_of_a_filter_is_judged_by_itself() -> None:
     assert may.may_read(b"r/y", READ_LIVE)
 
 
-def test_how_topics_may_be_read_is_remembered_with_a_bound() -> None:
-    """A new list is asked anew."""
+def test_the_cached_filters_are_bounded() -> None:
+    """A new list is consulted anew."""
     may, authority, _ = make()
     for number in range(READABLE_TOPICS_MAX + 10):
         assert may.may_read(b"a/%d" % number, READ_LIVE)
@@ -89,7 +89,7 @@ def test_how_topics_may_be_read_is_remembered_with_a_bound() -> None:
 
 
 def test_history_that_is_under_way_is_judged_again() -> None:
-    """A subscription that still reads history ends with the right to it, one that reads live goes on."""
+    """A subscription that still reads history ends with the right to it; one that reads live continues."""
     may, authority, _ = make(b"user ann\ntopic read a/#\n")
     live, behind = source("a/live", 1), source("a/behind", 1)
     behind[1].live_from = 5
@@ -100,8 +100,8 @@ def test_history_that_is_under_way_is_judged_again() -> None:
     assert may.revoked([live, behind]) == []
 
 
-def test_what_is_given_beside_a_subscription() -> None:
-    """Retained messages and repeated deliveries are asked for by topic."""
+def test_retained_messages_and_redeliveries_are_judged_by_topic() -> None:
+    """They are checked one by one."""
     may, _, registry = make()
     assert may.may_be_given(b"a/x")
     assert not may.may_be_given(b"r/x")
@@ -111,7 +111,7 @@ def test_what_is_given_beside_a_subscription() -> None:
 
 
 async def test_an_identity_that_expires() -> None:
-    """Says so when its time has come, and not after the connection has ended."""
+    """It is reported when its time has come, and not after the connection has ended."""
     for now_ms, closed, heard in ((5_000, False, True), (5_000, True, False), (4_990, False, True), (0, False, False)):
         registry = Registry()
         authority = Authority(parse(b"", name="acl"), clock=ManualClock(), counters=AccessCounters(registry))
@@ -125,7 +125,7 @@ async def test_an_identity_that_expires() -> None:
             async with asyncio.timeout(10):
                 while not reasons:
                     await asyncio.sleep(0.001)
-        await asyncio.sleep(0.02)  # longer than any of these times that must not come
+        await asyncio.sleep(0.02)  # longer than the delays of the timers that must not fire
         assert bool(reasons) is heard, (now_ms, closed)
         assert all(reason.startswith("credentials_expired") for reason in reasons)
         may.close()

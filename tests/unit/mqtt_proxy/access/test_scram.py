@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 against the RFC's own example, a client written from its text, and every message that is none."""
+"""SCRAM-SHA-256 against the RFC's own example, a client written from its text, and all invalid messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def server(**users: str) -> ScramServer:
 
 
 def final_message(server_first: bytes, client_first_bare: str, password: str, header: str = "n,,") -> bytes:
-    """What a client answers, from RFC 5802 chapter 3."""
+    """A client's final message, from RFC 5802 section 3."""
     fields = dict(part.split("=", 1) for part in server_first.decode().split(","))
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), base64.b64decode(fields["s"]), int(fields["i"]))
     client_key = hmac.digest(salted, b"Client Key", "sha256")
@@ -54,8 +54,8 @@ def test_the_example_of_rfc_7677() -> None:
     assert made.username == "user"
 
 
-def test_the_password_decides() -> None:
-    """Once: an exchange has one try."""
+def test_the_password_decides_once() -> None:
+    """An exchange allows one attempt."""
     for password, right in (("pencil", True), ("pencils", False)):
         made = server(user=str(EXAMPLE))
         bare = "n=user,r=abc"
@@ -66,8 +66,8 @@ def test_the_password_decides() -> None:
 
 
 @pytest.mark.parametrize("users", [{}, {"user": "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"}])
-def test_a_user_without_such_a_credential_is_answered_alike_and_fails(users: dict[str, str]) -> None:
-    """The same salt each time, so that asking twice tells nothing either."""
+def test_a_user_without_a_credential_fails_in_the_same_way(users: dict[str, str]) -> None:
+    """With the same salt each time, so that asking twice reveals nothing either."""
     firsts = [server(**users).first(b"n,,n=user,r=abc") for _ in range(2)]
     assert firsts[0] == firsts[1]
     assert f",i={scram.ITERATIONS}".encode() in firsts[0]
@@ -76,7 +76,7 @@ def test_a_user_without_such_a_credential_is_answered_alike_and_fails(users: dic
 
 
 def test_names_with_commas_and_equals_signs() -> None:
-    """They travel escaped."""
+    """They are escaped on the wire."""
     made = server(**{"a,b=c": str(EXAMPLE)})
     bare = "n=a=2Cb=3Dc,r=abc"
     assert made.final(final_message(made.first(f"n,,{bare}".encode()), bare, "pencil"))
@@ -91,7 +91,7 @@ def test_names_with_commas_and_equals_signs() -> None:
         b"n,,n=us\0er,r=abc", b"\xff", b"n,,n=user,r=" + b"a" * 4_096,
     ],
 )  # fmt: skip
-def test_first_messages_that_are_none(message: bytes) -> None:
+def test_invalid_first_messages(message: bytes) -> None:
     """Refused before anything is looked up."""
     with pytest.raises(ScramError):
         server(user=str(EXAMPLE)).first(message)
@@ -109,8 +109,8 @@ def test_first_messages_that_are_none(message: bytes) -> None:
         lambda m: b"\xff" + m,
     ],
 )
-def test_final_messages_that_are_none(change: object) -> None:
-    """Another header, nonce, or no proof."""
+def test_invalid_final_messages(change: object) -> None:
+    """Another header, another nonce, or no proof."""
     made = server(user=str(EXAMPLE))
     message = final_message(made.first(b"n,,n=user,r=abc"), "n=user,r=abc", "pencil")
     with pytest.raises(ScramError):
@@ -118,7 +118,7 @@ def test_final_messages_that_are_none(change: object) -> None:
 
 
 def test_stored_credentials() -> None:
-    """Text and back; whatever is not exactly that is none."""
+    """They survive being written and read; anything else is no credential."""
     text = str(EXAMPLE)
     assert parse_stored(text) == EXAMPLE
     assert verify_password(text, b"pencil")
@@ -136,7 +136,7 @@ def test_stored_credentials() -> None:
     assert ITERATIONS_MIN <= scram.ITERATIONS
 
 
-def test_passwords_have_one_spelling() -> None:
+def test_passwords_are_normalized() -> None:
     """The examples of RFC 4013, and what is refused."""
     assert prepare("I\u00adX") == b"IX"
     assert prepare("\u00aa") == b"a"
@@ -147,7 +147,7 @@ def test_passwords_have_one_spelling() -> None:
             prepare(wrong)
 
 
-def test_a_user_who_does_not_exist_is_answered_after_the_manner_of_others() -> None:
-    """Iterations that are usual here would tell who exists."""
+def test_an_unknown_user_is_answered_like_the_others() -> None:
+    """An unusual iteration count would tell which users exist."""
     made = ScramServer({}.get, nonce=b"n", decoy_key=b"k", like=lambda _name: str(EXAMPLE))
     assert made.first(b"n,,n=user,r=abc").endswith(b",i=4096")

@@ -1,4 +1,4 @@
-"""Order, windows, fairness, QoS and flags of what a session is given."""
+"""Order, windows, fairness, QoS and flags of a session's deliveries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbered(topic: str, count: int, qos: int = 1) -> list[packets.Publish]:
 
 
 async def drain(client: Wire) -> list[bytes]:
-    """Acknowledge everything until nothing comes any more; the payloads in order of arrival."""
+    """Acknowledge everything until no more arrives; the payloads in order of arrival."""
     payloads = []
     while got := [one for one in client.received() if isinstance(one, packets.Publish)]:
         payloads += [one.payload for one in got]
@@ -50,8 +50,8 @@ async def test_qos_is_the_lower_of_both_and_live_messages_have_no_retain_flag() 
         assert high.messages() == [("t/a", b"0", 0, False, False), ("t/a", b"1", 1, False, False)]
 
 
-async def test_the_window_holds_deliveries_back_in_the_log() -> None:
-    """At most `in_flight_max` unacknowledged; acknowledging lets the next ones go, in order."""
+async def test_the_window_leaves_messages_in_the_log() -> None:
+    """At most `in_flight_max` are unacknowledged; an acknowledgement lets the next one go, in order."""
     async with running(in_flight_max=4) as rig:
         client = await rig.subscriber("s", ("t", 1))
         await send(rig, *numbered("t", 50))
@@ -59,8 +59,8 @@ async def test_the_window_holds_deliveries_back_in_the_log() -> None:
         assert await drain(client) == [b"%d" % index for index in range(50)]
 
 
-async def test_who_acknowledges_quickly_may_have_more_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice as many each time, up to the limit; a full socket begins anew, a slow client gets no more."""
+async def test_a_fast_client_may_have_more_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twice as many each time, up to the limit; a full socket starts over, and a slow client gets no more."""
     monkeypatch.setattr(delivery, "WINDOW_BEGIN", 4)
     async with running(in_flight_max=10) as rig:
         client = await rig.subscriber("s", ("t", 1))
@@ -83,7 +83,7 @@ async def test_who_acknowledges_quickly_may_have_more_under_way(monkeypatch: pyt
 
 
 async def test_a_slow_socket_stops_deliveries_until_it_is_writable() -> None:
-    """QoS 0 too: nothing is buffered for it, nothing is lost."""
+    """QoS 0 too: nothing is buffered for the client and nothing is lost."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 0))
         client.handler.on_writable(False)
@@ -95,7 +95,7 @@ async def test_a_slow_socket_stops_deliveries_until_it_is_writable() -> None:
 
 
 async def test_a_backlog_goes_out_in_small_portions() -> None:
-    """A socket that was full is not handed more at once than a turn: that is what it may keep above its mark."""
+    """After the socket was full it is handed at most one turn's portion, which is what it may hold above its mark."""
     payload = bytes(8_000)
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 0))
@@ -109,8 +109,8 @@ async def test_a_backlog_goes_out_in_small_portions() -> None:
         assert PORTION_BYTES_MAX <= 64 * 1024
 
 
-async def test_who_reads_everything_has_several_portions_a_turn() -> None:
-    """One reader of many publishers keeps up with all that was read in a turn; so does a slow one that caught up."""
+async def test_a_reader_that_keeps_up_has_several_portions_a_turn() -> None:
+    """One reader of many publishers receives all that was read in a turn; so does a slow one that caught up."""
     payload = bytes(8_000)
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 0))
@@ -127,7 +127,7 @@ async def test_who_reads_everything_has_several_portions_a_turn() -> None:
 
 
 async def test_subscribers_of_one_filter_cost_one_pull() -> None:
-    """Whatever their number."""
+    """However many there are."""
     async with running() as rig:
         clients = [await rig.subscriber(f"s{number}", ("t/#", 0)) for number in range(5)]
         rig.broker.pulled.clear()
@@ -137,7 +137,7 @@ async def test_subscribers_of_one_filter_cost_one_pull() -> None:
 
 
 async def test_overlapping_filters_give_one_copy_with_the_highest_qos() -> None:
-    """Three filters, one message each time; the order of a topic is kept."""
+    """Three filters, one message each time; the order within a topic is kept."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t/#", 0), ("t/+", 1), ("t/a", 0))
         await send(rig, *numbered("t/a", 10), *numbered("t/b/c", 3))
@@ -151,7 +151,7 @@ async def test_overlapping_filters_give_one_copy_with_the_highest_qos() -> None:
 
 
 async def test_dropping_the_filter_that_delivers_loses_nothing() -> None:
-    """A younger overlapping subscription takes over where the older one stopped."""
+    """A newer overlapping subscription continues where the older one stopped."""
     async with running(in_flight_max=2) as rig:
         client = await rig.subscriber("s", ("t/#", 1), ("t/a", 1))
         await send(rig, *numbered("t/a", 6))
@@ -173,8 +173,8 @@ async def test_sources_take_turns() -> None:
         assert len(topics) == 202
 
 
-async def test_records_gone_by_retention_are_skipped_and_counted() -> None:
-    """The cursor jumps to what is left."""
+async def test_records_removed_by_retention_are_skipped_and_counted() -> None:
+    """The cursor jumps to the first remaining record."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 0))
         client.handler.on_writable(False)
@@ -188,7 +188,7 @@ async def test_records_gone_by_retention_are_skipped_and_counted() -> None:
 
 
 async def test_a_deleted_queue_ends_the_connection() -> None:
-    """The client must learn that its subscription is gone."""
+    """The client must learn that its subscription has ended."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 0))
         client.handler.on_writable(False)
@@ -201,8 +201,8 @@ async def test_a_deleted_queue_ends_the_connection() -> None:
         assert client.closed.startswith("queue_gone")
 
 
-async def test_what_its_only_reader_has_is_not_kept() -> None:
-    """A message to one subscriber leaves nothing in the cache, unless the window held it back."""
+async def test_what_only_one_reader_reads_is_not_cached() -> None:
+    """A message to one subscriber leaves nothing in the cache unless the window delays it."""
     async with running(in_flight_max=1) as rig:
         client = await rig.subscriber("s", ("t/#", 1))
         await send(rig, publish("t/1", b"0"))
@@ -215,7 +215,7 @@ async def test_what_its_only_reader_has_is_not_kept() -> None:
 
 
 async def test_an_ended_session_follows_nothing() -> None:
-    """The last one to leave a queue unfollows it and drops its cache."""
+    """The last session to leave a queue unfollows it and drops its cache."""
     async with running() as rig:
         clients = [await rig.subscriber(name, ("t/#", 0)) for name in "rs"]
         await send(rig, *numbered("t/1", 5, 0))
@@ -230,7 +230,7 @@ async def test_an_ended_session_follows_nothing() -> None:
 
 
 async def test_what_goes_out_in_slices_is_flushed_and_counted() -> None:
-    """Sources that take turns are accounted for like one that is alone."""
+    """Sources that take turns are counted like a single one."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 1), ("u", 1))
         await send(rig, *numbered("t", 30), *numbered("u", 10))
@@ -247,15 +247,15 @@ def sources(*described: tuple[int, int, int]) -> dict[int, Source]:
 
 
 def test_the_oldest_delivers_with_the_highest_qos() -> None:
-    """Of those that were there when the message was stored."""
+    """Of those subscribed when the message was stored."""
     by_queue = sources((1, 0, 0), (2, 1, 0), (3, 1, 7))
     assert decide([(1, 0), (2, 0)], by_queue[1], by_queue, 0) == 1
     assert decide([(1, 0), (3, 6)], by_queue[1], by_queue, 0) == 0
     assert decide([(1, 0), (99, 3)], by_queue[1], by_queue, 0) == 0
 
 
-def test_a_younger_one_waits_and_then_passes() -> None:
-    """It never runs ahead of the one that delivers."""
+def test_a_younger_source_waits_and_then_passes() -> None:
+    """It never overtakes the one that delivers."""
     by_queue = sources((1, 1, 4), (2, 1, 0))
     assert decide([(1, 4), (2, 0)], by_queue[2], by_queue, 0) == WAIT
     by_queue[1].cursor = 5
@@ -264,7 +264,7 @@ def test_a_younger_one_waits_and_then_passes() -> None:
 
 @given(st.data())
 def test_every_message_goes_out_exactly_once(data: st.DataObject) -> None:
-    """Any sources, any matches, any order of turns: one copy of each, highest QoS, and nobody waits for ever."""
+    """For any sources, matches and order of turns: one copy of each, with the highest QoS, and none waits for ever."""
     count = data.draw(st.integers(1, 4))
     matches = data.draw(
         st.lists(st.sets(st.integers(0, count - 1), min_size=1), max_size=12).map(lambda one: [sorted(m) for m in one])
@@ -295,8 +295,8 @@ def test_every_message_goes_out_exactly_once(data: st.DataObject) -> None:
     assert sorted(sent) == [(message, max(qos[q] for q in matched)) for message, matched in enumerate(matches)]
 
 
-def test_own_messages_pass_by_subscriptions_with_no_local() -> None:
-    """They neither deliver nor hold back nor lend their QoS and identifier."""
+def test_own_messages_skip_subscriptions_with_no_local() -> None:
+    """These neither deliver nor delay them, nor add their QoS and identifier."""
     by_queue = sources((1, 2, 0), (2, 1, 0), (3, 2, 0))
     for queue_id, options in ((1, 1), (2, 2), (3, 1)):
         by_queue[queue_id].choose(options, queue_id)
@@ -308,7 +308,7 @@ def test_own_messages_pass_by_subscriptions_with_no_local() -> None:
     assert gather(everywhere, by_queue[1], by_queue) == ([1, 2, 3], True)
 
 
-def test_a_subscription_made_later_lends_nothing() -> None:
+def test_a_later_subscription_adds_nothing() -> None:
     """Its identifier is not on a message from before it."""
     by_queue = sources((1, 1, 0), (2, 1, 5))
     by_queue[2].choose(0, 9)
@@ -337,7 +337,7 @@ class Session:
 
 
 async def test_turns() -> None:
-    """Once however often woken; again while there is more; never when forgotten."""
+    """A session runs once however often it is woken, again while it has more, and never after it is forgotten."""
     pump, short, long, gone = Pump(), Session(), Session(3), Session()
     for session in (short, long, short, gone):
         pump.wake(session)
@@ -346,8 +346,8 @@ async def test_turns() -> None:
     assert (short.turns, long.turns, gone.turns) == (1, 3, 0)
 
 
-async def test_who_is_behind_waits_for_the_next_turn_of_the_loop() -> None:
-    """One portion per turn, also when there is news for it meanwhile; who is not behind goes first."""
+async def test_a_session_that_is_behind_waits_for_the_next_turn() -> None:
+    """It gets one portion per turn, even if it is woken meanwhile; sessions that are not behind go first."""
     pump, behind, live = Pump(), Session(3), Session()
     order: list[Session] = []
     for session in (behind, live):
@@ -365,7 +365,7 @@ async def test_who_is_behind_waits_for_the_next_turn_of_the_loop() -> None:
 
 
 async def test_a_failing_session_is_given_up_and_the_others_go_on() -> None:
-    """Its fault stays its own."""
+    """Its failure does not affect them."""
     pump, broken, fine = Pump(), Session(-1), Session()
     pump.wake(broken)
     pump.wake(fine)
@@ -375,7 +375,7 @@ async def test_a_failing_session_is_given_up_and_the_others_go_on() -> None:
 
 
 async def test_few_sessions_have_several_portions_each() -> None:
-    """What one turn can give is shared by those who have something to do in it; one portion is the least."""
+    """They share what one turn can deliver; the least is one portion."""
     for count, portions in ((1, PORTIONS_PER_TURN), (3, PORTIONS_PER_TURN // 3), (40, 1)):
         pump, sessions = Pump(), [Session() for _ in range(count)]
         for session in sessions:
@@ -384,8 +384,8 @@ async def test_few_sessions_have_several_portions_each() -> None:
         assert {session.given for session in sessions} == {portions}
 
 
-async def test_all_sessions_have_the_same_tools_and_nothing_else_is_put_there() -> None:
-    """They are parts of one proxy: what one puts into the cache the other finds."""
+async def test_all_sessions_share_the_same_tools() -> None:
+    """They are parts of one proxy: what one adds to the cache the others find."""
     async with running() as rig:
         assert rig.tools.cache is rig.cache
         with pytest.raises(AttributeError):

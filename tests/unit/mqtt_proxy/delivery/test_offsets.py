@@ -1,4 +1,4 @@
-"""Offsets of durable sessions reach the broker in batches, never ahead of the client."""
+"""Offsets of durable sessions reach the broker in batches and never run ahead of the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
 async def test_acknowledged_offsets_are_committed_in_one_request() -> None:
-    """Of all sessions, at the interval; the lowest unacknowledged."""
+    """For all sessions at the interval; the lowest unacknowledged offset of each."""
     async with running(offsets_commit_interval_ms=1) as rig:
         clients = [await rig.subscriber(name, ("t", 1), clean=False) for name in ("a", "b")]
         rig.offsets.stop()
@@ -59,8 +59,8 @@ async def test_clean_sessions_commit_nothing() -> None:
         assert RequestCode.APPEND_OFFSETS not in rig.broker.codes
 
 
-async def test_a_place_before_the_queue_is_committed_until_its_end() -> None:
-    """Like an offset, under the queue's id with a bit; when everything is with the client it is said once more."""
+async def test_a_position_in_history_is_committed_until_its_end() -> None:
+    """Like an offset, under the queue's id with a bit set; the end of the history is committed once."""
     async with running(offsets_commit_interval_ms=1) as rig:
         client = await rig.subscriber("a", ("t/+", 1), clean=False)
         rig.offsets.stop()

@@ -1,4 +1,4 @@
-"""What a client of MQTT 5 is given: properties, expiry, identifiers, its own messages, sizes, aliases."""
+"""Deliveries to a client of MQTT 5: properties, expiry, identifiers, no local, sizes, aliases."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FULL = MessageProperties(1, None, b"text/plain", b"answer/to", b"\x00\x01", [(b"
 
 
 async def sender(rig: Rig, *sent: Publish) -> Wire:
-    """A client of level 5 that publishes these."""
+    """A client of level 5 that publishes these packets."""
     client = await rig.client("sender", level=5)
     client.received()
     client.send(*sent)
@@ -28,12 +28,12 @@ def message(
 
 
 def publishes(wire: Wire) -> list[Publish]:
-    """Those among what the client has got."""
+    """The PUBLISH packets the client has received."""
     return [one for one in wire.received() if isinstance(one, Publish)]
 
 
 async def test_properties_go_through_unaltered() -> None:
-    """To a client of level 5 in order, repeats included; to one of level 4 the message alone."""
+    """To a client of level 5 in order, repeated ones included; a client of level 4 gets the message alone."""
     async with running() as rig:
         new = await rig.subscriber("new", ("t", 1), level=5)
         both = await rig.subscriber("both", ("t", 1), ("#", 0), level=5)
@@ -44,8 +44,8 @@ async def test_properties_go_through_unaltered() -> None:
         assert old.messages() == [("t", b"x", 1, False, False), ("t", b"y", 0, False, False)]
 
 
-async def test_what_is_left_of_an_expiry() -> None:
-    """[MQTT-3.3.2-6] less what it waited; [MQTT-3.3.2-5] nothing at all when it is over, and that is counted."""
+async def test_the_remaining_expiry() -> None:
+    """[MQTT-3.3.2-6] reduced by the waiting time; [MQTT-3.3.2-5] an expired message is dropped and counted."""
     async with running() as rig:
         wires = [
             await rig.subscriber("new", ("t", 1), level=5),
@@ -69,7 +69,7 @@ async def test_what_is_left_of_an_expiry() -> None:
 
 
 async def test_an_expired_retained_message_is_not_sent() -> None:
-    """A fresh subscription gets those that still hold, with what is left."""
+    """A new subscription gets those still valid, with the remaining expiry."""
     async with running() as rig:
         await sender(
             rig,
@@ -116,7 +116,7 @@ NO_LOCAL, AS_PUBLISHED = 0x04, 0x08
 
 
 async def test_no_local() -> None:
-    """[MQTT-3.8.3-3] not to its publisher, to everybody else, and to it through another subscription."""
+    """[MQTT-3.8.3-3] not to its publisher, but to all others, and to the publisher through another subscription."""
     async with running() as rig:
         wire = await rig.subscriber("own", ("t/#", 1 | NO_LOCAL), level=5)
         other = await rig.subscriber("other", ("t/#", 1 | NO_LOCAL), level=5)
@@ -136,7 +136,7 @@ async def test_no_local() -> None:
 
 
 async def test_the_retain_flag_as_published() -> None:
-    """[MQTT-3.3.1-13] kept for who asks, [MQTT-3.3.1-12] off for the others."""
+    """[MQTT-3.3.1-13] kept for a client that asks for it, [MQTT-3.3.1-12] cleared for the others."""
     async with running() as rig:
         asked = await rig.subscriber("asked", ("t", 1 | AS_PUBLISHED), level=5)
         plain = await rig.subscriber("plain", ("t", 1), level=5)
@@ -146,7 +146,7 @@ async def test_the_retain_flag_as_published() -> None:
 
 
 async def test_a_message_too_large_for_its_client() -> None:
-    """[MQTT-3.1.2-25] as if it had been delivered, and counted; the others come."""
+    """[MQTT-3.1.2-25] treated as if it had been delivered, and counted; the others are delivered."""
     async with running() as rig:
         small = {props.MAXIMUM_PACKET_SIZE: 40}
         wires = [
@@ -156,20 +156,20 @@ async def test_a_message_too_large_for_its_client() -> None:
         await sender(rig, publish("t", bytes(60)), publish("t", b"fits", packet_id=2), message("t", b"p", FULL))
         for wire in wires:
             assert [one.payload for one in publishes(wire)] == [b"fits"]
-            assert wire.handler._delivery.sources[0].lowest() == 1  # what is too large holds nothing back
+            assert wire.handler._delivery.sources[0].lowest() == 1  # a message that is too large does not delay others
         assert rig.count("messages_skipped_total{too_large_for_client}") == 4
 
 
-async def test_topic_aliases_are_used_when_the_client_takes_them() -> None:
-    """The name once, then the number."""
+async def test_topic_aliases_are_used_when_the_client_allows_them() -> None:
+    """First the name with the number, then the number alone."""
     async with running() as rig:
         wire = await rig.subscriber("s", ("long/#", 0), level=5, properties={props.TOPIC_ALIAS_MAXIMUM: 3})
         await sender(rig, publish("long/topic", b"1"), publish("long/topic", b"2", packet_id=2))
         assert [(one.topic, one.topic_alias) for one in publishes(wire)] == [(b"long/topic", 1), (b"", 1)]
 
 
-async def test_in_flight_again_with_its_properties() -> None:
-    """A resumed session of level 5 gets the same message, also when it has expired since it was first sent."""
+async def test_in_flight_messages_are_resent_with_their_properties() -> None:
+    """A resumed session of level 5 gets the same message, even if it has expired since it was first sent."""
     async with running() as rig:
         wire = await rig.subscriber("s", ("t", 1), clean=False, level=5, properties={props.SESSION_EXPIRY: 1_000})
         properties = MessageProperties(0, 30, user=[(b"k", b"v")])

@@ -1,4 +1,4 @@
-"""One pull under way for everybody; each need is asked once and answered."""
+"""One pull at a time for all readers; each need is requested once and answered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.unit.mqtt_proxy.rig import Rig, publish, running, settle
 
 
 class Follower:
-    """Remembers what it was told."""
+    """Records what it was told."""
 
     def __init__(self) -> None:
         self.told: list[object] = []
@@ -24,7 +24,7 @@ class Follower:
 
 
 async def filled(rig: Rig, topic: str, count: int) -> int:
-    """A queue with messages; its id."""
+    """A queue with messages; returns its id."""
     subscriber = await rig.subscriber("filler" + topic, (topic, 0))
     (source,) = subscriber.handler._delivery.sources
     queue_id = source.queue_id
@@ -36,8 +36,8 @@ async def filled(rig: Rig, topic: str, count: int) -> int:
     return queue_id
 
 
-async def test_needs_of_a_turn_go_together_and_each_once() -> None:
-    """Two queues, three needs, one request; a need under way is not asked again."""
+async def test_the_needs_of_a_turn_share_a_request_and_go_once() -> None:
+    """Two queues, three needs, one request; a need in flight is not requested again."""
     async with running() as rig:
         one, two = Follower(), Follower()
         feeds = [rig.tools.notifier.follow(await filled(rig, topic, 5), one) for topic in ("a", "b")]
@@ -72,7 +72,7 @@ async def test_a_pull_ends_where_the_cache_begins() -> None:
 
 
 async def test_moved_missing_and_refused() -> None:
-    """Retention, a shorter log, damage, a deleted queue; a refusal is asked again."""
+    """Retention, a shorter log, damage, a deleted queue; after a refusal the request is repeated."""
     async with running() as rig:
         follower = Follower()
         queue_id = await filled(rig, "a", 8)

@@ -17,12 +17,12 @@ from tests.unit.mqtt_proxy.rig import running, settle
 
 
 def chunk(feed: Feed, first: int, count: int) -> Chunk:
-    """`count` small records from `first` on."""
+    """`count` small records starting with `first`."""
     return Chunk(feed, first, memoryview(make_mqtt_record(b"a/b", b"x") * count))
 
 
 def test_records_are_split() -> None:
-    """Topic, payload, flags and start of each."""
+    """By topic, payload, flags and start of each."""
     one = make_mqtt_record(b"a/b", b"payload")
     found = parse_records(memoryview(one + make_mqtt_record(b"c", b"", flags=8)))
     assert [(topic, bytes(body), flags, start) for topic, body, flags, start in found] == [
@@ -32,7 +32,7 @@ def test_records_are_split() -> None:
 
 
 def test_find_covers_exactly_the_chunks() -> None:
-    """Before, inside, between and behind."""
+    """Before, inside, between and behind them."""
     cache, feed = RecordCache(1 << 20), Feed(1)
     early, late = chunk(feed, 10, 5), chunk(feed, 20, 5)
     cache.add(late)
@@ -44,7 +44,7 @@ def test_find_covers_exactly_the_chunks() -> None:
 
 
 def test_overlapping_and_empty_chunks_are_not_kept() -> None:
-    """A reader that raced another pulls again; the index stays exact."""
+    """A reader that raced another one pulls again; the index stays exact."""
     cache, feed = RecordCache(1 << 20), Feed(1)
     cache.add(chunk(feed, 10, 5))
     for other in (chunk(feed, 12, 1), chunk(feed, 8, 3), chunk(feed, 14, 5), chunk(feed, 3, 0)):
@@ -52,7 +52,7 @@ def test_overlapping_and_empty_chunks_are_not_kept() -> None:
     assert [one.first for one in feed.chunks] == [10]
 
 
-def test_the_longest_unused_goes_first_and_the_newest_stays() -> None:
+def test_the_least_recently_used_goes_first_and_the_newest_stays() -> None:
     """The limit holds, but a single chunk above it is still given to its reader."""
     feed = Feed(1)
     size = chunk(feed, 0, 1).size_bytes
@@ -69,8 +69,8 @@ def test_the_longest_unused_goes_first_and_the_newest_stays() -> None:
     assert (cache.size_bytes, feed.chunks) == (0, [])
 
 
-def test_news_wake_followers_once_and_never_go_back() -> None:
-    """An older end is no news."""
+def test_a_new_end_wakes_followers_once_and_never_moves_back() -> None:
+    """A smaller end is ignored."""
 
     class Sleeper:
         woken = 0
@@ -87,12 +87,12 @@ def test_news_wake_followers_once_and_never_go_back() -> None:
 
 
 def pushed(topic: bytes, *dispatch: tuple[int, int]) -> bytes:
-    """A record that lies in these queues at these offsets."""
+    """A record in these queues at these offsets."""
     return make_mqtt_record(topic, b"x" * 50, dispatch=dispatch)
 
 
 def test_pushed_records_are_split_by_queue() -> None:
-    """Each in every wanted queue it lies in; a run ends where an offset is missing."""
+    """Into every wanted queue that has it; a run ends where an offset is missing."""
     one, two = Feed(1), Feed(2)
     blob = pushed(b"a", (1, 10), (2, 7)) + pushed(b"b", (2, 8), (9, 0)) + pushed(b"c", (1, 12))
     chunks = split_pushed(memoryview(blob), {1: one, 2: two})
@@ -103,7 +103,7 @@ def test_pushed_records_are_split_by_queue() -> None:
 
 
 def test_a_chunk_does_not_keep_a_large_push_for_little() -> None:
-    """It copies a small part, and counts for the whole of what it keeps."""
+    """It copies a small part, and accounts for the whole of what it keeps."""
     one, two = Feed(1), Feed(2)
     blob = memoryview(pushed(b"a", (1, 0)) + b"".join(pushed(b"b", (2, offset)) for offset in range(40)))
     little, most = split_pushed(blob, {1: one, 2: two})
@@ -112,8 +112,8 @@ def test_a_chunk_does_not_keep_a_large_push_for_little() -> None:
     assert most.size_bytes > len(blob)
 
 
-def test_who_is_far_behind_is_not_pushed_to() -> None:
-    """One that is near suffices."""
+def test_a_queue_whose_readers_are_far_behind_is_not_pushed() -> None:
+    """One reader near the end suffices."""
     feed = Feed(1)
 
     class Reader:
@@ -147,7 +147,7 @@ class Follower:
 
 
 async def test_follow_and_unfollow() -> None:
-    """One FOLLOW per turn; its reply says where the queue ends."""
+    """One FOLLOW per turn; its reply has the end of the queue."""
     async with running() as rig:
         notifier, queue_id = rig.tools.notifier, rig.broker.queue(b"q")
         rig.broker.records[queue_id] += [b"", b""]
@@ -177,8 +177,8 @@ async def test_left_and_followed_again_in_one_turn() -> None:
         assert list(rig.broker.followed.values()) == [{queue_id}]
 
 
-async def test_everything_is_followed_again_after_a_loss() -> None:
-    """And what came meanwhile is heard of."""
+async def test_all_queues_are_followed_again_after_a_loss() -> None:
+    """And what was appended meanwhile is noticed."""
     async with running() as rig:
         queue_id, follower = rig.broker.queue(b"q"), Follower()
         feed = rig.tools.notifier.follow(queue_id, follower)

@@ -1,4 +1,4 @@
-"""What a session was not given, for everybody and for itself."""
+"""Messages a session was not given, counted in total and for each session."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
 def test_counted_twice_and_handed_over_once() -> None:
-    """Nothing is said of reasons without messages."""
+    """Reasons without messages are left out."""
     metrics = ProxyMetrics(Registry())
     removed = Removed(metrics)
     assert removed.take() == []
@@ -24,8 +24,8 @@ def test_counted_twice_and_handed_over_once() -> None:
     assert metrics.deliveries.skipped("retention").value == 5
 
 
-async def test_the_broker_hears_of_it_when_the_connection_ends() -> None:
-    """Of what expired while a durable session was slow, and of what retention took."""
+async def test_the_broker_is_told_when_the_connection_ends() -> None:
+    """What expired while a durable session was slow, and what retention removed."""
     async with running() as rig:
         client = await rig.subscriber("a", ("t", 1), clean=False)
         client.handler.on_writable(False)
@@ -41,8 +41,8 @@ async def test_the_broker_hears_of_it_when_the_connection_ends() -> None:
         assert rig.broker.closed[-1].removed == [("expired", 1)]
 
 
-async def test_what_retention_took_before_the_session_read_it() -> None:
-    """The oldest messages are gone when it comes back."""
+async def test_what_retention_removed_before_the_session_read_it() -> None:
+    """The oldest messages no longer exist when it returns."""
     async with running() as rig:
         (await rig.subscriber("a", ("t", 1), clean=False)).lose()
         sender = await rig.client("sender")

@@ -1,4 +1,4 @@
-"""Where a stored session goes on, after an orderly close and after a crash."""
+"""Where a stored session continues after an orderly close and after a crash."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def places(planned: list[Again]) -> list[tuple[int, int, int]]:
 
 
 def test_after_a_close_only_what_was_in_flight_is_repeated() -> None:
-    """Acknowledged ones between two in flight are not sent again."""
+    """Acknowledged messages between two in flight are not sent again."""
     left = note([(5, 100), (6, 3)], [Again(4, 5, 97), Again(9, 5, 99), Again(11, RETAINED_QUEUE, 640)], [1, 2])
     planned = plan(opened({5: 97, 6: 3}, left))
     assert planned.cursors == {5: 100, 6: 3}
@@ -43,28 +43,28 @@ def test_after_a_close_only_what_was_in_flight_is_repeated() -> None:
     assert planned.retained == [1, 2]
 
 
-def test_offsets_committed_after_the_note_are_believed() -> None:
-    """A crash: the note is of the close before."""
+def test_offsets_committed_after_the_note_take_precedence() -> None:
+    """After a crash the note is that of the close before."""
     left = note([(5, 100)], [Again(4, 5, 97), Again(9, 5, 99)], [])
     assert places(plan(opened({5: 99}, left)).again) == [(9, 5, 99)]
     planned = plan(opened({5: 121}, left))
     assert (planned.cursors, planned.again) == ({5: 121}, [])
 
 
-def test_without_a_noted_cursor_everything_from_the_offset_is_sent_anew() -> None:
-    """Nothing is skipped, nothing sent twice in one resume."""
+def test_without_a_noted_cursor_everything_from_the_offset_is_sent_again() -> None:
+    """Nothing is skipped and nothing sent twice in one resume."""
     planned = plan(opened({5: 97}, [InflightEntry(4, 5, 99)]))
     assert (planned.cursors, planned.again) == ({5: 97}, [])
 
 
-def test_what_is_in_flight_from_a_dropped_subscription_is_repeated() -> None:
-    """Its queue still has the message."""
+def test_in_flight_messages_of_a_dropped_subscription_are_repeated() -> None:
+    """Its queue still has them."""
     planned = plan(opened({}, note([], [Again(4, 5, 99)], [])))
     assert places(planned.again) == [(4, 5, 99)]
 
 
 def test_qos_2_deliveries_need_no_note_and_keep_their_phase() -> None:
-    """Also below the committed offset while PUBREL is due; what was acknowledged there otherwise is over."""
+    """Also below the committed offset while PUBREL is due; anything else acknowledged there is complete."""
     entries = [InflightEntry(4, 5, 99, qos=2), InflightEntry(5, 5, 90, PHASE_PUBREL, 2), InflightEntry(6, 5, 91, qos=2)]
     planned = plan(opened({5: 97}, entries))
     assert planned.cursors == {5: 97}
@@ -104,8 +104,8 @@ async def test_fetch_leaves_out_what_no_longer_exists() -> None:
         assert [(one.packet_id, one.topic, bytes(one.payload)) for one in found] == [(2, b"t", b"1"), (3, b"t", b"0")]
 
 
-def test_a_place_before_a_queue_goes_on_where_it_was_noted() -> None:
-    """Its deliveries in flight are log positions; a wish that has no position yet is no place to go on at."""
+def test_a_position_in_history_continues_where_it_was_noted() -> None:
+    """Its deliveries in flight are log positions; a request that has no position yet is no place to continue at."""
     stored = SessionOpened(
         True,
         1,
@@ -122,7 +122,7 @@ def test_a_place_before_a_queue_goes_on_where_it_was_noted() -> None:
 
 
 class Sent:
-    """Stands for what sends to the client; refuses what is too large."""
+    """In place of what sends to the client; refuses messages that are too large."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[Any, ...]] = []
@@ -142,7 +142,7 @@ def over(*sources: Source) -> tuple[Redelivery, Sent]:
 
 
 def test_a_delivery_belongs_to_the_subscription_of_its_queue() -> None:
-    """It is unacknowledged there again; without a subscription only its place is remembered."""
+    """It is unacknowledged there again; without a subscription only its place is kept."""
     source = Source("f", Feed(7), 1, 20, 1)
     redelivery, _sent = over(source)
     assert redelivery.place(Again(1, 7, 12)) == (source, 12)
@@ -151,8 +151,8 @@ def test_a_delivery_belongs_to_the_subscription_of_its_queue() -> None:
     assert (origin.queue_id, offset) == (8, 5)
 
 
-def test_what_is_sent_again_says_what_its_subscription_wants() -> None:
-    """What the client took is only released, what is too large does not go on."""
+def test_a_repeated_delivery_follows_its_subscription() -> None:
+    """What the client received is only released; what is too large is not sent."""
     source = Source("f", Feed(7), 1, 20, 1)
     source.choose(0, 40)
     redelivery, sent = over(source)

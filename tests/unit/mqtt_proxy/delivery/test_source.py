@@ -47,8 +47,8 @@ def test_a_copy_left_to_another_source_is_unacknowledged_until_that_one_is() -> 
     assert younger.unacked == {}
 
 
-def test_what_a_client_wants_of_a_subscription() -> None:
-    """Retain handling is the broker's affair; the rest takes the source off the hot path."""
+def test_the_options_of_a_subscription() -> None:
+    """Retain handling is left to the broker; the other options take the source off the hot path."""
     one = source(1, 0)
     assert one.is_plain
     for options, identifier, plain in ((0x0C, 0, True), (1, 0, False), (2, 0, False), (0, 5, False)):
@@ -57,7 +57,7 @@ def test_what_a_client_wants_of_a_subscription() -> None:
         assert one.is_plain == plain
 
 
-def test_what_was_sent_with_qos_2_before_is_passed_and_holds_the_offset_while_it_is_in_flight() -> None:
+def test_what_went_out_with_qos_2_is_passed_and_holds_the_offset_while_in_flight() -> None:
     """After a crash the cursor is back at the committed offset."""
     one = source(1, 10)
     one.exact_from, one.exact_below = 11, 14
@@ -76,7 +76,7 @@ def test_what_was_sent_with_qos_2_before_is_passed_and_holds_the_offset_while_it
 
 
 def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten() -> None:
-    """However acknowledgements are settled."""
+    """In whatever order acknowledgements are settled."""
     one = source(1, 10)
     one.exact_below = 12
     one.sent_before(11)
@@ -150,8 +150,8 @@ def test_qos_0_packets_are_made_once() -> None:
     assert late.take_bytes() == sessions[0].take_bytes()[7:]
 
 
-def test_a_full_window_is_one_sessions_own() -> None:
-    """What one session could not send because of its window is not what the next one sends."""
+def test_a_full_window_stops_one_session_only() -> None:
+    """What one session could not send because of its window is not taken for what the next one sends."""
     records = make_mqtt_record(b"t", b"x", flags=8) + make_mqtt_record(b"t", b"y", flags=9)
     chunk = Chunk(Feed(1), 100, memoryview(records))
     full, free = session(1), session()
@@ -160,7 +160,7 @@ def test_a_full_window_is_one_sessions_own() -> None:
     assert send_run(free.state, source_at(chunk), chunk, 10, AMPLE) == (2, 2, False)
 
 
-def test_what_is_not_plain_stops_the_run() -> None:
+def test_an_unusual_record_stops_the_run() -> None:
     records = make_mqtt_record(b"t", b"x", flags=8) + make_mqtt_record(b"t", b"y", flags=8, keys=b"k")
     special = Chunk(Feed(1), 100, memoryview(records + make_mqtt_record(b"t", b"z", flags=0)))
     reader = source_at(special)
@@ -169,7 +169,7 @@ def test_what_is_not_plain_stops_the_run() -> None:
 
 
 def test_levels_do_not_share_and_special_sessions_do_not_run() -> None:
-    """MQTT 5 puts a property length into each packet; a small packet limit and topic aliases need a look at each."""
+    """MQTT 5 adds a property length to each packet; with a packet limit or topic aliases each one must be examined."""
     chunk = chunk_of(1, 8)
     old, new, small, aliasing = (session() for _ in range(4))
     for one in (new, small, aliasing):

@@ -9,7 +9,7 @@ from mqtt_proxy.listening import native_sockets
 
 @pytest.fixture(params=["pure", "compiled"])
 def twin(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Plain sockets are served by this one; the compiled one is skipped, with the reason, where it was not built."""
+    """Plain sockets are served by this driver; the compiled one is skipped, with the reason, where it was not built."""
     if request.param == "compiled" and native_sockets.choice.name != "compiled":
         pytest.skip(f"no driver: {native_sockets.choice.reason}")
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Listening sockets and taking from them: one port for all addresses, and rest when no descriptor is left."""
+"""Listening sockets and accepting from them: one port for all addresses, and a rest when no descriptor is left."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runtime.metrics import Registry
 
 @contextlib.contextmanager
 def no_descriptor_left() -> Iterator[None]:
-    """This process cannot open anything meanwhile."""
+    """Meanwhile this process cannot open any file or socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest = os.dup(0)
     os.close(lowest)
@@ -32,7 +32,7 @@ def no_descriptor_left() -> Iterator[None]:
 
 
 def test_one_port_for_every_address() -> None:
-    """A name with two addresses gives two sockets and one port; a taken one leaves nothing open."""
+    """A name with two addresses gives two sockets and one port; if one is taken nothing stays open."""
     sockets = listening_sockets("localhost", 0)
     ports = {sock.getsockname()[1] for sock in sockets}
     assert len(ports) == 1
@@ -42,7 +42,7 @@ def test_one_port_for_every_address() -> None:
         sock.close()
 
 
-def test_a_port_is_shared_when_both_say_so() -> None:
+def test_a_port_is_shared_when_both_ask_for_it() -> None:
     """SO_REUSEPORT on both."""
     (one,) = listening_sockets("127.0.0.1", 0, reuse_port=True)
     (other,) = listening_sockets("127.0.0.1", one.getsockname()[1], reuse_port=True)
@@ -51,8 +51,8 @@ def test_a_port_is_shared_when_both_say_so() -> None:
     other.close()
 
 
-async def test_takes_all_that_wait_and_stops_when_closed() -> None:
-    """More than a batch are taken in several turns; they do not block; after close the port is free."""
+async def test_accepts_all_that_wait_and_stops_when_closed() -> None:
+    """More than a batch are accepted in several turns without blocking; after close the port is free."""
     (listening,) = listening_sockets("127.0.0.1", 0)
     address = listening.getsockname()
     clients = [socket.create_connection(address) for _ in range(listener.BATCH + 5)]
@@ -79,7 +79,7 @@ async def test_takes_all_that_wait_and_stops_when_closed() -> None:
 
 
 def take_descriptor(listening: socket.socket) -> tuple[socket.socket, object] | None:
-    """As the driver has them taken, made a socket for the test."""
+    """Accepts as the driver does, and makes a socket of the descriptor for the test."""
     assert native_sockets.core.accept is not None
     taken = native_sockets.core.accept(listening.fileno())
     return None if taken is None else (socket.socket(fileno=taken[0]), taken[1])
@@ -87,7 +87,7 @@ def take_descriptor(listening: socket.socket) -> tuple[socket.socket, object] | 
 
 @pytest.mark.parametrize("take", [take_socket, take_descriptor])
 async def test_without_descriptors_it_rests_instead_of_spinning(take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One attempt per rest, counted; who waited meanwhile is taken when there is room again."""
+    """One attempt per rest, counted; clients that waited meanwhile are accepted once there is room again."""
     if take is take_descriptor and native_sockets.core.accept is None:
         pytest.skip(f"no driver: {native_sockets.choice.reason}")
     monkeypatch.setattr(listener, "REST_S", 0.2)

@@ -1,4 +1,4 @@
-"""Connections over real sockets: one feed per read, one write per turn, decisions, pauses, ends."""
+"""Connections over real sockets: one feed per read, one write per turn, acceptance, pauses, ends."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ async def answer(reader: asyncio.StreamReader, size: int) -> bytes:
 
 
 async def test_connect_publish_acknowledge_disconnect() -> None:
-    """The plain life of a connection; the publishes sent behind CONNECT wait for its acceptance and come as one
-    batch.
-    """
+    """An ordinary connection; publishes sent right after CONNECT wait for its acceptance and come as one batch."""
     publishes = [packets.Publish(b"a/b", b"x" * n, 1, False, False, n + 1) for n in range(20)]
     async with world() as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60, will=WILL), *publishes)
@@ -50,8 +48,8 @@ async def test_connect_publish_acknowledge_disconnect() -> None:
     assert here.counters.opened.value == 1
 
 
-async def test_silent_end_and_violation_leave_the_will() -> None:
-    """A socket that ends without DISCONNECT and a broken rule both make the will due; a refused one never does."""
+async def test_an_abrupt_end_and_a_violation_leave_the_will() -> None:
+    """A socket that ends without DISCONNECT and a broken rule both make the will due; a refused client never does."""
     async with world() as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60, will=WILL))
         assert await answer(reader, 4) == b"\x20\x02\x00\x00"  # closing with unread input would be a reset, not an end
@@ -71,7 +69,7 @@ async def _until(condition: Any) -> None:
 
 
 async def test_refusal_is_written_before_the_close() -> None:
-    """CONNACK with its code reaches the client, then the socket ends, without a will."""
+    """The client receives the CONNACK with its code, then the socket ends, without a will."""
     async with world(accept=False) as here:
         reader, _ = await here.open(packets.Connect("dev", True, 60, will=WILL))
         await _until(lambda: here.handlers)
@@ -83,8 +81,8 @@ async def test_refusal_is_written_before_the_close() -> None:
         assert await asyncio.wait_for(handler.closed, 5) == ("connect_refused", False)
 
 
-async def test_undecided_client_is_not_read() -> None:
-    """What a client sends before its CONNACK stays in the kernel beyond 64 KB, and is all there afterwards."""
+async def test_a_client_that_waits_for_acceptance_is_not_read() -> None:
+    """What it sends before its CONNACK stays in the kernel beyond 64 KB, and arrives complete afterwards."""
     publishes = [packets.Publish(b"a", bytes(1000), 1, False, False, n + 1) for n in range(1000)]
     async with world(accept=False) as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60), *publishes)
@@ -102,7 +100,7 @@ async def test_undecided_client_is_not_read() -> None:
 
 
 async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
-    """Above the mark the handler is told to stop; when the client reads, to go on."""
+    """Above the mark the handler is told to stop, and to continue when the client reads."""
     async with world(output_bytes_max=65_536) as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60))
         assert await answer(reader, 4)
@@ -121,9 +119,9 @@ async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
 
 
 async def test_client_that_never_reads_is_not_read() -> None:
-    """Pings without reading the answers: the answers are bounded, then the client is left alone.
+    """It pings without reading the answers: these are bounded, then the client is no longer read.
 
-    A stream of asyncio would read some of them by itself, and the kernel would take megabytes for the client.
+    An asyncio stream would read some of them by itself, and the kernel would buffer megabytes for the client.
     """
     loop = asyncio.get_running_loop()
     async with world(output_bytes_max=4_096) as here:
@@ -154,7 +152,7 @@ async def test_client_that_never_reads_is_not_read() -> None:
 
 
 async def test_paused_reading_keeps_the_connection_alive() -> None:
-    """While this side does not read, silence is not the client's; afterwards it is again."""
+    """While this side does not read, the client's silence does not count; afterwards it does again."""
     async with world() as here:
         reader, _ = await here.open(packets.Connect("dev", True, 2))
         assert await answer(reader, 4)
@@ -169,14 +167,14 @@ async def test_paused_reading_keeps_the_connection_alive() -> None:
         assert await asyncio.wait_for(handler.closed, 5) == ("keep_alive_timeout", False)
 
 
-async def test_a_client_whose_bytes_lie_unread_is_not_cut() -> None:
-    """It was not silent: this side had no time to read. Once there is nothing to read its silence counts."""
+async def test_a_client_with_unread_bytes_is_not_cut() -> None:
+    """It was not silent: this side had no time to read. Its silence counts once there is nothing to read."""
     async with world() as here:
         reader, writer = await here.open(packets.Connect("dev", True, 2))
         assert await answer(reader, 4)
         handler = here.handlers[0]
         here.clock.advance_ms(2_900)
-        os.write(writer.get_extra_info("socket").fileno(), b"\xc0\0")  # within this turn nobody reads it
+        os.write(writer.get_extra_info("socket").fileno(), b"\xc0\0")  # nothing reads it within this turn
         here.clock.advance_ms(2_000)
         handler.connection.expire()
         assert await answer(reader, 2) == b"\xd0\0"
@@ -188,7 +186,7 @@ async def test_a_client_whose_bytes_lie_unread_is_not_cut() -> None:
 
 
 async def test_acknowledgements_and_deliveries_leave_in_one_write() -> None:
-    """Everything a loop turn produced is one segment on the wire and frees the window."""
+    """All output of a loop turn is one segment on the wire and frees the window."""
     async with world() as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60))
         assert await answer(reader, 4)
@@ -205,7 +203,7 @@ async def test_acknowledgements_and_deliveries_leave_in_one_write() -> None:
 
 
 async def test_close_twice_reports_once() -> None:
-    """The owner may close whenever it likes; `on_closed` comes once, later."""
+    """The owner may close at any time; `on_closed` is called once, later."""
     async with world() as here:
         reader, _ = await here.open(packets.Connect("dev", True, 60, will=WILL))
         assert await answer(reader, 4)
@@ -223,19 +221,19 @@ async def test_close_twice_reports_once() -> None:
     [
         test_connect_publish_acknowledge_disconnect,
         test_refusal_is_written_before_the_close,
-        test_undecided_client_is_not_read,
+        test_a_client_that_waits_for_acceptance_is_not_read,
         test_slow_reader_stops_deliveries_and_the_rest_waits,
         test_close_twice_reports_once,
     ],
 )
 def test_the_same_on_uvloop(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """uvloop has transports of its own; the stories that lean on them most."""
+    """uvloop has transports of its own; these are the tests that depend on them most."""
     uvloop = pytest.importorskip("uvloop")
     uvloop.run(asyncio.wait_for(story(), 30))
 
 
-async def test_a_client_that_left_while_undecided_is_noticed_when_asked() -> None:
-    """Nothing is read from it meanwhile, so nothing else would say so."""
+async def test_a_client_that_left_before_acceptance_is_noticed_when_checked() -> None:
+    """Nothing is read from it meanwhile, so nothing else would notice."""
     async with world(accept=False) as made:
         _, writer = await made.open(packets.Connect("a", True, 0), b"more")
         connection = made.handlers[0].connection if made.handlers else None
@@ -273,7 +271,8 @@ class Noted(Written):
 
 
 async def test_writes_happen_at_the_end_of_the_turn() -> None:
-    """What is asked for during a turn is written once, behind all that is due; what a write asks for, once more."""
+    """Output requested during a turn is written once, after everything that is due; what a write requests, once
+    more."""
     shared = LoopState(asyncio.get_running_loop(), ManualClock(monotonic_ns=7_000_000), FrontCounters(Registry()))
     assert shared.now_ms() == 7
     assert len(shared.buffer) == READ_BUFFER_BYTES
@@ -291,7 +290,7 @@ async def test_writes_happen_at_the_end_of_the_turn() -> None:
 
 
 async def test_a_failing_connection_is_cut_and_the_others_are_written() -> None:
-    """The loop's handler hears of it."""
+    """The loop's exception handler is called."""
     loop = asyncio.get_running_loop()
     heard: list[Any] = []
     loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
@@ -306,8 +305,8 @@ async def test_a_failing_connection_is_cut_and_the_others_are_written() -> None:
     shared.close()
 
 
-def test_a_connection_has_all_that_is_asked_of_it() -> None:
-    """Attributes and methods alike; what is set in `__init__` stands among the slots."""
+def test_a_connection_has_all_attributes_of_its_interface() -> None:
+    """Attributes and methods; what `__init__` sets is among the slots."""
     wanted = {name for name in (*ClientConnection.__annotations__, *vars(ClientConnection)) if not name.startswith("_")}
     assert len(wanted) >= 7
     assert wanted <= set(dir(MqttConnection)), wanted - set(dir(MqttConnection))

@@ -1,4 +1,4 @@
-"""Sending clients away: who is told what, how many at a time, and that everybody is served until then."""
+"""Sending clients away: their codes, how many at a time, and that all are served until then."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CONNECT_5 = b"\x10\x10\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x03dev"
 
 
 async def connected(here: World, first: bytes) -> asyncio.StreamReader:
-    """A client that was accepted, its CONNACK read."""
+    """A client that was accepted, with its CONNACK read."""
     reader, _ = await here.open(first)
     head = await asyncio.wait_for(reader.readexactly(2), 5)
     await asyncio.wait_for(reader.readexactly(head[1]), 5)
@@ -33,8 +33,8 @@ async def connected(here: World, first: bytes) -> asyncio.StreamReader:
         ("10.0.0.9:1883", True, b"\xe0\x12\x9d\x10\x1c\x00\x0d10.0.0.9:1883"),
     ],
 )
-async def test_what_clients_are_told(reference: str, moved: bool, said: bytes) -> None:
-    """MQTT 5 hears a code and where to go, 3.1.1 has no word for it; both sessions end as the server's doing."""
+async def test_codes_of_a_drain(reference: str, moved: bool, said: bytes) -> None:
+    """MQTT 5 gets a code and a server reference, which 3.1.1 does not have; both sessions end by the server's doing."""
     async with world() as here:
         new = await connected(here, CONNECT_5)
         old = await connected(here, encode(packets.Connect("old", True, 60, will=packets.Will(b"w", b"x", 0, False))))
@@ -52,7 +52,7 @@ async def test_what_clients_are_told(reference: str, moved: bool, said: bytes) -
 
 
 async def test_they_go_in_turns_and_are_served_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten clients over ten steps: after the first step one is gone and the others still get their answers."""
+    """Ten clients over ten steps: after the first step one is disconnected and the others still get their answers."""
     monkeypatch.setattr(listener, "BATCH_MIN", 1)
     async with world() as here:
         readers = [await connected(here, encode(packets.Connect(f"c{n}", True, 60))) for n in range(10)]
@@ -71,7 +71,7 @@ async def test_they_go_in_turns_and_are_served_until_then(monkeypatch: pytest.Mo
 
 
 async def test_a_handful_goes_at_once() -> None:
-    """However long the interval is."""
+    """However long the interval."""
     async with world() as here:
         await connected(here, encode(packets.Connect("one", True, 60)))
         async with asyncio.timeout(5):

@@ -1,4 +1,4 @@
-"""The way to MQTT over real sockets: PROXY headers, TLS, both; half open ones end at the deadline."""
+"""From a socket to MQTT: PROXY headers, TLS, both; incomplete handshakes end at the deadline."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINE = b"PROXY TCP4 203.0.113.7 192.0.2.1 56324 1883\r\n"
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """Every test on both loops: TLS on a socket that was read before is theirs to get right."""
+    """Every test runs on both loops: each has its own TLS on a socket that was read before."""
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
@@ -58,7 +58,7 @@ def tls_door(authority: Authority, here: World, **options: Any) -> ListenerSpec:
 
 
 async def test_the_balancer_names_the_client() -> None:
-    """Address and locality are the client's, for limits and for who is anonymous; bytes behind the header are MQTT."""
+    """Address and locality are the client's, for limits and for anonymous access; bytes after the header are MQTT."""
     async with world(door=ListenerSpec(balancers=LOCAL), connections_per_address_max=1) as here:
         reader, _ = await here.open(LINE, CONNECT)
         assert await asyncio.wait_for(reader.readexactly(4), 5) == CONNACK
@@ -77,8 +77,8 @@ async def test_the_balancer_names_the_client() -> None:
         assert len(here.listener.sockets) == 2
 
 
-async def test_a_header_without_a_client_is_nobody_local() -> None:
-    """Health checks and unknown clients keep the socket's address, but count as strangers."""
+async def test_a_header_without_a_client_is_not_local() -> None:
+    """Health checks and unknown clients keep the socket's address but do not count as local."""
     async with world(door=ListenerSpec(balancers=LOCAL)) as here:
         reader, _ = await here.open(b"PROXY UNKNOWN\r\n", CONNECT)
         assert await asyncio.wait_for(reader.readexactly(4), 5) == CONNACK
@@ -94,8 +94,8 @@ async def test_a_header_without_a_client_is_nobody_local() -> None:
         (FOREIGN, LINE + CONNECT, "proxy_untrusted"),
     ],
 )
-async def test_without_a_believed_header_nobody_gets_in(networks: Any, sent: bytes, reason: str) -> None:
-    """No header, another protocol, or a header from somebody who may not say such things."""
+async def test_without_a_trusted_header_no_client_is_admitted(networks: Any, sent: bytes, reason: str) -> None:
+    """No header, another protocol, or a header from an address that is not trusted."""
     async with world(door=ListenerSpec(balancers=networks)) as here:
         reader, _ = await here.open(sent)
         assert await ended(reader)
@@ -106,7 +106,7 @@ async def test_without_a_believed_header_nobody_gets_in(networks: Any, sent: byt
 
 @needs_openssl
 async def test_tls_and_a_client_certificate(tmp_path: Path) -> None:
-    """MQTT over TLS; the name in a certificate of the right authority is known, without one there is none."""
+    """MQTT over TLS; the name in a certificate of the right authority is used, without a certificate there is none."""
     authority = Authority(tmp_path)
     async with world() as here:
         port = await here.door(tls_door(authority, here, client_ca=authority.certificate))
@@ -127,8 +127,8 @@ async def test_tls_and_a_client_certificate(tmp_path: Path) -> None:
 
 
 @needs_openssl
-async def test_certificates_that_are_required(tmp_path: Path) -> None:
-    """None, or one of another authority, ends in the handshake, counted."""
+async def test_required_certificates(tmp_path: Path) -> None:
+    """A missing one, or one of another authority, ends the handshake and is counted."""
     authority, stranger = Authority(tmp_path / "a"), Authority(tmp_path / "b", "stranger")
     async with world() as here:
         port = await here.door(tls_door(authority, here, client_ca=authority.certificate, client_required=True))
@@ -144,13 +144,13 @@ async def test_certificates_that_are_required(tmp_path: Path) -> None:
 
 @needs_openssl
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1")
-async def test_plain_bytes_and_old_versions_at_the_tls_door(tmp_path: Path) -> None:
-    """A client without TLS, or with one too old, gets nowhere and is counted; so is one that leaves half way."""
+async def test_plain_bytes_and_old_versions_at_the_tls_port(tmp_path: Path) -> None:
+    """A client without TLS, or with too old a version, is refused and counted; so is one that leaves half-way."""
     authority = Authority(tmp_path)
     async with world() as here:
         port = await here.door(tls_door(authority, here))
         reader, _ = await here.open_at(port, CONNECT * 10)
-        await asyncio.wait_for(reader.read(), 10)  # an alert, or nothing; then the end
+        await asyncio.wait_for(reader.read(), 10)  # an alert or nothing, then the end
         old = authority.trusting()
         old.minimum_version = ssl.TLSVersion.TLSv1
         old.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -165,7 +165,7 @@ async def test_plain_bytes_and_old_versions_at_the_tls_door(tmp_path: Path) -> N
 
 @needs_openssl
 async def test_a_header_before_tls(tmp_path: Path) -> None:
-    """Header and hello in one segment: the header is taken to its last byte, TLS finds all of its own."""
+    """Header and hello in one segment: the header is read to its last byte, and TLS gets the rest complete."""
     authority = Authority(tmp_path)
     async with world() as here:
         port = await here.door(tls_door(authority, here, balancers=LOCAL))
@@ -195,7 +195,7 @@ async def test_a_header_before_tls(tmp_path: Path) -> None:
 
 @needs_openssl
 @pytest.mark.parametrize(("kind", "reason"), [("header", "proxy_header_timeout"), ("tls", "tls_timeout")])
-async def test_half_open_handshakes_end_at_the_deadline(kind: str, reason: str, tmp_path: Path) -> None:
+async def test_incomplete_handshakes_end_at_the_deadline(kind: str, reason: str, tmp_path: Path) -> None:
     """They have the time of a CONNECT, count as sockets meanwhile, and leave nothing behind."""
     authority = Authority(tmp_path)
     async with world(limits=SessionLimits(connect_deadline_ms=3_000), connections_max=2) as here:
@@ -215,8 +215,8 @@ async def test_half_open_handshakes_end_at_the_deadline(kind: str, reason: str, 
 
 
 @needs_openssl
-async def test_the_deadline_runs_from_the_socket_not_from_the_handshake(tmp_path: Path) -> None:
-    """A handshake does not buy more time for the CONNECT."""
+async def test_the_deadline_begins_with_the_socket(tmp_path: Path) -> None:
+    """A handshake does not extend the time for the CONNECT."""
     authority = Authority(tmp_path)
     async with world(limits=SessionLimits(connect_deadline_ms=3_000)) as here:
         port = await here.door(tls_door(authority, here))
@@ -233,7 +233,7 @@ async def test_the_deadline_runs_from_the_socket_not_from_the_handshake(tmp_path
 
 @needs_openssl
 async def test_renewal_keeps_connections(tmp_path: Path) -> None:
-    """A connection lives on over a reload of its certificate, and new ones see the new one."""
+    """A connection survives a reload of its certificate, and new ones get the new certificate."""
     authority = Authority(tmp_path)
     async with world() as here:
         door = tls_door(authority, here)
@@ -254,8 +254,8 @@ async def test_renewal_keeps_connections(tmp_path: Path) -> None:
 
 
 @needs_openssl
-async def test_stop_ends_half_open_ones_too(tmp_path: Path) -> None:
-    """After stop no socket is open, wherever it was on its way."""
+async def test_stop_ends_incomplete_handshakes_too(tmp_path: Path) -> None:
+    """After the stop no socket is open, at whatever stage it was."""
     here = World()
     port = await here.door(tls_door(Authority(tmp_path), here))
     reader, _ = await here.open_at(port)

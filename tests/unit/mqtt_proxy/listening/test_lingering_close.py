@@ -1,4 +1,4 @@
-"""The last words arrive although the client is still sending."""
+"""The last packets arrive although the client is still sending."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONNACK_BYTES = 16
 
 
 async def send_for_ever(writer: asyncio.StreamWriter) -> None:
-    """Until the socket does not take it any more."""
+    """Until the socket accepts no more."""
     while True:
         writer.write(bytes(1_000))
         await writer.drain()
         await asyncio.sleep(0)
 
 
-async def test_a_client_in_the_middle_of_sending_reads_why_it_must_leave() -> None:
+async def test_a_client_that_is_still_sending_reads_why_it_is_disconnected() -> None:
     """No reset overtakes DISCONNECT 0x95, and the socket ends when the client has ended its side."""
     async with world() as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
@@ -49,7 +49,7 @@ async def test_a_client_in_the_middle_of_sending_reads_why_it_must_leave() -> No
 
 
 async def test_a_client_that_goes_on_sending_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its patience is used up, not ours."""
+    """At the end of the time allowed for lingering."""
     monkeypatch.setattr(connection, "FAREWELL_S", 0.05)
     async with world() as here:
         reader, writer = await asyncio.open_connection("127.0.0.1", here.port)
@@ -59,7 +59,7 @@ async def test_a_client_that_goes_on_sending_is_cut(monkeypatch: pytest.MonkeyPa
             await asyncio.wait_for(send_for_ever(writer), 5)
 
 
-async def test_a_wire_that_cannot_end_one_side_is_closed() -> None:
+async def test_a_connection_that_cannot_be_half_closed_is_closed() -> None:
     """TLS and WebSocket end as a whole."""
 
     class Whole:

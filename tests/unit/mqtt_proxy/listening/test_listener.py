@@ -28,7 +28,7 @@ async def ended(reader: asyncio.StreamReader) -> bool:
 
 @pytest.mark.parametrize("limit", ["connections_max", "connections_per_address_max"])
 async def test_limits_refuse_and_count(limit: str) -> None:
-    """One too many is cut and counted; when one leaves there is room again."""
+    """One client too many is cut and counted; when one leaves there is room again."""
     async with world(**{limit: 2}) as here:
         kept = [await here.open(), await here.open()]
         reader, _ = await here.open()
@@ -60,7 +60,7 @@ async def test_connect_deadline() -> None:
 
 
 async def test_stop_closes_everything() -> None:
-    """After stop nobody is connected, every handler has been told, nobody new gets in."""
+    """After the stop no client is connected, every handler has been called, and no new client is admitted."""
     here = World()
     here.port = await here.listener.start("127.0.0.1", 0)
     reader, _ = await here.open()
@@ -75,7 +75,7 @@ async def test_stop_closes_everything() -> None:
     await here.listener.stop()
 
 
-async def test_a_taken_port_is_an_error() -> None:
+async def test_a_port_in_use_is_an_error() -> None:
     """Two listeners cannot share a port."""
     async with world() as here:
         other = World()
@@ -83,14 +83,14 @@ async def test_a_taken_port_is_an_error() -> None:
             await other.listener.start("127.0.0.1", here.port)
 
 
-def test_made_ids_are_distinct() -> None:
+def test_generated_ids_are_distinct() -> None:
     """Two clients without an id are two clients."""
     assert random_client_id() != random_client_id()
     assert len(random_client_id()) < 65
 
 
-async def test_doors_share_limits_and_end_together(tmp_path: Path) -> None:
-    """Several ports of one listener count together; after stop none of them is open."""
+async def test_ports_share_limits_and_end_together(tmp_path: Path) -> None:
+    """The ports of one listener count together; after the stop none of them is open."""
     async with world(connections_max=2) as here:
         other = await here.door(ListenerSpec(name="second"))
         kept = [await here.open(), await here.open_at(other)]
@@ -104,8 +104,8 @@ async def test_doors_share_limits_and_end_together(tmp_path: Path) -> None:
             await here.open_at(port)
 
 
-async def test_ports_can_be_shared_only_when_both_say_so() -> None:
-    """Two listeners with `reuse_port` have one port together; the kernel deals sockets out to both."""
+async def test_ports_can_be_shared_only_when_both_ask_for_it() -> None:
+    """Two listeners with `reuse_port` share a port; the kernel distributes sockets to both."""
     async with world(reuse_port=True) as here:
         other = World(reuse_port=True)
         assert await other.listener.start("127.0.0.1", here.port) == here.port
@@ -118,7 +118,7 @@ async def test_ports_can_be_shared_only_when_both_say_so() -> None:
 
 @pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
 async def test_reload_reads_every_certificate(tmp_path: Path) -> None:
-    """On demand, and by itself when the files have changed; one bad door does not keep the others from it."""
+    """On request, and automatically when the files have changed; one bad port does not keep the others from it."""
     authority = Authority(tmp_path)
     good, bad = authority.issue(), authority.issue()
     async with world() as here:
@@ -142,7 +142,7 @@ async def test_reload_reads_every_certificate(tmp_path: Path) -> None:
 
 
 async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> None:
-    """Two in peace, two to be refused at CONNECT, the fifth is closed at once and counted."""
+    """Two are accepted, two are to be refused at CONNECT, the fifth is closed at once and counted."""
     quotas = Quotas(QuotaConfig(connects_per_address_per_s=1, connects_per_address_burst=2))
     async with world(quotas=quotas) as front:
         writers = []
@@ -161,8 +161,8 @@ async def test_an_address_that_opens_sockets_too_fast_is_marked_then_cut() -> No
             writer.close()
 
 
-async def test_a_fleet_that_comes_at_once_is_served() -> None:
-    """Five hundred sockets opened before the loop turns once: all of them get their CONNACK."""
+async def test_a_fleet_that_connects_at_once_is_served() -> None:
+    """Five hundred sockets opened before the loop turns once: each gets its CONNACK."""
     connect = bytes.fromhex("100f00044d5154540402003c0003") + b"dev"
     async with world() as here:
         sockets = [socket.create_connection(("127.0.0.1", here.port)) for _ in range(500)]

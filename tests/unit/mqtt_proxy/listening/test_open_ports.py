@@ -21,8 +21,8 @@ def listening(here: World, listen: ListenConfig) -> Listening:
     return Listening(ProxyConfig(port=0, listen=listen), here.listener, here.counters)
 
 
-async def test_the_wanted_ports_are_open(tmp_path: Path) -> None:
-    """Plain always, TLS when it is set, each with its own number and its own use of the PROXY header."""
+async def test_the_configured_ports_are_open(tmp_path: Path) -> None:
+    """The plain port always, TLS when it is set, each with its own number and its own use of the PROXY header."""
     here = World()
     authority = Authority(tmp_path)
     identity = authority.issue()
@@ -44,8 +44,8 @@ async def test_the_wanted_ports_are_open(tmp_path: Path) -> None:
     await here.listener.stop()
 
 
-async def test_a_taken_port_leaves_none_open(tmp_path: Path) -> None:
-    """The error names the port and the option that sets it."""
+async def test_a_port_in_use_leaves_none_open(tmp_path: Path) -> None:
+    """The error names the port and its option."""
     here = World()
     identity = Authority(tmp_path).issue()
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -60,7 +60,8 @@ async def test_a_taken_port_leaves_none_open(tmp_path: Path) -> None:
 
 
 async def test_more_connections_than_descriptors_are_not_promised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own limit comes first: it closes one socket in words, the kernel's would hit whoever opens something next."""
+    """The proxy's own limit is reached first: it refuses one socket with a reason; the kernel's would hit whatever
+    opens something next."""
     monkeypatch.setattr("mqtt_proxy.listening.listener.room_for", lambda wanted: min(wanted, 2))
     here = World()
     made = listening(here, ListenConfig())
@@ -71,8 +72,8 @@ async def test_more_connections_than_descriptors_are_not_promised(monkeypatch: p
     await here.listener.stop()
 
 
-def test_a_bad_certificate_is_told_before_anything_is_open(tmp_path: Path) -> None:
-    """It is not the first client who finds out."""
+def test_a_bad_certificate_is_reported_before_anything_is_open(tmp_path: Path) -> None:
+    """The first client is not the one to find out."""
     here = World()
     with pytest.raises(CertificateProblem):
         listening(here, ListenConfig(tls_port=0, tls_certificate=tmp_path / "c", tls_key=tmp_path / "k"))

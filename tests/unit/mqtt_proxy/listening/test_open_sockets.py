@@ -1,4 +1,4 @@
-"""Open sockets: what counts, from when, and what is said when it is too much."""
+"""Open sockets: what counts, from when, and what is reported above a limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def refused(made: OpenSockets, reason: str) -> int:
 
 
 def test_sockets_count_from_their_first_moment() -> None:
-    """A half open handshake takes a place like a session; leaving frees it."""
+    """An incomplete handshake counts like a session; leaving makes room."""
     made = sockets(connections_max=2)
     assert [made.enter(ONE), made.enter(ONE), made.enter(OTHER)] == [True, True, False]
     assert (len(made), refused(made, "connections_max")) == (2, 1)
@@ -31,8 +31,8 @@ def test_sockets_count_from_their_first_moment() -> None:
     assert made.enter(OTHER)
 
 
-def test_addresses_are_counted_when_they_are_known() -> None:
-    """Each address has its own limit; the last one out is forgotten."""
+def test_addresses_are_counted_once_known() -> None:
+    """Each address has its own limit; with its last socket the address is forgotten."""
     made = sockets(connections_per_address_max=2)
     for _ in range(4):
         made.enter(ONE)
@@ -47,7 +47,7 @@ def test_addresses_are_counted_when_they_are_known() -> None:
 
 
 def test_an_address_that_connects_too_fast_is_marked_then_cut() -> None:
-    """The quota decides; who is cut does not count for the address."""
+    """The quota decides; a socket that is cut does not count for the address."""
     made = sockets(QuotaConfig(connects_per_address_per_s=1, connects_per_address_burst=1))
     for _ in range(3):
         made.enter(ONE)
@@ -59,8 +59,8 @@ def test_an_address_that_connects_too_fast_is_marked_then_cut() -> None:
     assert (made._per_address, refused(made, "connect_rate")) == ({ONE.address: 2}, 1)
 
 
-def test_nobody_enters_while_it_is_closed() -> None:
-    """While stopping every socket is refused, and counted."""
+def test_no_socket_is_admitted_while_it_is_closed() -> None:
+    """During a stop every socket is refused, and counted."""
     made = sockets()
     made.closed = True
     assert not made.enter(ONE)

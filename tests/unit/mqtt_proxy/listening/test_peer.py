@@ -1,4 +1,4 @@
-"""Peers: addresses of any kind of socket, and what is local."""
+"""Peers: addresses of any kind of socket, and which are local."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from mqtt_proxy.listening.peer import (
     ],
 )
 def test_loopback(address: str, expected: bool) -> None:
-    """Loopback in either family, also mapped."""
+    """Loopback in either family, mapped addresses included."""
     assert is_loopback(address) is expected
 
 
 def test_direct_peer() -> None:
-    """A socket's own words; one that is gone, or not IP, is nobody and certainly not local."""
+    """The socket's own addresses; one that is closed, or not IP, has none and is not local."""
     assert direct_peer(("127.0.0.1", 5), "tls") == RemoteAddress("127.0.0.1", True, "tls")
     assert direct_peer(("2001:db8::1", 5, 0, 0), "tcp") == RemoteAddress("2001:db8::1", False, "tcp")
     assert (
@@ -51,7 +51,7 @@ def binary(source: str, *, tlvs: bytes = b"", command: int = 0x21) -> bytes:
 
 
 def read(data: bytes, *, step: int = 1 << 20) -> tuple[ProxyHeader, bytes]:
-    """The header and what was not taken, as a reader that asks for what is wanted sees it."""
+    """The header and the bytes that were not read, as seen by a reader that asks for the missing number of bytes."""
     reader, position = HeaderReader(), 0
     while position < len(data):
         size = min(reader.wanted, step)
@@ -83,7 +83,7 @@ GOOD = [
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 @pytest.mark.parametrize(("data", "expected"), GOOD)
 def test_headers_are_read_to_the_byte(data: bytes, expected: ProxyHeader, step: int) -> None:
-    """However it is cut, the header is found and nothing behind it is taken."""
+    """However the input is cut, the header is found and nothing after it is consumed."""
     assert read(data + b"\x16\x03\x01 hello", step=step) == (expected, b"\x16\x03\x01 hello")
 
 
@@ -113,13 +113,13 @@ BAD = [
 @pytest.mark.parametrize("step", [1, 1 << 20])
 @pytest.mark.parametrize("data", BAD)
 def test_anything_else_is_refused(data: bytes, step: int) -> None:
-    """Other protocols, wrong addresses, wrong lengths: all are told apart by one exception."""
+    """Other protocols, wrong addresses, wrong lengths: all raise the same exception."""
     with pytest.raises(HeaderViolation):
         read(data, step=step)
 
 
 def test_a_size_limit() -> None:
-    """The largest header is taken, one byte more is refused before it is kept."""
+    """The largest header is accepted; one byte more is refused before it is buffered."""
     room = HEADER_BYTES_MAX - len(binary("1.2.3.4"))
     assert read(binary("1.2.3.4", tlvs=bytes(room)))[0] == ProxyHeader("1.2.3.4")
     reader = HeaderReader()
@@ -130,7 +130,7 @@ def test_a_size_limit() -> None:
 
 
 def test_changed_bytes_never_raise_anything_else() -> None:
-    """Every good header with single bytes changed: a header, more wanted, or a violation."""
+    """Every valid header with single bytes changed: a header, a request for more, or a violation."""
     seeded = random.Random(7)
     for data, _ in GOOD:
         for _ in range(300):

@@ -1,4 +1,4 @@
-"""Connections on transports: where they read, and who is let in."""
+"""Connections on transports: where they read, and which clients are admitted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def arrived(here: World) -> Any:
-    """The first handler, when its client has asked for a connection."""
+    """The first handler, once its client has sent CONNECT."""
     async with asyncio.timeout(5):
         while not here.handlers:
             await asyncio.sleep(0)
@@ -32,7 +32,7 @@ async def arrived(here: World) -> Any:
 
 
 async def test_an_unaccepted_client_has_the_beginning_of_the_buffer() -> None:
-    """And the whole of it afterwards."""
+    """And all of it afterwards."""
     async with world(accept=False, limits=SessionLimits(unauthenticated_bytes_max=1_000)) as here:
         reader, _ = await here.open(packets.Connect("dev", True, 60))
         handler = await arrived(here)
@@ -46,8 +46,8 @@ async def test_an_unaccepted_client_has_the_beginning_of_the_buffer() -> None:
         assert len(protocol.get_buffer(-1)) == READ_BUFFER_BYTES
 
 
-async def test_who_is_over_a_limit_is_cut_unheard() -> None:
-    """Nothing is told of him but the counter."""
+async def test_a_client_over_a_limit_is_cut_unread() -> None:
+    """Only the counter records it."""
     async with world(connections_max=1) as here:
         first, _ = await here.open(packets.Connect("one", True, 60))
         await asyncio.wait_for(first.readexactly(4), 5)

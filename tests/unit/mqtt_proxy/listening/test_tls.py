@@ -27,7 +27,7 @@ def replace(identity: Identity, by: Identity) -> None:
 
 
 def serial(context: ssl.SSLContext, authority: Authority) -> object:
-    """The serial number of the certificate that a client of this context is shown."""
+    """The serial number of the certificate that a client with this context gets."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = context.wrap_bio(to_server, to_client, server_side=True)
     client = authority.trusting().wrap_bio(to_client, to_server, server_hostname="localhost")
@@ -43,7 +43,7 @@ def serial(context: ssl.SSLContext, authority: Authority) -> object:
 
 
 def test_at_least_tls_1_2_and_no_renegotiation(tmp_path: Path) -> None:
-    """What a client cannot ask for."""
+    """A client cannot ask for either."""
     context = files(Authority(tmp_path).issue()).context
     assert context.minimum_version is ssl.TLSVersion.TLSv1_2
     assert context.options & ssl.OP_NO_RENEGOTIATION
@@ -51,8 +51,8 @@ def test_at_least_tls_1_2_and_no_renegotiation(tmp_path: Path) -> None:
     assert context.verify_mode is ssl.CERT_NONE
 
 
-def test_client_certificates_wished_or_required(tmp_path: Path) -> None:
-    """With authorities a certificate is asked for, and only then."""
+def test_client_certificates_requested_or_required(tmp_path: Path) -> None:
+    """With authorities a certificate is requested, otherwise not."""
     authority = Authority(tmp_path)
     identity = authority.issue()
     assert files(identity, client_ca=authority.certificate).context.verify_mode is ssl.CERT_OPTIONAL
@@ -64,7 +64,7 @@ def test_client_certificates_wished_or_required(tmp_path: Path) -> None:
 
 
 def test_files_that_make_no_context(tmp_path: Path) -> None:
-    """Missing, empty, of another pair, or with a passphrase: said with the names of the files, at the start."""
+    """Missing, empty, of another pair, or with a passphrase: reported at the start with the names of the files."""
     authority = Authority(tmp_path)
     one, other = authority.issue(), authority.issue()
     for certificate, key in ((one.certificate, other.key), (tmp_path / "none", one.key), (one.key, one.key)):
@@ -75,8 +75,8 @@ def test_files_that_make_no_context(tmp_path: Path) -> None:
         files(Identity(one.certificate, Path(f"{one.key}.locked")))
 
 
-def test_reload_takes_the_new_and_keeps_the_old(tmp_path: Path) -> None:
-    """A good pair is taken at once; a bad one leaves the context alone, counted each time."""
+def test_reload_uses_new_files_and_keeps_the_old_context(tmp_path: Path) -> None:
+    """A good pair is used at once; a bad one leaves the context as it was and is counted each time."""
     authority = Authority(tmp_path)
     identity, other, third = (authority.issue() for _ in range(3))
     used = files(identity)
@@ -97,8 +97,9 @@ def test_reload_takes_the_new_and_keeps_the_old(tmp_path: Path) -> None:
     assert (counters.certificate_reloads.value, counters.certificate_failures.value) == (2, 2)
 
 
-def test_a_change_is_taken_once_it_rests(tmp_path: Path) -> None:
-    """Looks come every two seconds; half a pair is seen but not taken, and nothing is read when nothing has changed."""
+def test_a_change_is_used_once_it_is_stable(tmp_path: Path) -> None:
+    """The files are checked every two seconds; half a pair is noticed but not used, and nothing is read without a
+    change."""
     authority = Authority(tmp_path)
     identity, other = authority.issue(), authority.issue()
     used = files(identity)
@@ -123,7 +124,7 @@ def certificate(*names: tuple[str, str], common_name: str = "device-7") -> dict[
 
 
 def test_names_of_certificates(tmp_path: Path) -> None:
-    """URI before e-mail before DNS before the common name; or only the wanted kind."""
+    """URI before e-mail before DNS before the common name; or only the configured kind."""
     full = certificate(("DNS", "d.example"), ("email", "e@example"), ("URI", "spiffe://x/7"), ("URI", "second"))
     expected = {
         "san": "spiffe://x/7",
@@ -143,6 +144,6 @@ def test_names_of_certificates(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["admin\0.evil", "", "a\nb", "\x7f"])
-def test_a_name_with_control_characters_is_none(name: str) -> None:
-    """It would be read as another name by those who stop at a zero byte, and break log lines."""
+def test_a_name_with_control_characters_is_refused(name: str) -> None:
+    """Software that stops at a zero byte would read another name, and log lines would break."""
     assert certificate_name(certificate(("DNS", name), common_name=name), "san") is None

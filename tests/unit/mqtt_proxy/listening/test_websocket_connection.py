@@ -1,4 +1,5 @@
-"""MQTT over WebSocket on real sockets, with wsproto as the client: opening, data both ways, pings, every way to end."""
+"""MQTT over WebSocket on real sockets, with wsproto as the client: handshake, data both ways, pings, every way to
+end."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ CONNACK = b"\x20\x02\x00\x00"
 
 @pytest.fixture(params=["asyncio", "uvloop"])
 def event_loop_policy(request: pytest.FixtureRequest) -> asyncio.AbstractEventLoopPolicy:
-    """Every test on both loops."""
+    """Every test runs on both loops."""
     return uvloop.EventLoopPolicy() if request.param == "uvloop" else asyncio.DefaultEventLoopPolicy()
 
 
@@ -88,7 +89,7 @@ class Browser:
 
 
 async def test_connect_publish_and_deliver() -> None:
-    """Packets in any cut of frames, one frame or several per packet, deliveries back."""
+    """Packets cut into frames anywhere, one frame or several per packet, deliveries back."""
     async with world(door=DOOR) as here:
         browser = await Browser.open(here)
         publish = encode(packets.Publish(b"t", bytes(70_000), 1, False, False, 7))
@@ -118,7 +119,7 @@ async def test_connect_publish_and_deliver() -> None:
 
 
 async def test_frames_right_behind_the_request() -> None:
-    """A client that does not wait for the answer is served all the same."""
+    """A client that does not wait for the answer is served too."""
     async with world(door=DOOR) as here:
         browser = Browser(*await here.open())
         request = browser.socket.send(Request(host="localhost", target="/mqtt", subprotocols=["mqtt"]))
@@ -128,7 +129,7 @@ async def test_frames_right_behind_the_request() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", CONNECT, b"\x16\x03\x01\x02\x00\x01\x00"])
-async def test_what_is_no_websocket_is_told_so_and_counted(sent: bytes) -> None:
+async def test_other_requests_are_refused_and_counted(sent: bytes) -> None:
     """A 400 that can be read, then the end."""
     async with world(door=DOOR) as here:
         reader, _ = await here.open(sent)
@@ -158,7 +159,7 @@ async def test_another_path_or_page() -> None:
     [(TextMessage("hello"), 1003), (BytesMessage(bytes(65_537)), 1009), (CloseConnection(1001, "tab closed"), 1001)],
 )
 async def test_before_connect(sent: Any, code: int) -> None:
-    """Text, more than an unknown client may send, and a proper close: each answered with its code."""
+    """Text, more than an unknown client may send, and a proper close: each is answered with its code."""
     async with world(door=DOOR) as here:
         browser = await Browser.open(here)
         browser.send(sent)
@@ -171,7 +172,7 @@ async def test_before_connect(sent: Any, code: int) -> None:
 
 
 async def test_a_connected_client_may_send_long_frames() -> None:
-    """The limit of unknown clients is over with CONNACK; MQTT's own holds, with its code."""
+    """The limit for unknown clients ends with CONNACK; MQTT's own limit applies, with its code."""
     async with world(door=DOOR, limits=SessionLimits(packet_size_bytes_max=300_000)) as here:
         browser = await Browser.open(here)
         browser.send(BytesMessage(CONNECT))
@@ -185,7 +186,7 @@ async def test_a_connected_client_may_send_long_frames() -> None:
 
 
 async def test_a_broken_frame_leaves_the_will() -> None:
-    """Like any rule broken after CONNECT."""
+    """As with any rule broken after CONNECT."""
     async with world(door=DOOR) as here:
         browser = await Browser.open(here)
         will = packets.Will(b"w", b"gone", 0, False)
@@ -198,8 +199,8 @@ async def test_a_broken_frame_leaves_the_will() -> None:
         assert await asyncio.wait_for(here.handlers[0].closed, 5) == ("websocket_1002", True)
 
 
-async def test_a_socket_that_just_ends_and_one_that_is_slow() -> None:
-    """Before and after the handshake; nothing is left."""
+async def test_a_socket_that_ends_and_one_that_is_slow() -> None:
+    """Before and after the handshake; nothing remains of them."""
     async with world(door=DOOR, limits=SessionLimits(connect_deadline_ms=3_000)) as here:
         _, writer = await here.open(b"GET /mq")
         await until(lambda: here.listener.entrances)
@@ -217,7 +218,7 @@ async def test_a_socket_that_just_ends_and_one_that_is_slow() -> None:
     assert len(here.listener.sockets) == 0
 
 
-async def test_stop_says_going_away() -> None:
+async def test_stop_closes_with_going_away() -> None:
     """1001, then the end."""
     here = World()
     here.port = await here.door(DOOR)
@@ -229,7 +230,7 @@ async def test_stop_says_going_away() -> None:
 
 
 async def test_pings_of_a_client_that_does_not_read_are_bounded() -> None:
-    """The answers stop when the socket is full, the last one follows when it is read again."""
+    """The answers stop when the socket is full; the last one follows when the client reads again."""
     async with world(door=DOOR, output_bytes_max=4_096) as here:
         browser = await Browser.open(here)
         browser.send(BytesMessage(CONNECT))
@@ -254,7 +255,7 @@ async def test_pings_of_a_client_that_does_not_read_are_bounded() -> None:
 
 @pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
 async def test_behind_a_balancer_and_tls(tmp_path: Path) -> None:
-    """All three layers: the name in the certificate and the path are both seen."""
+    """All three layers: both the name in the certificate and the path are used."""
     authority = Authority(tmp_path)
     identity = authority.issue()
     async with world() as here:

@@ -1,4 +1,4 @@
-"""A listener on a real port with handlers that write down what they are told, and raw clients."""
+"""A listener on a real port with handlers that record their calls, and raw clients."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SOCKET_OPTIONS = ("connections_max", "connections_per_address_max")
 
 
 class Recorder:
-    """A handler that writes down what it is told; accepts at once unless told to wait."""
+    """A handler that records its calls; accepts at once unless told to wait."""
 
     def __init__(self, connection: MqttConnection, accept: bool) -> None:
         self.connection = connection
@@ -99,7 +99,7 @@ class World:
         self, port: int, *sent: object, tls: ssl.SSLContext | None = None
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls)
-        self._kept.append(writer)  # a writer that nobody holds closes its socket
+        self._kept.append(writer)  # a writer without a reference closes its socket
         writer.write(b"".join(p if isinstance(p, bytes) else encode(p) for p in sent))  # type: ignore[arg-type]
         return reader, writer
 

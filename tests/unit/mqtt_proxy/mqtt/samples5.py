@@ -1,4 +1,4 @@
-"""Packets of MQTT 5, one of each kind with everything it can carry, and as strategies."""
+"""Packets of MQTT 5: one of each kind with all its fields, and as strategies."""
 
 from __future__ import annotations
 

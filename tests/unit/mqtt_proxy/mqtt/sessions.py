@@ -38,7 +38,7 @@ def connected5(properties: dict[int, Any] | None = None, **limits: int) -> Sessi
 
 
 def send5(session: Session, *sent: packets.Packet) -> list[Any]:
-    """The events of these packets, in one read."""
+    """The events of these packets, sent in one read."""
     return list(session.feed(b"".join(encode(packet, 5) for packet in sent), 0))
 
 

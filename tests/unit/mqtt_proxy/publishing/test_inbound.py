@@ -1,4 +1,4 @@
-"""A publish that may not be: refused in its acknowledgement at level 5, the end of the connection at level 4."""
+"""A publish that is not allowed: refused in its acknowledgement at level 5, the end of the connection at level 4."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
 async def test_refused_one_by_one_at_level_5() -> None:
-    """The others of the read are stored and acknowledged, in order; a QoS 0 one is only counted."""
+    """The others of the read are stored and acknowledged, in order; one with QoS 0 is only counted."""
     async with running() as rig:
         rig.access.forbidden.add(b"secret")
         client = await rig.client("c", level=5)
@@ -35,8 +35,8 @@ async def test_refused_one_by_one_at_level_5() -> None:
         assert rig.count("messages_in_total") == 2
 
 
-async def test_the_end_at_level_4() -> None:
-    """3.1.1 has no other word for it; nothing of that read is stored."""
+async def test_a_refusal_ends_the_connection_at_level_4() -> None:
+    """3.1.1 has no code for it; nothing of that read is stored."""
     async with running() as rig:
         rig.access.forbidden.add(b"secret")
         client = await rig.client("c")
@@ -50,7 +50,7 @@ async def test_the_end_at_level_4() -> None:
 
 
 async def test_payloads_too_large_to_be_retained() -> None:
-    """Refused alone at level 5; a QoS 0 one is dropped and counted; what is not retained may be larger."""
+    """Refused alone at level 5; one with QoS 0 is dropped and counted; a message without RETAIN may be larger."""
     async with running(quotas=QuotaConfig(retained_payload_bytes_max=3)) as rig:
         client = await rig.client("c", level=5)
         client.received()
@@ -80,7 +80,7 @@ async def test_payloads_too_large_to_be_retained_at_level_4() -> None:
 
 
 async def test_a_delay_that_is_too_long_is_counted() -> None:
-    """The session refuses it by itself."""
+    """The session refuses it itself."""
     async with running() as rig:
         client = await rig.client("c", level=5)
         client.received()
@@ -91,7 +91,7 @@ async def test_a_delay_that_is_too_long_is_counted() -> None:
         assert rig.broker.appended == []
 
 
-async def test_what_the_broker_refuses_is_said_of_that_message_alone() -> None:
+async def test_what_the_broker_refuses_concerns_that_message_alone() -> None:
     """In its acknowledgement at level 5; at level 4 the connection ends."""
     async with running() as rig:
         rig.broker.refused_topic = b"forbidden"
@@ -110,8 +110,8 @@ async def test_what_the_broker_refuses_is_said_of_that_message_alone() -> None:
         assert old.closed.startswith("broker_refused")
 
 
-async def test_no_matching_subscribers_is_said_to_clients_of_mqtt_5() -> None:
-    """In their acknowledgements, in order; 3.1.1 has no word for it, and nothing else changes for anybody."""
+async def test_clients_of_mqtt_5_learn_of_no_matching_subscribers() -> None:
+    """In their acknowledgements, in order; 3.1.1 has no code for it, and nothing else changes for any client."""
     async with running(report_no_subscribers=True) as rig:
         rig.broker.unwanted = {b"lonely"}
         sent = [publish("lonely", b"", 1, 1), publish("t", b"", 1, 2), publish("lonely", b"", 2, 3)]
@@ -137,7 +137,7 @@ ANN = RatedPublisher("a", "ann", "10.0.0.1")
 
 
 class Socket:
-    """Notes what is asked of it."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.reading = True
@@ -160,12 +160,12 @@ def paced(socket: Socket, **quotas: float) -> tuple[Pacing, ProxyMetrics]:
 
 
 def messages(count: int) -> list[Publish]:
-    """Ten bytes each."""
+    """Messages of ten bytes each."""
     return [Publish(b"topic", b"12345", 0, False, False, 0) for _ in range(count)]
 
 
-async def test_the_broker_holds_and_releases() -> None:
-    """Releasing what is not held does nothing."""
+async def test_the_broker_pauses_and_resumes() -> None:
+    """Resuming what is not paused does nothing."""
     socket = Socket()
     client, _ = paced(socket)
     client.release()
@@ -189,7 +189,7 @@ async def test_a_quota_pauses_and_time_resumes() -> None:
     assert socket.reading
 
 
-async def test_both_reasons_must_go() -> None:
+async def test_a_client_resumes_when_neither_reason_is_left() -> None:
     """The broker's release does not end a quota's pause, nor the other way round."""
     socket = Socket()
     client, _ = paced(socket, client_messages_per_s=100)
@@ -209,7 +209,7 @@ async def test_both_reasons_must_go() -> None:
 
 
 async def test_nothing_is_resumed_after_the_end() -> None:
-    """Its timer is gone and later calls do nothing."""
+    """Its timer is cancelled and later calls do nothing."""
     socket = Socket()
     client, _ = paced(socket, client_messages_per_s=100)
     client.charge(ANN, messages(101))

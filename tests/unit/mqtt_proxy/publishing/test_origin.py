@@ -1,4 +1,4 @@
-"""Whom the broker's answer concerns that says to which messages nobody has subscribed."""
+"""Which clients learn that a message had no subscribers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(*packet_ids: int, asks: bool = True) -> SimpleNamespace:
     return SimpleNamespace(origin=origin, images=images, packet_ids=given, count=len(packet_ids))
 
 
-def test_asked_for_who_waits_for_an_acknowledgement() -> None:
+def test_asked_only_for_clients_that_wait_for_an_acknowledgement() -> None:
     assert is_asked([run(0), run(1)])
     assert not is_asked([run(0), run(1, asks=False)])
 
@@ -36,14 +36,15 @@ def test_bits_are_those_of_the_runs_in_order() -> None:
     assert [one.origin.told for one in runs] == [[8], []]
 
 
-def test_an_answer_that_does_not_say_tells_nobody() -> None:
+def test_an_answer_without_the_bits_tells_no_client() -> None:
     only = run(7)
     tell_unwanted([only], encode_append_reply(0, [(0, 0)]))
     assert only.origin.told == []
 
 
-async def test_who_asks_is_told_what_nobody_has_subscribed_to() -> None:
-    """One frame for all; who does not ask, and QoS 0, are told nothing. Nobody asks unless that is configured."""
+async def test_clients_that_ask_learn_which_messages_had_no_subscribers() -> None:
+    """One frame for all; clients that do not ask, and QoS 0, are told nothing. No client asks unless that is
+    configured."""
     async with running(report_no_subscribers=True) as rig:
         rig.broker.unwanted = {b"lonely"}
         origins = [Origin() for _ in range(3)]
@@ -64,7 +65,7 @@ async def test_who_asks_is_told_what_nobody_has_subscribed_to() -> None:
 
 
 async def test_what_is_sent_again_is_asked_about_again() -> None:
-    """To the next broker, in the order of receipt."""
+    """Of the next broker, in the order of receipt."""
     async with running(report_no_subscribers=True) as rig:
         rig.broker.unwanted = {b"lonely"}
         rig.broker.holding = True

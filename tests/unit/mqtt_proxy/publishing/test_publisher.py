@@ -1,4 +1,5 @@
-"""Publishes of a turn go in one frame; answers come back in order; bytes in flight are bounded; refusals are just."""
+"""Publishes of a turn go in one frame; answers come back in order; bytes in flight are bounded; a refusal hits only its
+cause."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ async def test_large_turns_are_cut_at_the_frame_limit() -> None:
         assert origin.confirmed_ids == [1, 2]
 
 
-async def test_too_many_bytes_hold_publishers_until_half_is_gone() -> None:
-    """Above the mark reading stops, below half of it everybody is read again."""
+async def test_too_many_bytes_pause_publishers_until_half_is_answered() -> None:
+    """Above the mark reading stops; below half of it all are read again."""
     async with running(publish_bytes_max=65_536) as rig:
         rig.broker.holding = True
         first, second = Origin(), Origin()
@@ -53,8 +54,8 @@ async def test_too_many_bytes_hold_publishers_until_half_is_gone() -> None:
         assert rig.count("publish_pauses_total") == 1
 
 
-async def test_a_full_disk_rejects_everybody_and_acknowledges_nothing() -> None:
-    """A fault of the broker concerns all connections of the frame."""
+async def test_a_full_disk_rejects_all_and_acknowledges_nothing() -> None:
+    """A failure of the broker concerns all connections of the frame."""
     async with running() as rig:
         rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(14, "disk full")]
         origins = [Origin(), Origin()]
@@ -68,8 +69,8 @@ async def test_a_full_disk_rejects_everybody_and_acknowledges_nothing() -> None:
         assert rig.broker.end_position == 64
 
 
-async def test_only_the_guilty_connection_is_rejected() -> None:
-    """A fault of a message takes the frame apart by connection."""
+async def test_only_the_faulty_connection_is_rejected() -> None:
+    """A faulty message splits the frame by connection."""
     async with running() as rig:
         rig.broker.refused_topic = b"forbidden"
         innocent, guilty = Origin(), Origin()
@@ -85,8 +86,8 @@ async def test_only_the_guilty_connection_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-async def test_only_the_guilty_message_is_refused(qos: int) -> None:
-    """Of one connection's run the others are stored, in order; with properties as without."""
+async def test_only_the_faulty_message_is_refused(qos: int) -> None:
+    """The others of the connection's run are stored, in order; with properties as without."""
     async with running() as rig:
         rig.broker.refused_topic = b"forbidden"
         origin = Origin()
@@ -102,7 +103,7 @@ async def test_only_the_guilty_message_is_refused(qos: int) -> None:
 
 
 async def test_messages_that_could_overtake_are_not_repeated() -> None:
-    """While later ones of the connection are under way its refused frame ends it."""
+    """While later messages of the connection are in flight, its refused frame ends it."""
     async with running() as rig:
         rig.broker.refused_topic = b"forbidden"
         rig.broker.holding = True
@@ -122,7 +123,7 @@ async def test_what_waits_does_not_overtake_what_was_refused() -> None:
     async with running() as rig:
         rig.broker.holding = True
         origin, other = Origin(), Origin()
-        for packet_id in (1, 2, 3):  # two on the way, the third waits for the disk
+        for packet_id in (1, 2, 3):  # two are in flight, the third waits for the disk
             rig.services.publisher.publish(origin, b"c", some("t", packet_id))
             await settle()
         rig.services.publisher.publish(other, b"o", some("u", 9))
@@ -149,7 +150,7 @@ async def test_without_a_broker_publishes_wait_for_it() -> None:
         assert origin.confirmed_ids == [4]
 
 
-async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> None:
+async def test_unanswered_publishes_are_sent_again_before_later_ones() -> None:
     """Three frames in order of receipt, at least once; the publisher notices nothing."""
     async with running() as rig:
         rig.broker.holding = True
@@ -168,7 +169,7 @@ async def test_what_was_not_answered_is_sent_again_before_what_came_since() -> N
 
 
 async def test_nothing_overtakes_what_is_sent_again() -> None:
-    """Not even what a client publishes in the very turn in which the next broker is there."""
+    """Not even what a client publishes in the very turn in which the next broker is connected."""
     async with running() as rig:
         rig.broker.holding = True
         origin, publisher = Origin(), rig.services.publisher
@@ -181,8 +182,9 @@ async def test_nothing_overtakes_what_is_sent_again() -> None:
         assert origin.confirmed_ids == [1, 2]
 
 
-async def test_qos_0_is_not_sent_twice_and_qos_2_not_by_us() -> None:
-    """Who sent QoS 2 is closed with all that waits of him; the others' QoS 1 goes on without their QoS 0."""
+async def test_qos_0_is_not_sent_twice_and_qos_2_is_left_to_the_client() -> None:
+    """A QoS 2 publisher is closed with all that waits of it; the QoS 1 messages of the others are sent again without
+    their QoS 0."""
     async with running() as rig:
         rig.broker.holding = True
         mixed, once, publisher = Origin(), Origin(), rig.services.publisher
@@ -199,8 +201,8 @@ async def test_qos_0_is_not_sent_twice_and_qos_2_not_by_us() -> None:
         assert publisher.pending_bytes == 0
 
 
-async def test_who_left_meanwhile_sends_again_himself() -> None:
-    """What waits of a connection that has ended goes nowhere, or it would overtake."""
+async def test_a_client_that_left_meanwhile_sends_again_itself() -> None:
+    """What waits of a connection that has ended is dropped, or it would overtake."""
     async with running() as rig:
         rig.broker.holding = True
         origin, publisher = Origin(), rig.services.publisher
@@ -216,8 +218,8 @@ async def test_who_left_meanwhile_sends_again_himself() -> None:
         assert (origin.confirmed_ids, rig.broker.appended, publisher.pending_bytes) == ([], [], 0)
 
 
-async def test_a_broker_that_is_not_the_master_any_more_gets_nothing_behind() -> None:
-    """The connection is left with its first such answer, so that the order holds at the new master."""
+async def test_nothing_more_is_sent_to_a_broker_that_is_no_longer_master() -> None:
+    """The connection is closed at its first such answer, so that the order holds at the new master."""
     async with running() as rig:
         rig.broker.refuse[RequestCode.APPEND_MANY] = [Refused(ResponseCode.NOT_MASTER, "a replica now")]
         origin, publisher = Origin(), rig.services.publisher
@@ -230,7 +232,7 @@ async def test_a_broker_that_is_not_the_master_any_more_gets_nothing_behind() ->
 
 
 async def test_an_append_without_an_answer_in_time_ends_the_connection() -> None:
-    """A broker that stands still: what was sent after must not be stored before."""
+    """A broker that stands still: what was sent later must not be stored first."""
     async with running(append_timeout_ms=100) as rig:
         rig.broker.holding = True
         origin, publisher = Origin(), rig.services.publisher
@@ -243,8 +245,8 @@ async def test_an_append_without_an_answer_in_time_ends_the_connection() -> None
 
 
 @pytest.mark.parametrize(("qos", "retain", "flags"), [(0, False, 8), (1, False, 9), (2, True, 14)])
-async def test_record_flags_say_qos_and_retain(qos: int, retain: bool, flags: int) -> None:
-    """As the record layout has them."""
+async def test_record_flags_have_qos_and_retain(qos: int, retain: bool, flags: int) -> None:
+    """As defined by the record layout."""
     async with running() as rig:
         rig.services.publisher.publish(Origin(), b"c", [publish("t", b"", qos, retain=retain)])
         await rig.services.publisher.drain()

@@ -1,4 +1,4 @@
-"""Of what was not answered QoS 1 is kept in order, QoS 0 dropped, and a connection that sent QoS 2 is named."""
+"""Of unanswered messages QoS 1 is kept in order, QoS 0 dropped, and connections that sent QoS 2 are named."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.mqtt_proxy.rig import publish
 
 
 def run_of(origin: Origin, *each: int) -> PublishRun:
-    """Messages of these QoS; their packet ids are 10 and up, their payloads the ids."""
+    """Messages of these QoS; their packet ids start at 10, their payloads are the ids."""
     ids = [10 + at if qos else 0 for at, qos in enumerate(each)]
     publishes = [publish("t", b"%d" % one, qos, one) for qos, one in zip(each, ids, strict=True)]
     made, packet_ids = images(publishes, b"c", 1, False)
@@ -18,7 +18,7 @@ def run_of(origin: Origin, *each: int) -> PublishRun:
 
 
 def test_what_may_be_sent_twice_is_kept_in_order() -> None:
-    """Nothing is left of QoS 0 alone, a run without it stays as it is."""
+    """A run of QoS 0 alone disappears, a run without it stays as it is."""
     origin = Origin()
     mixed = run_of(origin, 1, 0, 1)
     assert each_qos(mixed) == [1, 0, 1]
@@ -32,7 +32,7 @@ def test_what_may_be_sent_twice_is_kept_in_order() -> None:
     assert again(nothing, each_qos(nothing)) is None
 
 
-def test_who_sent_qos_2_is_named_and_given_up() -> None:
+def test_a_connection_that_sent_qos_2_is_named_and_given_up() -> None:
     """With everything that waits of it; what is dropped is counted once."""
     waiting, first, second = Unanswered(), Origin(), Origin()
     assert not waiting

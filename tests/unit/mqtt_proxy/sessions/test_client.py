@@ -74,7 +74,7 @@ async def test_a_forbidden_topic_ends_the_connection_without_an_acknowledgement(
 
 
 async def test_two_connections_of_one_id_in_one_proxy() -> None:
-    """The old one ends, its will goes out, the new one resumes what the old one had in flight."""
+    """The old one ends and its will is published; the new one resumes what the old one had in flight."""
     async with running() as rig:
         watcher = await rig.subscriber("watcher", ("wills/#", 1))
         old = await rig.client("a", clean=False, will=packets.Will(b"wills/a", b"gone", 1, False))
@@ -92,7 +92,7 @@ async def test_two_connections_of_one_id_in_one_proxy() -> None:
 
 
 async def test_take_over_by_another_proxy_fences() -> None:
-    """The broker says so; the old connection ends and says nothing about the session any more."""
+    """The broker reports it; the old connection ends and says nothing more about the session."""
     async with running() as first, running(first.broker) as second:
         old = await first.client("a", clean=False)
         new = await second.client("a", clean=False)
@@ -116,14 +116,14 @@ async def test_disconnect_drops_the_will() -> None:
 
 
 async def arriving(client: Wire) -> list[tuple[str, bytes, int, bool, bool]]:
-    """The publishes that come next; at least one, or the test ends in a timeout."""
+    """The next publishes; at least one, or the test ends in a timeout."""
     async with asyncio.timeout(30):
         while not (got := client.messages()):
             await asyncio.sleep(0.001)
     return got
 
 
-async def test_a_lost_broker_ends_who_waits_for_it_and_keeps_the_others() -> None:
+async def test_a_lost_broker_ends_qos_2_publishers_and_keeps_the_others() -> None:
     """Publishers of QoS 2 are closed, those of QoS 1 and idle subscribers stay: nothing is missed."""
     async with running() as rig:
         subscriber = await rig.subscriber("s", ("t/#", 1), clean=False)
@@ -138,7 +138,7 @@ async def test_a_lost_broker_ends_who_waits_for_it_and_keeps_the_others() -> Non
         await settle()
         assert sender.closed is not None
         assert sender.closed.startswith("broker_lost")
-        got = await arriving(subscriber)  # repeated by the proxy when the broker is back, however late that is
+        got = await arriving(subscriber)  # repeated by the proxy when the broker is back, however late
         again = await rig.client("p")
         again.send(publish("t/1", b"sent again"))
         got += await arriving(subscriber)
@@ -152,7 +152,7 @@ async def test_a_lost_broker_ends_who_waits_for_it_and_keeps_the_others() -> Non
 
 
 async def test_subscribe_and_unsubscribe() -> None:
-    """SUBACK with the granted QoS, 0x80 for a forbidden filter; UNSUBACK, and silence after it."""
+    """SUBACK with the granted QoS, 0x80 for a forbidden filter; UNSUBACK, and no deliveries after it."""
     async with running() as rig:
         rig.access.forbidden.add(b"secret/#")
         client = await rig.client("a")
@@ -186,7 +186,7 @@ async def test_an_end_while_connecting_leaves_no_owner() -> None:
         assert rig.broker.sessions["a"].owner is None
 
 
-async def test_a_user_s_session_is_the_user_s() -> None:
+async def test_another_users_session_is_refused() -> None:
     """The broker's refusal becomes CONNACK 5."""
     async with running() as rig:
         rig.broker.refuse[RequestCode.SESSION_OPEN] = [Refused(16, "belongs to another user")]
@@ -207,7 +207,7 @@ async def test_a_socket_that_breaks_while_the_session_opens_is_not_answered() ->
         assert len(rig.services.owners) == 0
 
 
-async def test_a_closed_session_is_given_nothing() -> None:
+async def test_a_closed_session_gets_no_deliveries() -> None:
     """Messages that come in the turn of the end stay in the log."""
     async with running() as rig:
         client = await rig.subscriber("s", ("t", 1))
@@ -220,7 +220,7 @@ async def test_a_closed_session_is_given_nothing() -> None:
 
 
 async def test_another_user_cannot_end_a_connection_by_its_client_id() -> None:
-    """Neither by a name of its own nor without one; the same user takes it over."""
+    """Neither with a user name of its own nor without one; the same user takes it over."""
     async with running() as rig:
         ann = await rig.client("shared", username="ann")
         ann.received()
@@ -232,8 +232,8 @@ async def test_another_user_cannot_end_a_connection_by_its_client_id() -> None:
         assert ann.closed is not None
 
 
-async def test_a_client_that_takes_no_connack_gives_its_session_back() -> None:
-    """Accepted by the broker, but too small for the answer: it ends like any other."""
+async def test_a_client_that_accepts_no_connack_gives_its_session_back() -> None:
+    """The broker accepted it, but its packet limit is too small for the answer: it ends like any other."""
     async with running() as rig:
         wire = await rig.client("tiny", level=5, properties={MAXIMUM_PACKET_SIZE: 6})
         assert [packet.code for packet in wire.received()] == [0x95]

@@ -9,7 +9,7 @@ from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 
 async def test_a_user_cannot_have_one_client_too_many() -> None:
-    """CONNACK 3, and the same again once there is room."""
+    """CONNACK 3; accepted again once there is room."""
     async with running(quotas=QuotaConfig(connections_per_user_max=1)) as rig:
         first = await rig.client("a", username="ann")
         second = await rig.client("b", username="ann")
@@ -21,7 +21,7 @@ async def test_a_user_cannot_have_one_client_too_many() -> None:
         assert (await rig.client("b", username="ann")).received() == [packets.Connack(False, 0)]
 
 
-async def test_a_client_that_comes_again_is_not_one_too_many() -> None:
+async def test_a_client_that_connects_again_does_not_count_twice() -> None:
     """Take-over works at the limit."""
     async with running(quotas=QuotaConfig(connections_per_user_max=1)) as rig:
         old = await rig.client("a", username="ann")
@@ -32,7 +32,7 @@ async def test_a_client_that_comes_again_is_not_one_too_many() -> None:
         assert (await rig.client("b", username="ann")).received() == [packets.Connack(False, 0)]
 
 
-async def test_what_is_above_the_publish_rate_is_published_and_then_nothing_is_read() -> None:
+async def test_above_the_publish_rate_reading_pauses() -> None:
     """Flow control without loss."""
     async with running(quotas=QuotaConfig(client_messages_per_s=2)) as rig:
         client = await rig.client("a")
@@ -45,7 +45,7 @@ async def test_what_is_above_the_publish_rate_is_published_and_then_nothing_is_r
 
 
 async def test_filters_that_are_too_wide_are_refused_alone() -> None:
-    """0x80 for it, the others hold."""
+    """0x80 for that filter, the others are granted."""
     async with running(quotas=QuotaConfig(filters_refused=("#",))) as rig:
         client = await rig.client("a")
         client.received()
@@ -55,8 +55,8 @@ async def test_filters_that_are_too_wide_are_refused_alone() -> None:
         assert rig.count("subscriptions_refused_total{too_wide}") == 1
 
 
-async def test_a_longer_keep_alive_is_cut_short() -> None:
-    """A client without one is closed when it is silent too long."""
+async def test_a_longer_keep_alive_is_shortened() -> None:
+    """A client without one is closed when it is silent for too long."""
     async with running(quotas=QuotaConfig(keep_alive_s_max=20)) as rig:
         client = await rig.client("a")
         assert client.session.tick(30_000)
@@ -64,7 +64,7 @@ async def test_a_longer_keep_alive_is_cut_short() -> None:
 
 
 async def test_a_client_of_mqtt_5_is_told_its_keep_alive() -> None:
-    """One that asked for none has this one; a shorter one stays and nothing is said."""
+    """One that asked for none gets the limit; a shorter one stays and is not repeated."""
     async with running(quotas=QuotaConfig(keep_alive_s_max=20)) as rig:
         client = await rig.client("a", level=5)
         (connack,) = client.received()

@@ -1,4 +1,4 @@
-"""Rules that change under connected clients and behind the back of those that are away."""
+"""Rules that change under connected clients, and while clients are away."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from tests.unit.mqtt_proxy.rig import Rig, publish, running, settle
 
 
 def forbid(rig: Rig, *topics: bytes) -> None:
-    """New rules are in force."""
+    """Put new rules in force."""
     rig.access.forbidden.update(topics)
     rig.services.owners.rules_changed()
 
 
 async def test_a_revoked_subscription_stops_at_once() -> None:
-    """Before the broker has answered anything; the others go on, and the broker forgets the filter."""
+    """Before the broker has answered; the others continue, and the broker forgets the filter."""
     async with running() as rig:
         subscriber = await rig.subscriber("s", ("t/#", 1), ("u", 1), clean=False)
         publisher = await rig.client("p")
@@ -22,7 +22,7 @@ async def test_a_revoked_subscription_stops_at_once() -> None:
         await settle()
         assert [one[1] for one in subscriber.messages()] == [b"before"]
         publisher.send(publish("t/1", b"after", packet_id=2), publish("u", b"other", packet_id=3))
-        forbid(rig, b"t/#")  # the message is at the broker already, its notice is not here yet
+        forbid(rig, b"t/#")  # the message is at the broker already, the notification is not here yet
         await settle()
         assert [one[1] for one in subscriber.messages()] == [b"other"]
         assert set(rig.broker.sessions["s"].subscriptions) == {"u"}
@@ -31,7 +31,7 @@ async def test_a_revoked_subscription_stops_at_once() -> None:
 
 
 async def test_a_publisher_is_judged_again() -> None:
-    """What was remembered of the topic is forgotten."""
+    """What was cached for the topic is forgotten."""
     async with running() as rig:
         publisher = await rig.client("p")
         publisher.send(publish("t", b"1"))
@@ -44,7 +44,7 @@ async def test_a_publisher_is_judged_again() -> None:
 
 
 async def test_rules_that_change_while_a_subscribe_is_under_way() -> None:
-    """It was asked under the old rules and must not outlive them."""
+    """It was judged by the old rules and must not outlive them."""
     async with running() as rig:
         subscriber = await rig.client("s", clean=False)
         publisher = await rig.client("p")
@@ -61,8 +61,8 @@ async def test_rules_that_change_while_a_subscribe_is_under_way() -> None:
         assert rig.broker.sessions["s"].subscriptions == {}
 
 
-async def test_a_stored_session_is_judged_when_it_comes_back() -> None:
-    """Its subscription, what it had not acknowledged, and the retained messages it was still to be given."""
+async def test_a_stored_session_is_judged_when_it_is_resumed() -> None:
+    """Its subscription, what it had not acknowledged, and the retained messages still due to it."""
     async with running() as rig:
         publisher = await rig.client("p")
         subscriber = await rig.subscriber("s", ("t/#", 1), ("u/#", 1), clean=False)
@@ -82,7 +82,7 @@ async def test_a_stored_session_is_judged_when_it_comes_back() -> None:
 
 
 async def test_retained_messages_are_judged_by_their_topic() -> None:
-    """The filter may be read, one of its retained messages not."""
+    """The filter may be read, one of its retained messages may not."""
     async with running() as rig:
         publisher = await rig.client("p")
         publisher.send(publish("t/1", b"1", retain=True), publish("t/2", b"2", packet_id=2, retain=True))
@@ -96,7 +96,7 @@ async def test_retained_messages_are_judged_by_their_topic() -> None:
 
 
 async def test_a_subscription_is_granted_what_the_rules_allow() -> None:
-    """The SUBACK says the lower QoS, and it is what comes."""
+    """The SUBACK has the lower QoS, and so have the deliveries."""
     async with running() as rig:
         rig.access.qos_max = 0
         subscriber = await rig.client("s")
@@ -111,7 +111,7 @@ async def test_a_subscription_is_granted_what_the_rules_allow() -> None:
 
 
 async def test_a_will_is_judged_when_it_is_published() -> None:
-    """It was allowed when it was left."""
+    """It was allowed at CONNECT."""
     async with running() as rig:
         watcher = await rig.subscriber("w", ("wills", 1))
         client = await rig.client("a", will=packets.Will(b"wills", b"gone", 1, False))

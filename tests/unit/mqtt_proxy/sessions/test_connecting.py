@@ -1,4 +1,4 @@
-"""The way to a session: what is known at once, what has to be found out, and who has gone meanwhile."""
+"""From CONNECT to a session: what is known at once, what has to be fetched, and clients that leave meanwhile."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mqtt_proxy.mqtt.codec import packets
 from tests.unit.mqtt_proxy.rig import Wire, running, settle
 
 
-async def test_who_has_to_be_found_out_comes_in_later() -> None:
+async def test_a_client_whose_identity_takes_time_connects_later() -> None:
     async with running() as rig:
         rig.access.at_once = False
         wire = Wire(rig)
@@ -16,7 +16,7 @@ async def test_who_has_to_be_found_out_comes_in_later() -> None:
         assert wire.received() == [packets.Connack(False, 0)]
 
 
-async def test_who_leaves_before_that_costs_the_broker_nothing() -> None:
+async def test_a_client_that_leaves_before_that_costs_the_broker_nothing() -> None:
     async with running() as rig:
         rig.access.at_once = False
         wire = Wire(rig)
@@ -27,8 +27,8 @@ async def test_who_leaves_before_that_costs_the_broker_nothing() -> None:
         assert not rig.services.tasks
 
 
-async def test_what_was_in_flight_comes_again_before_anything_else() -> None:
-    """It has to be read first, so the CONNACK is later."""
+async def test_what_was_in_flight_is_resent_first() -> None:
+    """It has to be read first, so the CONNACK comes later."""
     async with running() as rig:
         reader = await rig.subscriber("r", ("t", 1), clean=False)
         writer = await rig.client("w")
@@ -50,8 +50,8 @@ async def test_refused_at_once() -> None:
         assert rig.count("connects_refused_total{authentication}") == 1
 
 
-async def test_what_was_in_flight_comes_again_also_when_the_session_now_ends_with_its_connection() -> None:
-    """A client of MQTT 5 goes on with its session and says no expiry this time: what it has not acknowledged is due."""
+async def test_in_flight_is_resent_when_the_session_now_ends_with_its_connection() -> None:
+    """A client of MQTT 5 resumes its session, this time without an expiry: what it has not acknowledged is due."""
     async with running() as rig:
         reader = await rig.subscriber("r", ("t", 1), clean=False)
         writer = await rig.client("w")

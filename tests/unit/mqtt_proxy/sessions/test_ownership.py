@@ -1,4 +1,4 @@
-"""What the broker hears of a connection's hold on its session."""
+"""What the broker is told of a connection's ownership of its session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def leave(client: Wire) -> None:
     client.close("disconnect")
 
 
-async def test_a_clean_session_has_no_expiry_and_another_has_the_proxys() -> None:
+async def test_a_clean_session_has_no_expiry_and_another_has_the_configured_one() -> None:
     async with running(session_expiry_s=77) as rig:
         await rig.client("a", clean=True, will=WILL, username="anna")
         await rig.client("b", clean=False)
@@ -33,7 +33,7 @@ async def test_a_clean_session_has_no_expiry_and_another_has_the_proxys() -> Non
         assert (second.clean, second.expiry_s, second.user, second.will) == (False, 77, None, None)
 
 
-async def test_the_end_says_whether_the_client_took_its_leave_and_how_far_it_has_come() -> None:
+async def test_the_close_says_whether_the_client_disconnected_and_its_offsets() -> None:
     async with running() as rig:
         lost = await rig.client("a", clean=False, will=WILL)
         lost.send(packets.Subscribe(1, [("t", 1)]))
@@ -67,7 +67,7 @@ async def test_after_a_loss_of_the_broker_it_names_the_epoch_it_continues() -> N
 
 
 async def came_back(rig: Rig) -> None:
-    """The broker's connection is lost and there again; nobody has been asked anything on the new one."""
+    """The broker's connection is lost and open again; nothing has been sent on the new one."""
     await rig.broker.connections[-1].close()
     while not rig.link.up:
         await settle(1)
@@ -75,8 +75,8 @@ async def came_back(rig: Rig) -> None:
 
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("turns", range(8))
-async def test_who_is_lost_while_the_session_is_taken_again_has_its_will_published(turns: int, durable: bool) -> None:
-    """At whichever turn of the loop it ends, the broker hears of the end under the epoch that it gave."""
+async def test_a_client_lost_while_its_session_is_reopened_has_its_will_published(turns: int, durable: bool) -> None:
+    """At whichever turn of the loop it ends, the broker is told under the epoch that it gave."""
     async with running() as rig:
         client = await rig.client("a", clean=not durable, will=WILL)
         await came_back(rig)
@@ -90,7 +90,7 @@ async def test_who_is_lost_while_the_session_is_taken_again_has_its_will_publish
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_who_takes_its_leave_while_the_session_is_taken_again_leaves_no_will(turns: int) -> None:
+async def test_a_client_that_disconnects_while_its_session_is_reopened_leaves_no_will(turns: int) -> None:
     async with running() as rig:
         client = await rig.client("a", will=WILL)
         await came_back(rig)
@@ -100,8 +100,8 @@ async def test_who_takes_its_leave_while_the_session_is_taken_again_leaves_no_wi
         assert (rig.broker.wills, rig.broker.sessions, rig.broker.verdicts) == ({}, {}, [])
 
 
-async def test_who_takes_its_leave_while_the_broker_is_away_leaves_no_will() -> None:
-    """Also when the broker is lost once more before it has heard of that."""
+async def test_a_client_that_disconnects_while_the_broker_is_away_leaves_no_will() -> None:
+    """Also when the broker is lost once more before it was told."""
     async with running() as rig:
         left, lost = await rig.client("left", will=WILL), await rig.client("lost", will=WILL)
         await rig.broker.connections[-1].close()
@@ -139,7 +139,7 @@ async def test_a_broker_that_does_not_answer_in_time_is_asked_again() -> None:
         assert [one.allowed for one in rig.broker.verdicts] == [True]
 
 
-async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:
+async def test_a_client_that_leaves_before_the_session_is_open_gives_it_back() -> None:
     async with running() as rig:
         wire = Wire(rig)
         wire.send(packets.Connect("a", False, 0, None, None, WILL))
@@ -150,7 +150,7 @@ async def test_who_leaves_before_the_session_is_open_gives_it_back() -> None:
         assert not rig.broker.verdicts
 
 
-async def test_mqtt_5_says_how_long_the_session_is_kept_and_a_disconnect_may_change_it() -> None:
+async def test_mqtt_5_sets_the_session_expiry_and_a_disconnect_may_change_it() -> None:
     async with running(session_expiry_s=500) as rig:
         wire = Wire(rig)
         hold = wire.handler._ownership

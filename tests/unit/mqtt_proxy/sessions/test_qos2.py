@@ -1,4 +1,5 @@
-"""QoS 2 of a durable session: every step is with the broker before the other side sees it, and goes on after a loss."""
+"""QoS 2 of a durable session: every step is stored by the broker before the peer sees it, and continues after a
+loss."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ def others(wire: Wire) -> list[object]:
     return [one for one in wire.received() if not isinstance(one, packets.Publish)]
 
 
-async def test_each_step_out_is_noted_before_it_leaves() -> None:
+async def test_each_outgoing_step_is_stored_before_it_is_sent() -> None:
     async with running() as rig:
         refusal = Refused(14, "disk full")
         rig.broker.refuse[RequestCode.SESSION_FLOW] = [refusal]
@@ -49,13 +50,13 @@ async def test_each_step_out_is_noted_before_it_leaves() -> None:
         assert session.exact == {1: (queue_id, offset, PHASE_PUBREL)}
         client.send(packets.Pubcomp(1))
         await settle()
-        assert session.exact == {1: (queue_id, offset, PHASE_PUBREL)}, "nobody waits for it"
+        assert session.exact == {1: (queue_id, offset, PHASE_PUBREL)}, "the step does not wait for it"
         exact._ripe()
         await settle()
         assert session.exact == {}
 
 
-async def test_a_pubcomp_in_leaves_behind_its_forgetting() -> None:
+async def test_an_incoming_pubcomp_is_sent_behind_the_removal_of_its_id() -> None:
     async with running() as rig:
         client = await rig.client("a", clean=False)
         client.send(publish("t", b"once", qos=2, packet_id=7))
@@ -72,7 +73,7 @@ async def test_a_pubcomp_in_leaves_behind_its_forgetting() -> None:
         assert rig.broker.sessions["a"].received == set()
 
 
-async def test_a_session_that_ends_with_its_connection_notes_nothing() -> None:
+async def test_a_session_that_ends_with_its_connection_stores_no_steps() -> None:
     async with running() as rig:
         client = await subscribed(rig, clean=True)
         assert client.messages() == [("t", b"once", 2, False, False)]
@@ -85,7 +86,7 @@ async def test_a_session_that_ends_with_its_connection_notes_nothing() -> None:
         assert rig.broker.flows == []
 
 
-async def test_a_handshake_in_goes_on_over_connections_and_proxies() -> None:
+async def test_an_incoming_handshake_continues_over_connections_and_proxies() -> None:
     """PUBLISH and PUBREC here, the same PUBLISH and PUBREL there: stored once."""
     async with running() as here, running(here.broker) as there:
         watcher = await here.subscriber("watcher", ("t", 0))
@@ -103,7 +104,7 @@ async def test_a_handshake_in_goes_on_over_connections_and_proxies() -> None:
 
 
 async def test_a_confirmation_after_the_end_counts() -> None:
-    """The connection broke before the broker had answered; what gathered leaves before the session is given back."""
+    """The connection broke before the broker had answered; the pending steps leave before the session is given back."""
     async with running() as rig:
         watcher = await rig.subscriber("watcher", ("t", 0))
         first = await rig.client("a", clean=False)
@@ -122,7 +123,7 @@ async def test_a_confirmation_after_the_end_counts() -> None:
 
 
 @pytest.mark.parametrize("orderly", [True, False], ids=["closed", "proxy gone"])
-async def test_a_handshake_out_goes_on_at_another_proxy(orderly: bool) -> None:
+async def test_an_outgoing_handshake_continues_at_another_proxy(orderly: bool) -> None:
     """What was received is released, what was sent is sent again under its id, what is complete is not sent again."""
     async with running() as here, running(here.broker) as there:
         client = await here.subscriber("a", ("t", 2), clean=False)
@@ -152,7 +153,7 @@ async def test_a_handshake_out_goes_on_at_another_proxy(orderly: bool) -> None:
         assert again.messages() == [("t", b"4", 2, False, False)]
 
 
-async def test_steps_that_a_lost_broker_did_not_answer_are_said_again() -> None:
+async def test_steps_that_a_lost_broker_did_not_answer_are_sent_again() -> None:
     async with running() as rig:
         client = await subscribed(rig)
         client.messages()
@@ -165,7 +166,7 @@ async def test_steps_that_a_lost_broker_did_not_answer_are_said_again() -> None:
         assert [phase for _queue, _offset, phase in rig.broker.sessions["a"].exact.values()] == [PHASE_PUBREL]
 
 
-async def test_a_message_that_is_gone_frees_its_id() -> None:
+async def test_a_message_that_no_longer_exists_frees_its_id() -> None:
     async with running() as rig:
         client = await subscribed(rig)
         ((queue_id, _offset, _phase),) = rig.broker.sessions["a"].exact.values()
@@ -179,7 +180,7 @@ async def test_a_message_that_is_gone_frees_its_id() -> None:
         assert rig.broker.sessions["a"].exact == {}
 
 
-async def test_steps_of_one_turn_share_a_request_and_of_many_more_take_several(monkeypatch) -> None:
+async def test_steps_of_one_turn_share_a_request_up_to_its_limit(monkeypatch) -> None:
     monkeypatch.setattr(module, "SESSIONS_PER_FLOW_MAX", 2)
     async with running() as rig:
         clients = [await rig.subscriber(name, ("t", 2), clean=False) for name in "abc"]
@@ -192,7 +193,7 @@ async def test_steps_of_one_turn_share_a_request_and_of_many_more_take_several(m
 
 
 async def test_after_a_crash_messages_of_qos_1_between_completed_ones_come_again() -> None:
-    """Nothing says that the client has them; what went out with QoS 2 is known."""
+    """Nothing shows that the client received them; what went out with QoS 2 is known."""
     async with running() as here, running(here.broker) as there:
         client = await here.subscriber("a", ("t", 2), clean=False)
         sender = await there.client("p")
@@ -214,7 +215,7 @@ async def test_after_a_crash_messages_of_qos_1_between_completed_ones_come_again
         ]
 
 
-async def test_overlapping_subscriptions_skip_what_is_complete_too() -> None:
+async def test_overlapping_subscriptions_skip_completed_messages_too() -> None:
     async with running() as here, running(here.broker) as there:
         client = await here.subscriber("a", ("t/+", 2), ("t/x", 2), clean=False)
         sender = await there.client("p")
@@ -237,8 +238,8 @@ async def test_overlapping_subscriptions_skip_what_is_complete_too() -> None:
         assert [source.lowest() for source in again.handler._delivery.sources] == [2, 2]
 
 
-async def test_a_message_of_a_group_is_noted_under_a_place_of_its_own_and_sent_again_from_there() -> None:
-    """With the wishes of the subscription it came by; one that was not sent at the end is left to the group."""
+async def test_a_message_of_a_group_is_stored_under_its_own_place_and_resent_from_there() -> None:
+    """With the options of the subscription it came by; one that was not sent at the end is left to the group."""
     async with running() as rig:
         client = await rig.subscriber("a", ("$share/g/t", 2), clean=False)
         sender = await rig.client("p")

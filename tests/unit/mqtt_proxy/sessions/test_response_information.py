@@ -1,4 +1,4 @@
-"""Response Information: for who asks, where it is configured, and never somebody else's."""
+"""Response Information: for clients that ask, where it is configured, and never another client's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.mqtt_proxy.rig import running
         ("re/", "#", True, None),
     ],
 )
-def test_who_is_told_what(prefix: str, client_id: str, asked: bool, told: str | None) -> None:
+def test_response_information_of_an_id(prefix: str, client_id: str, asked: bool, told: str | None) -> None:
     """An id that is more than one level of a topic would reach into the topics of others."""
     event = ConnectRequested(client_id, True, 0, None, None, None, 5, False, request_response_information=asked)
     assert response_information(prefix, event) == told

@@ -1,4 +1,4 @@
-"""Tasks are kept until they are done, and what fails in one that nobody expected is said in the log."""
+"""Tasks are kept until they are done, and an unexpected failure in one is logged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_tasks_are_kept_until_done(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Owner:
-    """Remembers what it was told."""
+    """Records what it was told."""
 
     def __init__(self, user: str | None = None) -> None:
         self.user = user
@@ -66,8 +66,8 @@ class Owner:
         self.told.append("reopen")
 
 
-async def test_the_last_one_owns() -> None:
-    """Taking evicts; a late release of the old one changes nothing; a fence reaches the owner."""
+async def test_the_last_connection_owns_the_session() -> None:
+    """Taking over evicts; a late release by the old one changes nothing; a fence reaches the owner."""
     async with running() as rig:
         owners, first, second = Owners(rig.link, rig.metrics), Owner(), Owner()
         owners.take("a", first)
@@ -85,8 +85,8 @@ async def test_the_last_one_owns() -> None:
         assert len(owners) == 0
 
 
-async def test_whose_connection_it_is() -> None:
-    """Another user must not end it; everybody hears of new rules."""
+async def test_only_its_own_user_ends_a_connection() -> None:
+    """Another user must not; all connections are told of new rules."""
     async with running() as rig:
         owners, ann, nobody = Owners(rig.link, rig.metrics), Owner("ann"), Owner()
         owners.take("a", ann)
@@ -102,7 +102,7 @@ async def test_whose_connection_it_is() -> None:
 
 
 async def test_a_large_fleet_is_revised_in_slices() -> None:
-    """Everybody forgets at once, subscriptions follow turn by turn; a further change begins again with everybody."""
+    """All forget their verdicts at once, subscriptions follow turn by turn; a further change starts over with all."""
     async with running() as rig:
         owners, fleet = Owners(rig.link, rig.metrics), [Owner() for _ in range(REVISED_PER_TURN_MAX + 50)]
         for number, owner in enumerate(fleet):
@@ -115,7 +115,7 @@ async def test_a_large_fleet_is_revised_in_slices() -> None:
         assert [owner.told.count("revise") for owner in fleet] == [2] * REVISED_PER_TURN_MAX + [1] * 50
 
 
-async def test_of_those_who_left_while_the_broker_was_away_a_bounded_number_is_remembered(monkeypatch) -> None:
+async def test_a_bounded_number_of_those_that_left_while_the_broker_was_away_is_kept(monkeypatch) -> None:
     monkeypatch.setattr(ownership, "CLOSED_LATER_MAX", 2)
     async with running() as rig:
         owners, left = Owners(rig.link, rig.metrics), [Owner() for _ in range(3)]
@@ -133,7 +133,7 @@ SUBSCRIBE, UNSUBSCRIBE = RequestCode.SUBSCRIBE, RequestCode.UNSUBSCRIBE
 
 
 async def test_a_client_has_its_session_in_the_turn_of_its_connect() -> None:
-    """No task and one turn of the loop where everything is at hand."""
+    """No task and one turn of the loop where everything is known."""
     async with running() as rig:
         wire = await rig.client("other")
         wire = type(wire)(rig)
@@ -143,7 +143,7 @@ async def test_a_client_has_its_session_in_the_turn_of_its_connect() -> None:
         assert wire.received() == [packets.Connack(False, 0)]
 
 
-async def test_a_subscribe_leaves_behind_what_was_published_before_it() -> None:
+async def test_a_subscribe_is_sent_behind_earlier_publishes() -> None:
     async with running() as rig:
         clients = [await rig.client(name) for name in "ab"]
         rig.broker.codes.clear()
@@ -158,7 +158,7 @@ async def test_a_subscribe_leaves_behind_what_was_published_before_it() -> None:
         assert received[-1].payload == b"y"
 
 
-async def test_who_connects_again_in_the_same_turn_finds_what_was_asked_for() -> None:
+async def test_a_client_that_reconnects_in_the_same_turn_has_its_subscription() -> None:
     """The SUBSCRIBE leaves before the SESSION_CLOSE and the SESSION_OPEN behind it."""
     async with running() as rig:
         first = await rig.client("a", clean=False)
@@ -171,8 +171,8 @@ async def test_who_connects_again_in_the_same_turn_finds_what_was_asked_for() ->
         assert again.received() == [packets.Connack(True, 0)]
 
 
-async def test_who_gives_a_filter_up_and_takes_it_again_has_it() -> None:
-    """What comes behind an UNSUBSCRIBE does not overtake it."""
+async def test_a_filter_given_up_and_subscribed_again_is_subscribed() -> None:
+    """What comes after an UNSUBSCRIBE does not overtake it."""
     async with running() as rig:
         wire = await rig.subscriber("a", ("t", 1))
         rig.broker.codes.clear()
@@ -183,7 +183,7 @@ async def test_who_gives_a_filter_up_and_takes_it_again_has_it() -> None:
         assert list(rig.broker.sessions["a"].subscriptions) == ["t"]
 
 
-async def test_a_stop_waits_for_what_is_not_confirmed() -> None:
+async def test_a_stop_waits_for_confirmations() -> None:
     async with running() as rig:
         wire = await rig.client("a", clean=False)
         wire.lose()
@@ -204,8 +204,8 @@ async def test_refusals_end_the_connection() -> None:
 
 
 @pytest.mark.parametrize("up", [True, False])
-async def test_what_is_wrong_with_an_answer_is_an_error(up: bool) -> None:
-    """A reply nobody can read, and a broker that is away; never inside the request."""
+async def test_an_invalid_answer_is_an_error(up: bool) -> None:
+    """A reply that cannot be decoded, and a broker that is away; never inside the request."""
     async with running() as rig:
         heard: list[Exception | None] = []
         rig.broker._answers = rig.broker._answers | {SUBSCRIBE: lambda *_: b"?"}

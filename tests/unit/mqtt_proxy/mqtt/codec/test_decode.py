@@ -1,4 +1,4 @@
-"""Decoding: round trips, every refusal by its reason, and any bytes at all."""
+"""Decoding: round trips, every refusal by its reason, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ PACKETS = st.one_of(
 
 @given(PACKETS)
 def test_round_trip(packet: packets.Packet) -> None:
-    """Every packet survives the wire."""
+    """Every packet is read as it was written."""
     assert decode(*split(encode(packet))) == packet
 
 
 @given(st.integers(0, 255), st.binary(max_size=40))
 def test_any_bytes_decode_or_violate(first: int, body: bytes) -> None:
-    """Nothing but PacketViolation comes out, and what decodes is what it says: it encodes to the same bytes."""
+    """Only PacketViolation is raised, and a decoded packet encodes to the same bytes."""
     try:
         packet = decode(first, body)
     except PacketViolation:
@@ -143,7 +143,7 @@ def test_refusals(first: int, body: bytes, reason: str) -> None:
     assert refused.value.reason == reason
 
 
-def test_level_5_is_told_apart() -> None:
+def test_later_levels_are_refused_in_the_layout_of_level_5() -> None:
     """A later level of MQTT is answered in the layout of level 5, everything else in that of 3.1.1."""
     for body, is_later in [(b"\0\x04MQTT\x06", True), (b"\0\x04MQTT\x03", False), (b"\0\x06MQIsdp\x05", False)]:
         with pytest.raises(UnsupportedLevel) as refused:
@@ -152,8 +152,8 @@ def test_level_5_is_told_apart() -> None:
     assert [level_of(b"\0\x04MQTT\x05"), level_of(b"\0\x04MQTT\x04")] == [5, 4]
 
 
-def test_split_wants_one_packet() -> None:
-    """Half a packet and one and a half are neither."""
+def test_split_takes_exactly_one_packet() -> None:
+    """Half a packet and one and a half are refused."""
     for data in (b"\xc0", b"\xc0\x00\xc0", b"\x30\x05\0"):
         with pytest.raises(PacketViolation):
             split(data)
@@ -161,7 +161,7 @@ def test_split_wants_one_packet() -> None:
 
 @pytest.mark.parametrize("packet", EVERYTHING, ids=lambda packet: type(packet).__name__)
 def test_round_trip_at_level_5(packet: packets.Packet) -> None:
-    """What was encoded is decoded, with everything in it."""
+    """What was encoded is decoded, with all its fields."""
     assert decode(*split(encode(packet, 5)), 5) == packet
 
 
@@ -173,7 +173,7 @@ def test_any_publish_round_trips(publish: packets.Publish) -> None:
 
 @pytest.mark.parametrize("packet", EVERYTHING, ids=lambda packet: type(packet).__name__)
 def test_a_packet_cut_anywhere(packet: packets.Packet) -> None:
-    """A body that ends too early is refused or is another valid packet, never an exception of another kind."""
+    """A body that ends too early is refused or is another valid packet; no other exception is raised."""
     first, body = split(encode(packet, 5))
     for stop in range(len(body)):
         try:
@@ -186,7 +186,7 @@ def test_a_packet_cut_anywhere(packet: packets.Packet) -> None:
 
 @given(st.sampled_from(EVERYTHING), st.data())
 def test_a_changed_byte(packet: packets.Packet, data: st.DataObject) -> None:
-    """One wrong byte anywhere: a violation, or a packet that can be encoded again."""
+    """One wrong byte anywhere gives a violation or a packet that can be encoded again."""
     first, body = split(encode(packet, 5))
     if not body:
         return

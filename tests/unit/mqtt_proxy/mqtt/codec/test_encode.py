@@ -1,4 +1,4 @@
-"""The hand-made encoders give the bytes of the table-driven ones."""
+"""The hand-written encoders give the same bytes as the table-driven ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from remoting.protocol.records.properties import MessageProperties
 
 @given(st.binary(max_size=300), st.integers(0, 20_000), st.integers(0, 2), st.booleans(), st.booleans())
 def test_publish_head(topic: bytes, payload_size: int, qos: int, retain: bool, dup: bool) -> None:
-    """Head, id and payload side by side are the whole packet."""
+    """Head, id and payload one after the other are the whole packet."""
     payload = bytes(payload_size)
     packet = packets.Publish(topic, payload, qos, retain, dup and qos > 0, 0x0102 if qos else 0)
     head = made.publish_head(topic, payload_size, qos, retain, packet.dup)
@@ -57,12 +57,12 @@ def test_small_answers() -> None:
 
 
 def test_what_the_wire_cannot_carry() -> None:
-    """A topic of more than a u16 is our own mistake."""
+    """A topic longer than a u16 is a mistake of the caller's."""
     with pytest.raises(LocalMisuse):
         made.publish_head(bytes(65_536), 0, 0, False)
 
 
-def test_nothing_to_say_is_left_out() -> None:
+def test_empty_fields_are_left_out() -> None:
     """A plain acknowledgement has four bytes, a plain DISCONNECT two."""
     assert encode(packets.Puback(1), 5) == b"\x40\x02\x00\x01" == acknowledgement5(0x40, 1, 0)
     assert disconnect5(0) == b"\xe0\x00" == encode(packets.Disconnect(), 5)
@@ -70,7 +70,7 @@ def test_nothing_to_say_is_left_out() -> None:
     assert publish_properties(None) == b"\x00"
 
 
-def test_answers_are_what_the_packets_encode_to() -> None:
+def test_answers_equal_the_encoded_packets() -> None:
     """CONNACK, SUBACK, UNSUBACK, PUBREL, DISCONNECT, AUTH with a reason."""
     why = reason_properties("why", [(b"a", b"b")])
     assert connack5(True, 0, why) == encode(packets.Connack(True, 0, why), 5)
@@ -81,8 +81,8 @@ def test_answers_are_what_the_packets_encode_to() -> None:
     assert auth5(0x18, {props.AUTH_METHOD: b"m"}) == encode(packets.Auth(0x18, {props.AUTH_METHOD: b"m"}), 5)
 
 
-def test_what_is_left_of_an_expiry_takes_its_place() -> None:
-    """The interval a receiver gets is shorter than what the publisher said; a message may have only that."""
+def test_the_remaining_expiry_replaces_the_original() -> None:
+    """A receiver gets a shorter interval than the publisher sent; a message may have only that property."""
     for properties in (MessageProperties(expiry_s=60), None):
         block = publish_properties(properties, expiry_left_s=7, alias=2, subscription_ids=(1, 2))
         found, _ = props.read(block, 0, packets.PUBLISH)
@@ -90,7 +90,7 @@ def test_what_is_left_of_an_expiry_takes_its_place() -> None:
 
 
 def test_a_head_of_level_5() -> None:
-    """With an empty property block behind it the whole is the packet."""
+    """With an empty property block after it the whole is the packet."""
     for qos, packet_id, size in ((0, 0, 3), (1, 7, 200), (2, 9, 0)):
         head = publish_head(b"a/b", size, qos, True, False, 5)
         behind = packet_id.to_bytes(2, "big") + b"\x00" if qos else b""

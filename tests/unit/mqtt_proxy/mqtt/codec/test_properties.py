@@ -14,7 +14,7 @@ ALL_PACKETS = sorted({packet for row in properties.TABLE.values() for packet in 
 
 
 def test_table_2_4() -> None:
-    """27 properties; only user properties repeat, and in PUBLISH subscription identifiers."""
+    """27 properties; only user properties repeat, and subscription identifiers in PUBLISH."""
     assert len(properties.TABLE) == 27
     repeating = {identifier for identifier, row in properties.TABLE.items() if row.repeats}
     assert repeating == {properties.USER, properties.SUBSCRIPTION_ID}
@@ -45,8 +45,8 @@ def sample(identifier: int, packet_type: int) -> object:
 
 
 @pytest.mark.parametrize("packet_type", ALL_PACKETS)
-def test_each_in_its_packets_and_in_no_other(packet_type: int) -> None:
-    """What belongs there is read back; what does not is malformed; twice is a protocol error."""
+def test_each_property_in_its_packets_only(packet_type: int) -> None:
+    """A property that belongs there is read back; another is malformed; a repeated one is a protocol error."""
     for identifier, row in properties.TABLE.items():
         block = properties.encode({identifier: sample(identifier, packet_type)})
         if packet_type not in row.packets:
@@ -64,7 +64,7 @@ def test_each_in_its_packets_and_in_no_other(packet_type: int) -> None:
 
 @pytest.mark.parametrize("packet_type", ALL_PACKETS)
 def test_cut_anywhere_is_malformed(packet_type: int) -> None:
-    """A block that ends too early, inside a value or behind its identifier."""
+    """A block that ends too early, inside a value or after its identifier."""
     fitting = {i: sample(i, packet_type) for i, row in properties.TABLE.items() if packet_type in row.packets}
     block = properties.encode(fitting)
     start = len(block) - properties.read_length(block, 0, "")[0]
@@ -87,22 +87,22 @@ def test_cut_anywhere_is_malformed(packet_type: int) -> None:
         b"\x05\x27\x00\x00\x00\x00",  # maximum packet size 0
     ],
 )
-def test_values_that_may_not_be(block: bytes) -> None:
+def test_invalid_values(block: bytes) -> None:
     """Protocol errors, not malformed packets."""
     with pytest.raises(PacketViolation, match="protocol_error"):
         properties.read(block, 0, packets.CONNECT)
 
 
 @pytest.mark.parametrize("data", [b"\x80\x00", b"\xff\xff\xff\xff\x01", b"\x80", b""])
-def test_lengths_that_may_not_be(data: bytes) -> None:
-    """Longer than need be, longer than four bytes, cut."""
+def test_invalid_lengths(data: bytes) -> None:
+    """Longer than necessary, longer than four bytes, cut."""
     with pytest.raises(PacketViolation, match="malformed"):
         properties.read_length(data, 0, "length")
 
 
 @given(st.binary(max_size=40), st.sampled_from(ALL_PACKETS))
 def test_any_bytes_are_read_or_refused(data: bytes, packet_type: int) -> None:
-    """Nothing but a violation comes out, and what is read can be written."""
+    """Only a violation is raised, and what is read can be written."""
     try:
         found, position = properties.read(data, 0, packet_type)
     except PacketViolation:
@@ -111,8 +111,8 @@ def test_any_bytes_are_read_or_refused(data: bytes, packet_type: int) -> None:
     assert position <= len(data)
 
 
-def test_a_property_does_not_repeat_for_ever() -> None:
-    """A packet of nothing but user properties costs bounded time, also before anybody was let in."""
+def test_the_number_of_properties_is_bounded() -> None:
+    """A packet of nothing but user properties costs bounded time, also before a client was admitted."""
     pair = b"\x26\x00\x00\x00\x00"
     for packet_type in (packets.CONNECT, packets.SUBSCRIBE, packets.PUBLISH):
         block = pair * packets.PROPERTY_REPEATS_MAX

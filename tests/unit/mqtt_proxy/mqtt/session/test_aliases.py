@@ -1,4 +1,4 @@
-"""Topic aliases: known after they were told, refused when they cannot be."""
+"""Topic aliases: usable after they were defined, refused when invalid."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mqtt_proxy.mqtt.session.topic_names import IncomingAliases, OutgoingAliases
 
 
 def test_an_alias_of_the_client() -> None:
-    """Told, used, told anew."""
+    """Defined, used, redefined."""
     aliases = IncomingAliases(2)
     assert aliases.resolve(2, b"a") == b"a"
     assert aliases.resolve(2, b"") == b"a"
@@ -19,14 +19,14 @@ def test_an_alias_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(("alias", "topic", "reason"), [(3, b"a", "topic_alias"), (1, b"", "protocol"), (0, b"", "p")])
-def test_an_alias_that_cannot_be(alias: int, topic: bytes, reason: str) -> None:
-    """Above the maximum, never told, and no topic at all."""
+def test_invalid_aliases(alias: int, topic: bytes, reason: str) -> None:
+    """Above the maximum, never defined, and without any topic."""
     with pytest.raises(PacketViolation, match=reason):
         IncomingAliases(2).resolve(alias, topic)
 
 
-def test_aliases_of_ours() -> None:
-    """As many as the client takes; only what was sent counts as told; a short topic needs none."""
+def test_aliases_of_the_server() -> None:
+    """As many as the client allows; only what was sent counts as defined; a short topic needs none."""
     aliases = OutgoingAliases(2)
     assert aliases.look_up(b"t/long") == (1, False)
     assert aliases.look_up(b"t/long") == (1, False)

@@ -1,4 +1,5 @@
-"""Answers of MQTT 5: what CONNACK grants, codes on every acknowledgement, reasons only for who wants them."""
+"""Answers of MQTT 5: what CONNACK grants, codes on every acknowledgement, reason strings only for clients that want
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5,
 
 
 def test_what_connack_grants() -> None:
-    """Limits always, the rest where it differs from what was asked."""
+    """Limits always, other properties where they differ from the request."""
     session = Session(SessionLimits(receive_maximum=9), assigned_client_id=lambda: "made-1")
     asked = packets.Connect("", False, 90, level=5, properties={props.SESSION_EXPIRY: 100})
     (event,) = session.feed(encode(asked), 0)
@@ -43,7 +44,7 @@ def test_what_connack_grants() -> None:
     assert session.next_deadline_ms() == 45_000
 
 
-def test_the_largest_packet_taken_is_what_was_announced() -> None:
+def test_the_largest_accepted_packet_is_the_announced_one() -> None:
     """To the byte."""
     session = deciding5(packet_size_bytes_max=200)
     session.answers.accept(False)
@@ -57,7 +58,7 @@ def test_the_largest_packet_taken_is_what_was_announced() -> None:
 
 
 def test_refusals() -> None:
-    """The code itself at level 5, its nearest word at level 4."""
+    """The code itself at level 5, the nearest one at level 4."""
     session = deciding5()
     session.answers.refuse(ReasonCode.USE_ANOTHER_SERVER, reason_string="full", server_reference="other:1883")
     expected = {props.REASON_STRING: b"full", props.SERVER_REFERENCE: b"other:1883"}
@@ -71,7 +72,7 @@ def test_refusals() -> None:
 
 
 def test_publishes_refused_in_order() -> None:
-    """A code for each, between those that are accepted."""
+    """Each has a code, among those that are accepted."""
     session = connected5()
     send5(session, *[packets.Publish(b"a", b"", qos, False, False, n) for n, qos in ((1, 1), (2, 2), (3, 1))])
     session.answers.acknowledge([3])
@@ -91,7 +92,7 @@ def test_publishes_refused_in_order() -> None:
 
 
 def test_no_matching_subscribers() -> None:
-    """A success with a code of its own; a QoS 2 exchange goes on."""
+    """A success with its own code; a QoS 2 exchange continues."""
     session = connected5()
     send5(session, *[packets.Publish(b"a", b"", qos, False, False, n) for n, qos in ((1, 1), (2, 2), (3, 1))])
     session.answers.say_unwanted([1, 2])
@@ -100,7 +101,7 @@ def test_no_matching_subscribers() -> None:
     assert send5(session, packets.Pubrel(2)) == [Released([2])]
 
 
-def test_no_reasons_for_who_wants_none() -> None:
+def test_no_reasons_for_clients_that_want_none() -> None:
     """[MQTT-3.1.2-29]: only CONNACK, PUBLISH and DISCONNECT may have them."""
     session = connected5({props.REQUEST_PROBLEM_INFORMATION: 0})
     send5(session, packets.Publish(b"a", b"", 1, False, False, 1))
@@ -117,8 +118,8 @@ def test_no_reasons_for_who_wants_none() -> None:
     assert session.state.close_reason == "ended_by_server"
 
 
-def test_reasons_for_who_does() -> None:
-    """And they give way when they do not fit."""
+def test_reasons_for_clients_that_want_them() -> None:
+    """They are left out when they do not fit."""
     session = connected5({props.MAXIMUM_PACKET_SIZE: 20})
     session.answers.grant(5, [0, 0x87], "why")
     session.answers.grant(5, [0, 0x87], "w" * 30)
@@ -131,7 +132,7 @@ def test_reasons_for_who_does() -> None:
 
 
 def test_more_than_the_receive_maximum() -> None:
-    """0x93; QoS 0 and a repeated QoS 2 id do not count, an answered one does no longer."""
+    """0x93; QoS 0 and a repeated QoS 2 id do not count, and an answered one no longer does."""
     session = connected5(receive_maximum=2)
     first = packets.Publish(b"a", b"", 1, False, False, 1)
     second = packets.Publish(b"a", b"", 2, False, False, 2)
@@ -148,8 +149,9 @@ def test_more_than_the_receive_maximum() -> None:
     assert answers5(session)[-1].reason == ReasonCode.RECEIVE_MAXIMUM_EXCEEDED  # type: ignore[union-attr]
 
 
-def test_a_client_that_takes_less_than_a_connack() -> None:
-    """[MQTT-3.1.2-24] it is refused in as few bytes as it takes, or left without a word; nothing is delivered to it."""
+def test_a_client_whose_packet_limit_is_below_a_connack() -> None:
+    """[MQTT-3.1.2-24] it is refused in as few bytes as it accepts, or closed without an answer; nothing is delivered to
+    it."""
     for packet_size_bytes_max, said in ((15, [packets.Connack(False, 0x95)]), (4, [])):
         session = deciding5({props.MAXIMUM_PACKET_SIZE: packet_size_bytes_max})
         session.answers.accept(False)

@@ -1,4 +1,4 @@
-"""The compiled scan takes what the pure one takes, byte for byte, whatever the bytes are."""
+"""The compiled scan accepts what the pure one accepts, byte for byte, for any bytes."""
 
 from __future__ import annotations
 

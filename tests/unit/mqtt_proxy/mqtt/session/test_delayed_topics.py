@@ -1,4 +1,4 @@
-"""How a publisher asks for a later delivery, in both forms, and what it is told."""
+"""How a publisher asks for a later delivery, in both forms, and how it is answered."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def asked(*user: tuple[bytes, bytes], content_type: bytes | None = None) -> Mess
     return MessageProperties(content_type=content_type, user=list(user))
 
 
-def test_the_topic_form_is_the_property_at_the_real_topic() -> None:
-    """Also in 3.1.1, also when the same topic comes again."""
+def test_the_topic_form_equals_the_property_at_the_real_topic() -> None:
+    """Also in 3.1.1, and when the same topic comes again."""
     session = connected()
     sent = packets.Publish(b"$delayed/5/a/b", b"x", 1, True, False, 3)
     (batch,) = send(session, sent)
@@ -27,7 +27,7 @@ def test_the_topic_form_is_the_property_at_the_real_topic() -> None:
     assert send(session, again)[0].publishes[0].properties == asked((b"delay-ms", b"0"))  # type: ignore[attr-defined]
 
 
-def test_other_properties_stay_and_the_topic_form_counts() -> None:
+def test_other_properties_stay_and_the_topic_form_takes_precedence() -> None:
     """A property of the same name is replaced."""
     session = connected5()
     said = asked((b"k", b"v"), (b"delay-ms", b"1"), (b"k", b"w"), content_type=b"text")
@@ -57,8 +57,8 @@ def test_an_alias_of_a_delayed_topic_is_delayed_every_time() -> None:
         b"$delayed/9999999999999/t",
     ],
 )
-def test_what_is_not_the_form_is_a_wrong_topic(topic: bytes) -> None:
-    """Nothing is delivered at once instead."""
+def test_a_malformed_delay_is_an_invalid_topic(topic: bytes) -> None:
+    """The message is not delivered at once instead."""
     session = connected()
     (event,) = send(session, packets.Publish(topic, b"x", 1, False, False, 3))
     assert isinstance(event, Violated)
@@ -73,10 +73,10 @@ def test_what_is_not_the_form_is_a_wrong_topic(topic: bytes) -> None:
         ([(b"delay-ms", b"1"), (b"delay-ms", b"2")], 0x83),
     ],
 )
-def test_a_wish_that_is_not_granted_is_refused_in_the_acknowledgement(
+def test_a_delay_that_is_not_granted_is_refused_in_the_acknowledgement(
     user: list[tuple[bytes, bytes]], code: int
 ) -> None:
-    """The others of the read go on, and the order of the answers is that of the questions."""
+    """The other messages of the read are accepted, and the answers are in the order of the messages."""
     session = connected5(delay_s_max=10)
     first = packets.Publish(b"t", b"1", 1, False, False, 1)
     wrong = packets.Publish(b"t", b"2", 1, False, False, 2, asked(*user))
@@ -91,7 +91,7 @@ def test_a_wish_that_is_not_granted_is_refused_in_the_acknowledgement(
     assert REASON_STRING in (got[1].properties or {})  # type: ignore[union-attr]
 
 
-def test_a_refused_exactly_once_message_frees_its_id() -> None:
+def test_a_refused_qos_2_message_frees_its_id() -> None:
     """PUBREC with the code ends the exchange."""
     session = connected5(delay_s_max=10)
     wrong = packets.Publish(b"t", b"2", 2, False, False, 2, asked((b"delay-ms", b"99999999")))
@@ -103,7 +103,7 @@ def test_a_refused_exactly_once_message_frees_its_id() -> None:
     assert session.state.incoming.in_use == 0
 
 
-def test_where_no_answer_can_say_it_the_connection_ends() -> None:
+def test_where_no_answer_has_a_code_the_connection_ends() -> None:
     """QoS 0, and all of 3.1.1."""
     session = connected5(delay_s_max=10)
     (event,) = send5(session, packets.Publish(b"$delayed/11/t", b"x", 0, False, False, 0))

@@ -16,7 +16,7 @@ from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5,
 
 
 def test_everything_a_message_can_carry() -> None:
-    """Its properties, what is left of its expiry, the identifiers of its subscriptions."""
+    """Its properties, the remaining expiry, the identifiers of its subscriptions."""
     session = connected5()
     message = MessageProperties(1, 60, b"t", b"r", b"c", [(b"k", b"1"), (b"k", b"2")])
     assert session.deliveries.deliver(b"t/x", b"p", 1, True, False, "token", message, (3, 9), 41) == 1
@@ -26,14 +26,14 @@ def test_everything_a_message_can_carry() -> None:
 
 
 def test_a_client_of_3_1_1_gets_the_message_alone() -> None:
-    """The same call, without what it could not read."""
+    """The same call, without the properties, which it could not read."""
     session = connected()
     session.deliveries.deliver(b"t", b"p", 0, False, False, None, MessageProperties(1), (3,), 5)
     assert session.take_bytes() == b"\x30\x04\0\x01tp"
 
 
 def test_prepared_heads_of_level_5() -> None:
-    """The id and an empty property block are put in."""
+    """The id and an empty property block are inserted."""
     session = connected5()
     for qos in (0, 1, 2):
         session.deliveries.deliver_prepared(publish_head(b"t", 1, qos, False, False, 5), b"p", qos, qos)
@@ -44,7 +44,7 @@ def test_prepared_heads_of_level_5() -> None:
 
 
 def test_aliases() -> None:
-    """Name and number first, then the number; a message too large tells no alias."""
+    """Name and number first, then the number; a message that is too large defines no alias."""
     session = connected5({props.TOPIC_ALIAS_MAXIMUM: 1, props.MAXIMUM_PACKET_SIZE: 30})
     assert not session.deliveries.is_plain
     assert session.deliveries.deliver(b"long/topic", bytes(50), 0, False, False, None) == TOO_LARGE
@@ -60,7 +60,7 @@ def test_aliases() -> None:
 
 @pytest.mark.parametrize(("qos", "most"), [(0, 14), (1, 12)])
 def test_the_largest_packet(qos: int, most: int) -> None:
-    """[MQTT-3.1.2-24] to the byte, prepared or not; nothing is sent and no id is taken beyond it."""
+    """[MQTT-3.1.2-24] to the byte, prepared or not; a larger packet is not sent and takes no id."""
     session = connected5({props.MAXIMUM_PACKET_SIZE: 20})
     head = publish_head(b"t", most, qos, False, False, 5)
     too_long = publish_head(b"t", most + 1, qos, False, False, 5)
@@ -88,7 +88,7 @@ def test_the_receive_maximum_is_the_window() -> None:
 
 
 def test_a_client_that_refuses_a_qos_2_message() -> None:
-    """PUBREC from 0x80 on ends the exchange; there is no PUBREL [4.3.3]."""
+    """PUBREC with a code from 0x80 on ends the exchange; there is no PUBREL [4.3.3]."""
     session = connected5()
     session.deliveries.deliver(b"t", b"", 2, False, False, "a")
     session.take_bytes()
@@ -99,8 +99,8 @@ def test_a_client_that_refuses_a_qos_2_message() -> None:
     assert answers5(session) == [packets.Pubrel(1, 0x92)]
 
 
-def test_an_owner_that_takes_steps_has_every_publish_of_qos_2_parked() -> None:
-    """However it was delivered; others go at once, and no alias is told by what waits."""
+def test_with_steps_every_qos_2_publish_is_parked() -> None:
+    """However it was delivered; others go at once, and a waiting message defines no alias."""
     session = connected5({props.TOPIC_ALIAS_MAXIMUM: 5})
     steps = session.deliveries.take_steps()
     assert session.deliveries.deliver(b"long/topic", b"1", 2, False, False, "a") == 1
@@ -169,7 +169,7 @@ def test_resending_keeps_within_the_receive_maximum() -> None:
 
 
 def test_a_resend_that_does_not_fit() -> None:
-    """The new connection takes less than the old one: said, and forgotten."""
+    """The new connection accepts smaller packets than the old one: reported, and forgotten."""
     session = resumed({props.MAXIMUM_PACKET_SIZE: 20}, [(1, "a", 0)])
     session.take_bytes()
     assert session.deliveries.redeliver(1, b"t", bytes(30), 1, False, "a") == TOO_LARGE

@@ -8,7 +8,7 @@ from mqtt_proxy.mqtt.session import events
 
 
 def test_every_event_is_exported() -> None:
-    """What a handler may get is what it may import."""
+    """A handler can import every event that it may get."""
     names = {kind.__name__ for kind in get_args(events.Event)}
     assert names < set(events.__all__)
     assert not events.Disconnected().will_due

@@ -18,7 +18,7 @@ STEP = packets.Auth(0x18, METHOD | {props.AUTH_DATA: b"two"})
 
 
 def test_a_challenge_before_acceptance() -> None:
-    """Only AUTH may come, what follows it waits for the decision; the method is named in every answer."""
+    """Only AUTH may come, what follows it waits for the decision; every answer names the method."""
     session = deciding5(METHOD | {props.AUTH_DATA: b"one"})
     session.answers.challenge(b"now")
     assert session.state.status is Status.AUTHENTICATING
@@ -32,8 +32,8 @@ def test_a_challenge_before_acceptance() -> None:
     assert session.feed(b"", 0) == [PublishBatch([publish])]
 
 
-def test_authenticating_again() -> None:
-    """Begun by the client, while everything else goes on."""
+def test_reauthentication() -> None:
+    """Begun by the client, while everything else continues."""
     session = connected5(METHOD)
     assert send5(session, packets.Auth(0x19, METHOD)) == [AuthReceived(0x19, "M", None)]
     session.answers.challenge(None)
@@ -52,13 +52,13 @@ def test_authenticating_again() -> None:
         (connected5(METHOD), packets.Auth(0x00, METHOD)),
     ],
 )
-def test_an_auth_that_answers_nothing(session: Session, sent: packets.Auth) -> None:
-    """Without a method, with another, without a challenge."""
+def test_invalid_auth_packets(session: Session, sent: packets.Auth) -> None:
+    """Without a method, with another one, or without a challenge."""
     assert [event.reason for event in send5(session, sent)] == ["protocol_error"]
 
 
 def test_other_packets_while_challenged() -> None:
-    """0x82 in CONNACK; the client may also leave. No will in either case."""
+    """0x82 in CONNACK; the client may also leave. The will is published in neither case."""
     for sent, kind in ((packets.Pingreq(), packets.Connack), (packets.Disconnect(), None)):
         session = deciding5(METHOD)
         session.answers.challenge(None)

@@ -18,7 +18,7 @@ def fresh() -> Session:
     return Session(SessionLimits(client_id_bytes_max=30), assigned_client_id=lambda: "made-1")
 
 
-def test_everything_of_a_connect_is_handed_on() -> None:
+def test_all_fields_of_a_connect_are_handed_on() -> None:
     """Id, keep-alive, credentials, will."""
     session = fresh()
     sent = packets.Connect("dev", False, 77, username="ann", password=b"\0\xff", will=WILL)
@@ -34,7 +34,7 @@ def test_everything_of_a_connect_is_handed_on() -> None:
     assert session.state.will_due
 
 
-def test_an_empty_id_is_made_here() -> None:
+def test_an_empty_id_is_generated_here() -> None:
     """Only with a clean session."""
     session = fresh()
     event = session.feed(encode(packets.Connect("", True, 0)), 0)[0]
@@ -63,7 +63,7 @@ def test_rejected_ids(sent: packets.Connect) -> None:
     ],
 )
 def test_other_protocols(head: bytes, answer: bytes) -> None:
-    """Another level is told so in its own layout, another protocol is closed on."""
+    """Another level is answered in its own layout, another protocol is closed without an answer."""
     session = fresh()
     body = head + b"\x02\0\0\0\0\x01a"
     assert isinstance(session.feed(bytes((0x10, len(body))) + body, 0)[-1], Violated)
@@ -75,7 +75,7 @@ def test_other_protocols(head: bytes, answer: bytes) -> None:
     [(b"\0\x06MQIsdp\x83", b"", 4), (b"\0\x04MQTT\x84", b"", 4), (b"\0\x04MQTT\x85", b"\0", 5)],
 )
 def test_bridges_are_known_by_the_high_bit(head: bytes, properties: bytes, level: int) -> None:
-    """They are spoken to at the level below it."""
+    """They are answered at the level without it."""
     session = fresh()
     body = head + b"\x02\0\0" + properties + b"\0\x01a"
     event = session.feed(bytes((0x10, len(body))) + body, 0)[-1]
@@ -103,8 +103,8 @@ def test_a_will_to_a_wildcard_is_refused() -> None:
     ("delay", "taken"),
     [(b"1000", True), (b"0", True), (b"259200001", False), (b"soon", False), (b"-1", False), (b"1.5", False)],
 )
-def test_a_will_that_cannot_wait_as_it_says_is_refused(delay: bytes, taken: bool) -> None:
-    """At CONNECT, because nobody is there to be told when it is due."""
+def test_a_will_with_an_impossible_delay_is_refused(delay: bytes, taken: bool) -> None:
+    """At CONNECT, because no client could be told when it is due."""
     session = fresh()
     said = MessageProperties(user=[(b"delay-ms", delay)])
     sent = packets.Connect("dev", True, 9, will=packets.Will(b"w/x", b"", 1, False, said), level=packets.LEVEL_5)
@@ -117,7 +117,7 @@ def test_a_will_that_cannot_wait_as_it_says_is_refused(delay: bytes, taken: bool
 
 
 def test_disconnect_drops_the_will_and_what_follows() -> None:
-    """Nothing behind DISCONNECT is looked at."""
+    """Nothing after DISCONNECT is read."""
     session = fresh()
     session.feed(encode(packets.Connect("dev", True, 9, will=WILL)), 0)
     session.answers.accept(False)

@@ -34,7 +34,7 @@ def test_requests_and_answers() -> None:
         (packets.Unsubscribe(5, ["a"] * 4), "packet_too_large"),
     ],
 )
-def test_one_bad_filter_ends_it(sent: packets.Packet, reason: str) -> None:
+def test_one_bad_filter_ends_the_session(sent: packets.Packet, reason: str) -> None:
     """None of the packet's filters takes effect."""
     events = connected(filters_per_packet_max=3).feed(encode(sent), 0)
     assert [event.reason for event in events] == [reason]  # type: ignore[union-attr]
@@ -53,8 +53,8 @@ def test_no_local_on_a_shared_subscription_is_a_protocol_error() -> None:
 
 
 @pytest.mark.parametrize(("level", "wanted"), [(4, True), (5, False)])
-def test_a_bridge_means_no_local_and_retain_as_published(level: int, wanted: bool) -> None:
-    """With 3.1.1 it cannot say so, with MQTT 5 it can; a shared subscription has no no-local."""
+def test_a_bridge_gets_no_local_and_retain_as_published(level: int, wanted: bool) -> None:
+    """3.1.1 cannot ask for them, MQTT 5 can; a shared subscription has no no-local."""
     session = connected() if level == 4 else connected5()
     session.state.terms.bridge = True
     (event,) = session.feed(encode(packets.Subscribe(5, [("a", 1), ("$share/g/a", 1)]), level), 0)

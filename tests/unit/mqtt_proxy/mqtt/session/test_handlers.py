@@ -37,8 +37,8 @@ def test_qos_2_is_handed_on_once() -> None:
     assert send(session, message) == [PublishBatch([message])]
 
 
-def test_first_use_of_a_topic_and_long_bodies_take_the_complete_path() -> None:
-    """Same events, same acknowledgements as the hot loop."""
+def test_new_topics_and_long_payloads_take_the_complete_path() -> None:
+    """The same events and acknowledgements as the hot loop."""
     session = connected()
     first = packets.Publish(b"a", bytes(40_000), 1, True, True, 1)
     second = packets.Publish(b"a", b"", 1, False, False, 2)
@@ -48,7 +48,7 @@ def test_first_use_of_a_topic_and_long_bodies_take_the_complete_path() -> None:
 
 
 def test_the_publishes_before_a_violation_count() -> None:
-    """A broken packet does not take back what came before it."""
+    """A malformed packet does not undo what came before it."""
     session = connected()
     good = packets.Publish(b"a", b"", 1, False, False, 1)
     events = send(session, good, packets.Publish(b"a/+", b"", 1, False, False, 2))
@@ -58,7 +58,8 @@ def test_the_publishes_before_a_violation_count() -> None:
 
 
 def test_stray_acknowledgements_are_counted() -> None:
-    """PUBACK, PUBREC and PUBCOMP of nothing in flight; the PUBREC is answered so that its sender can go on."""
+    """PUBACK, PUBREC and PUBCOMP without a message in flight; the PUBREC is answered so that its sender can
+    continue."""
     session = connected()
     session.deliveries.deliver(b"t", b"", 1, False, False, "token")
     events = send(
@@ -70,7 +71,7 @@ def test_stray_acknowledgements_are_counted() -> None:
 
 
 def test_a_qos_2_delivery() -> None:
-    """PUBLISH, PUBREC, PUBREL when the owner says so, PUBCOMP; a repeated PUBREC repeats the PUBREL."""
+    """PUBLISH, PUBREC, PUBREL when the owner allows it, PUBCOMP; a repeated PUBREC repeats the PUBREL."""
     session = connected()
     assert session.deliveries.deliver(b"t", b"m", 2, False, False, "token") == 1
     assert session.take_bytes() == encode(packets.Publish(b"t", b"m", 2, False, False, 1))
@@ -86,7 +87,7 @@ def test_a_qos_2_delivery() -> None:
 
 @pytest.mark.parametrize(("qos", "wrong"), [(1, packets.Pubrec(1)), (2, packets.Puback(1))])
 def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.Packet) -> None:
-    """The client is confused about what it got."""
+    """The client confuses what it received."""
     session = connected()
     session.deliveries.deliver(b"t", b"m", qos, False, False, "token")
     assert [event.reason for event in send(session, wrong)] == ["protocol_error"]  # type: ignore[attr-defined]
@@ -104,7 +105,7 @@ def test_the_acknowledgement_of_the_other_qos_ends_it(qos: int, wrong: packets.P
     ],
 )
 def test_the_wrong_acknowledgement_ends_it(level: int, qos: int, steps: list[packets.Packet]) -> None:
-    """It is a protocol error [4.3.2] [4.3.3] [4.13]; passed over, it would leave a window of one full for ever."""
+    """It is a protocol error [4.3.2] [4.3.3] [4.13]; if it were ignored, a window of one would stay full for ever."""
     session = connected() if level == 4 else connected5({props.RECEIVE_MAXIMUM: 1})
     session.deliveries.deliver(b"t", b"", qos, False, False, "token")
     session.take_bytes()

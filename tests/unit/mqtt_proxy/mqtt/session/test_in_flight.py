@@ -41,14 +41,14 @@ def test_ids_in_use_are_never_given_out(steps: list[int | None]) -> None:
 
 
 def test_ids_wrap_around_those_in_use() -> None:
-    """After 65,535 comes 1, or the next one that is free."""
+    """After 65,535 comes 1, or the next free id."""
     outgoing = Outgoing(10)
     outgoing.restore([(1, "a", 0), (2, "b", 0), (65_534, "c", 0)])
     assert [outgoing.assign(n) for n in range(3)] == [65_535, 3, 4]
 
 
 def test_restored_window() -> None:
-    """A larger window than allowed is kept but takes nothing new; tokens are replaced in place."""
+    """A larger window than allowed is kept but accepts nothing new; tokens are replaced in place."""
     outgoing = Outgoing(2)
     assert outgoing.restore([(5, "a", 0), (3, "b", 0), (9, "c", 1)]) == [9]
     assert outgoing.free == 0
@@ -63,14 +63,15 @@ def test_restored_window() -> None:
 
 
 @pytest.mark.parametrize("ids", [[0], [65_536], [3, 3]])
-def test_a_window_that_cannot_be(ids: list[int]) -> None:
-    """Ids out of range or twice are our own bug."""
+def test_an_invalid_window(ids: list[int]) -> None:
+    """Ids out of range or repeated are a bug."""
     with pytest.raises(LocalMisuse):
         Outgoing(9).restore([(packet_id, None, 0) for packet_id in ids])
 
 
 def test_resends_wait_for_the_receive_maximum() -> None:
-    """Two may be under way: the third resend waits until one is done, what is only released does not count."""
+    """Two may be in flight: the third resend waits until one is done; a message that is only released does not
+    count."""
     outgoing = Outgoing(2)
     outgoing.restore([(1, "a", 0), (2, "b", 1), (3, "c", 0), (4, "d", 0)])
     assert [outgoing.keep(packet_id, b"%d" % packet_id) for packet_id in (1, 3, 4)] == [False, False, True]
@@ -83,7 +84,7 @@ def test_resends_wait_for_the_receive_maximum() -> None:
 
 
 def test_phases_go_one_way() -> None:
-    """A step out of turn is our own bug; what the client has is resumed with its PUBREL."""
+    """A step out of order is a bug; what the client has received is resumed with its PUBREL."""
     outgoing = Outgoing(9)
     packet_id = outgoing.assign("x")
     outgoing.enter(packet_id, RESERVED)
@@ -95,7 +96,7 @@ def test_phases_go_one_way() -> None:
     assert outgoing.inflight() == [(packet_id, "x", PHASE_PUBREL)]
 
 
-def test_the_phases_of_one_session_are_no_other_ones() -> None:
+def test_sessions_do_not_share_phases() -> None:
     """Idle sessions share one empty table; the first QoS 2 delivery gives its session one of its own."""
     one, resumed = Outgoing(4), Outgoing(4)
     one.enter(one.assign("token"), PUBLISHED)
@@ -122,7 +123,7 @@ def pubacks(*ids: int) -> bytes:
 
 @given(st.lists(st.integers(1, 9), max_size=12), st.randoms(), st.integers(1, 5))
 def test_any_order_of_confirming(ids: list[int], shuffled: object, size: int) -> None:
-    """[MQTT-4.6.0-2], with ids used again while they wait."""
+    """[MQTT-4.6.0-2], with ids used again while others wait."""
     incoming = Incoming()
     incoming.pending += ids
     confirmed = list(ids)
@@ -141,8 +142,8 @@ def test_early_ones_wait() -> None:
     assert incoming.acknowledge([4]) == pubacks(4, 5, 6)
 
 
-def test_confirming_what_did_not_come() -> None:
-    """An id nobody waits for is our own bug."""
+def test_confirming_an_unknown_id() -> None:
+    """An id that does not wait for confirmation is a bug."""
     incoming = Incoming()
     incoming.pending += [4]
     with pytest.raises(LocalMisuse, match="packet id 5"):
@@ -168,8 +169,8 @@ def test_exactly_once() -> None:
         incoming.complete([7])
 
 
-def test_what_nobody_has_subscribed_to_is_said_and_the_exchange_goes_on() -> None:
-    """0x10 is a success: PUBREL is awaited as behind any other PUBREC; a repetition is acknowledged plainly."""
+def test_no_matching_subscribers_keeps_the_exchange() -> None:
+    """0x10 is a success: PUBREL is awaited as after any other PUBREC; a repetition is acknowledged plainly."""
     incoming = Incoming()
     incoming.receive_exactly_once(7)
     incoming.pending += [8, 9]
@@ -186,7 +187,7 @@ def test_what_nobody_has_subscribed_to_is_said_and_the_exchange_goes_on() -> Non
 
 
 def test_refusals_keep_the_order_and_free_the_id() -> None:
-    """A refused QoS 2 id is new again; what the quota counts follows."""
+    """A refused QoS 2 id is new again; the quota's count follows."""
     incoming = Incoming()
     incoming.restore([30])
     incoming.receive_exactly_once(7)
@@ -201,8 +202,9 @@ def test_refusals_keep_the_order_and_free_the_id() -> None:
     assert incoming.receive_exactly_once(7) == (True, b"")
 
 
-def test_what_one_session_takes_no_other_has() -> None:
-    """Idle sessions share one empty table; the first QoS 2 id gives its session one of its own, so does a resume."""
+def test_sessions_do_not_share_ids() -> None:
+    """Idle sessions share one empty table; the first QoS 2 id gives its session one of its own, and so does a
+    resume."""
     one, resumed, idle = Incoming(), Incoming(), Incoming()
     assert one.take_new(7)
     resumed.restore([8])

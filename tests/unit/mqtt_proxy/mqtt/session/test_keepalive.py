@@ -32,7 +32,7 @@ STEPS = st.lists(
 
 @given(st.lists(st.integers(1, 400_000), min_size=5, max_size=5), STEPS)
 def test_against_a_naive_search(periods: list[int], steps: list[tuple[str, int]]) -> None:
-    """Nobody is reported early or twice, nobody later than one slot."""
+    """Nothing is reported early or twice, or later than one slot."""
     now = 10_000
     ring: ExpiryRing[Item] = ExpiryRing(now)
     items = [Item(now + period) for period in periods]
@@ -53,7 +53,7 @@ def test_against_a_naive_search(periods: list[int], steps: list[tuple[str, int]]
 
 
 def test_a_quiet_item_costs_one_visit_per_turn() -> None:
-    """Time passing asks only what is in the slots passed."""
+    """Only the slots passed are visited."""
     ring: ExpiryRing[Item] = ExpiryRing(0)
     item = Item(SLOTS * SLOT_MS * 3)
     ring.watch(item)
@@ -63,7 +63,7 @@ def test_a_quiet_item_costs_one_visit_per_turn() -> None:
 
 
 def test_watch_again_and_forget() -> None:
-    """An earlier deadline needs a new watch; None leaves the ring; forgetting twice is nothing."""
+    """An earlier deadline needs a new watch; None leaves the ring; forgetting twice has no effect."""
     ring: ExpiryRing[Item] = ExpiryRing(0)
     item = Item(100_000)
     ring.watch(item)
@@ -84,7 +84,7 @@ def test_watch_again_and_forget() -> None:
 
 
 def test_the_shortest_keep_alive_is_one_and_a_half_times_its_interval() -> None:
-    """[MQTT-3.1.2-24] A keep-alive of 1 s is reported a tenth of a second late at most."""
+    """[MQTT-3.1.2-24] A keep-alive of 1 s is reported at most a tenth of a second late."""
     for began_ms in range(0, 500, 7):
         ring: ExpiryRing[Item] = ExpiryRing(began_ms)
         item = Item(began_ms + 1_500)

@@ -1,4 +1,4 @@
-"""The hot loops against the complete decoder: they may stop early, never accept more."""
+"""The hot loops against the complete decoder: they may stop early but never accept more."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def scan(data: bytes, size_max: int = 100_000) -> tuple[int, list[packets.Publis
 def test_takes_the_whole_run_and_stops_at_its_end(
     run: list[packets.Publish], other: packets.Packet, rest: list[packets.Publish]
 ) -> None:
-    """Everything plain before the first other packet."""
+    """All plain packets before the first other one."""
     front = b"".join(map(encode, run))
     stop, publishes, ids = scan(front + encode(other) + b"".join(map(encode, rest)))
     if isinstance(other, packets.Publish):
@@ -50,7 +50,7 @@ def test_takes_the_whole_run_and_stops_at_its_end(
 
 @given(st.lists(QOS_2, max_size=8))
 def test_takes_an_id_of_qos_2_once(run: list[packets.Publish]) -> None:
-    """The second PUBLISH with an id is for the complete path: it may be a repetition."""
+    """A second PUBLISH with an id takes the complete path: it may be a repetition."""
     ids = [packet.packet_id for packet in run]
     fresh = next((at for at, packet_id in enumerate(ids) if packet_id in ids[:at]), len(run))
     stop, publishes, pending = scan(b"".join(map(encode, run)))
@@ -59,7 +59,7 @@ def test_takes_an_id_of_qos_2_once(run: list[packets.Publish]) -> None:
 
 @given(st.lists(st.one_of(QOS_0, QOS_1, QOS_2), min_size=1, max_size=4), st.data())
 def test_agrees_with_the_decoder_on_broken_input(run: list[packets.Publish], data: st.DataObject) -> None:
-    """With any byte changed or the end cut off, each packet taken is one the decoder takes, and equal."""
+    """With any byte changed or the end cut off, each packet accepted is one the decoder accepts, and equal."""
     raw = bytearray(b"".join(map(encode, run)))
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
@@ -76,13 +76,13 @@ def test_agrees_with_the_decoder_on_broken_input(run: list[packets.Publish], dat
 
 @given(st.binary(max_size=60))
 def test_any_bytes(data: bytes) -> None:
-    """Nothing raises, nothing is read beyond the end."""
+    """Nothing raises, and nothing is read beyond the end."""
     stop, _, _ = scan(b"\x32" + data)
     assert 0 <= stop <= len(data) + 1
 
 
 def test_a_long_packet_is_left_to_the_decoder() -> None:
-    """Over the limit or over 16 KB: the complete path says what happens."""
+    """Over the limit or over 16 KB the complete path decides."""
     packet = packets.Publish(b"a", bytes(300), 0, False, False, 0)
     assert scan(encode(packet), size_max=200)[0] == 0
     assert scan(encode(packet), size_max=305)[0] == 0
@@ -91,7 +91,7 @@ def test_a_long_packet_is_left_to_the_decoder() -> None:
 
 
 def test_acknowledgements() -> None:
-    """The run of PUBACKs in flight; the first that is not ends it."""
+    """The run of PUBACKs in flight; the first other packet ends it."""
     window: dict[int, object] = {1: "one", 2: "two", 3: "three"}
     tokens: list[object] = []
     data = b"".join(encode(packets.Puback(n)) for n in (2, 1, 9, 3)) + b"\x40\x02\x00"

@@ -33,7 +33,7 @@ def core(request: pytest.FixtureRequest) -> ScanCore:
     return scan.compiled_core()
 
 
-def test_images(core: ScanCore) -> None:
+def test_record_images(core: ScanCore) -> None:
     """What one client sent in one read, as it is stored."""
     one, two = Publish(b"t", b"abc", 1, False, False, 7), Publish(b"topic", b"", 0, True, False, 0)
     exact, said = (
@@ -69,8 +69,8 @@ def test_the_choice_names_the_twin() -> None:
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_runs_into_a_session(core: ScanCore, level: int) -> None:
-    """Both kinds in turn, up to the first packet that is neither; level 5 up to the Receive Maximum."""
+def test_runs_of_publishes_and_acknowledgements(core: ScanCore, level: int) -> None:
+    """Both kinds in turn, up to the first other packet; level 5 up to the Receive Maximum."""
     session = Session(SessionLimits(receive_maximum=2), assigned_client_id=lambda: "made")
     session.state.terms.level = level
     session.state.names.known[b"t"] = b"t"
@@ -91,7 +91,8 @@ Runs = Callable[[SessionState, bytes, int, int], int]
 
 
 def exchange(runs: Runs, level: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What a session says and writes in a random exchange of all QoS with a client that also repeats and errs."""
+    """The events and output of a session in a random exchange of all QoS, with a client that also repeats and makes
+    mistakes."""
     rng = random.Random(seed)
     session = Session(SessionLimits(receive_maximum=30, in_flight_max=8), assigned_client_id=lambda: "made")
     session.feed(encode(packets.Connect("c", True, 0, level=level)), 0)
@@ -129,8 +130,8 @@ def exchange(runs: Runs, level: int, seed: int, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("level", [4, 5])
-def test_runs_change_nothing_but_the_time_it_takes(core: ScanCore, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same events, output and state as when every packet goes by the complete decoder and its handler."""
+def test_runs_change_only_the_time_it_takes(core: ScanCore, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same events, output and state as when every packet goes through the complete decoder and its handler."""
     for seed in range(150):
         taken = exchange(core.consume_runs, level, seed, monkeypatch)
         assert taken == exchange(lambda _s, _d, at, _e: at, level, seed, monkeypatch), seed
@@ -138,7 +139,8 @@ def test_runs_change_nothing_but_the_time_it_takes(core: ScanCore, level: int, m
 
 @pytest.mark.parametrize("level", [4, 5])
 def test_bytes_of_publishes_are_those_received(core: ScanCore, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Headers and properties included, of those the hot loop leaves alone too; nothing else, however it is cut."""
+    """Headers and properties included, also of those the hot loop leaves alone; nothing else, however the input is
+    cut."""
     monkeypatch.setattr(scan, "runs", core.consume_runs)
     properties = MessageProperties(content_type=b"a/b") if level == 5 else None
     sent = [

@@ -1,4 +1,4 @@
-"""The session as a whole: states, cuts of the input, any bytes, deadlines, misuse."""
+"""The session as a whole: states, cuts of the input, arbitrary bytes, deadlines, misuse."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def publish(packet_id: int, topic: bytes = b"a/b", qos: int = 1) -> packets.Publ
 
 
 def flat(events: list[Event]) -> list[object]:
-    """Events with runs of publishes and acknowledgements taken apart: what may not depend on how the input was cut."""
+    """Events with runs of publishes and acknowledgements taken apart: what must not depend on how the input was cut."""
     out: list[object] = []
     acknowledged: list[object] = []
     for event in events:
@@ -112,7 +112,7 @@ def run(pieces: list[bytes]) -> tuple[list[object], bytes, str | None]:
 
 @given(PACKETS, st.binary(max_size=6), st.lists(st.integers(1, 40), max_size=30))
 def test_cutting_the_input_changes_nothing(sent: list[packets.Packet], junk: bytes, cuts: list[int]) -> None:
-    """Whole, byte by byte, and in pieces of any size: same events, same output, same end."""
+    """Whole, byte by byte, and in pieces of any size: the same events, output and end."""
     data = encode(CONNECT) + b"".join(map(encode, sent)) + junk
     whole = run([data])
     assert run([data[n : n + 1] for n in range(len(data))]) == whole
@@ -125,7 +125,7 @@ def test_cutting_the_input_changes_nothing(sent: list[packets.Packet], junk: byt
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.booleans())
 def test_any_bytes_never_raise(pieces: list[bytes], accepted: bool) -> None:
-    """Before and after CONNECT; after a violation nothing more comes."""
+    """Before and after CONNECT; after a violation nothing more is reported."""
     session = connected() if accepted else fresh()
     for piece in pieces:
         was_closed = session.state.status is Status.CLOSED
@@ -136,8 +136,8 @@ def test_any_bytes_never_raise(pieces: list[bytes], accepted: bool) -> None:
         assert all(not isinstance(event, Violated | Disconnected) for event in events[:-1])
 
 
-def test_input_behind_connect_waits() -> None:
-    """Nothing behind an undecided CONNECT is looked at; after acceptance it is, after a refusal it never is."""
+def test_input_after_connect_waits() -> None:
+    """Nothing after an undecided CONNECT is read; after acceptance it is, after a refusal it never is."""
     for accepted in (True, False):
         session = fresh()
         assert len(session.feed(encode(CONNECT) + encode(publish(1)), 1_000)) == 1
@@ -154,8 +154,8 @@ def test_input_behind_connect_waits() -> None:
         assert not session.input_held
 
 
-def test_input_behind_connect_is_bounded() -> None:
-    """More than the limit behind an undecided CONNECT ends the session, in one piece or in many."""
+def test_input_after_connect_is_bounded() -> None:
+    """More than the limit after an undecided CONNECT ends the session, in one piece or in many."""
     for piece in (70_000, 1_000):
         session = fresh()
         session.feed(encode(CONNECT), 1_000)
@@ -169,7 +169,7 @@ def test_input_behind_connect_is_bounded() -> None:
 
 
 def test_a_large_packet_arrives_in_small_pieces() -> None:
-    """Held input grows to what is needed and is looked at once it is there."""
+    """The buffer grows to what is needed, and the packet is decoded once it is complete."""
     session = connected()
     data = encode(packets.Publish(b"a", bytes(100_000), 0, False, False, 0))
     for position in range(0, len(data) - 1, 1_000):
@@ -177,8 +177,8 @@ def test_a_large_packet_arrives_in_small_pieces() -> None:
     assert len(session.feed(data[-1:] + encode(publish(1)), 1_000)[0].publishes) == 2  # type: ignore[union-attr]
 
 
-def test_too_large_is_said_at_the_header() -> None:
-    """Before the body has come, both before and after CONNECT."""
+def test_a_large_packet_is_refused_by_its_header() -> None:
+    """Before its body has arrived, both before and after CONNECT."""
     session = connected(packet_size_bytes_max=1_000)
     assert session.feed(b"\x30\xe9\x07", 1_000)[0].reason == "packet_too_large"  # type: ignore[union-attr]
     assert session.state.will_due
@@ -190,7 +190,7 @@ def test_too_large_is_said_at_the_header() -> None:
 
 
 def test_deadlines() -> None:
-    """CONNECT in time, then a packet every 1.5 keep-alives, or a piece of one."""
+    """CONNECT in time, then a packet, or a part of one, every 1.5 keep-alives."""
     session = fresh(connect_deadline_ms=5_000)
     assert session.next_deadline_ms() == 6_000
     assert session.tick(5_999) == []
@@ -229,7 +229,7 @@ def test_deliveries_and_window() -> None:
 
 
 def test_resume() -> None:
-    """What was in flight is sent again with DUP and its id, in order; what is gone is forgotten."""
+    """What was in flight is sent again with DUP and its id, in order; what no longer exists is forgotten."""
     session = fresh()
     session.feed(encode(packets.Connect("dev", False, 0)), 1_000)
     session.answers.accept(True, [(7, "old", 0), (3, "older", 0), (5, "gone", 0)], received_ids=[9])
@@ -247,7 +247,7 @@ def test_resume() -> None:
 
 
 def test_answers_need_their_state() -> None:
-    """A call at the wrong time is our own bug; answers that come after the end are ignored."""
+    """A call at the wrong time is a bug; answers that come after the end are ignored."""
     session = fresh()
     with pytest.raises(LocalMisuse):
         session.answers.accept(False)

@@ -1,4 +1,4 @@
-"""How a session of MQTT 5 ends, and what its client is told."""
+"""How a session of MQTT 5 ends, and with which code."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.unit.mqtt_proxy.mqtt.sessions import answers5, connected, connected5,
     ],
 )
 def test_a_broken_rule_is_answered_with_its_code(data: bytes, code: int) -> None:
-    """DISCONNECT says why, the will stays due."""
+    """DISCONNECT has the reason, and the will stays due."""
     session = connected5(topic_alias_maximum=9)
     events = session.feed(data, 0)
     assert isinstance(events[-1], Violated)
@@ -45,7 +45,7 @@ def test_a_broken_rule_is_answered_with_its_code(data: bytes, code: int) -> None
 
 
 def test_before_acceptance_the_code_is_in_connack() -> None:
-    """And no will is left."""
+    """And the will is not published."""
     session = deciding5()
     session.feed(bytes(70_000), 0)
     (said,) = answers5(session)
@@ -64,7 +64,7 @@ def test_silence() -> None:
 
 @pytest.mark.parametrize("reason", sorted(CLOSE_CODES))
 def test_the_owner_closes(reason: str) -> None:
-    """The first word of the reason says what the client is told; 3.1.1 is told nothing."""
+    """The first word of the reason decides the code; 3.1.1 gets none."""
     session = connected5()
     session.close(f"{reason}: because")
     assert answers5(session) == [packets.Disconnect(CLOSE_CODES[reason])]
@@ -73,23 +73,23 @@ def test_the_owner_closes(reason: str) -> None:
     assert old.take_bytes() == b""
 
 
-def test_a_socket_that_broke_is_told_nothing() -> None:
-    """Nobody would read it."""
+def test_a_broken_socket_gets_no_code() -> None:
+    """There is no reader."""
     session = connected5()
     session.close("peer_closed")
     assert session.take_bytes() == b""
     assert session.state.will_due
 
 
-def test_the_reason_string_gives_way_to_the_packet_size() -> None:
-    """Left out when it would not fit."""
+def test_the_reason_string_is_left_out_above_the_packet_size() -> None:
+    """When it would not fit."""
     session = connected5({props.MAXIMUM_PACKET_SIZE: 16})
     session.feed(b"\xf0\x00", 0)
     assert answers5(session) == [packets.Disconnect(ReasonCode.PROTOCOL_ERROR)]
 
 
 def test_disconnect_with_the_will() -> None:
-    """0x04 publishes it, 0 drops it; the session's expiry may be changed but not begun."""
+    """0x04 publishes it, 0 drops it; the session's expiry may be changed but not introduced."""
     session = connected5({props.SESSION_EXPIRY: 10})
     assert send5(session, packets.Disconnect(4, {props.SESSION_EXPIRY: 5})) == [Disconnected(4, 5, will_due=True)]
     assert session.state.will_due
@@ -101,7 +101,7 @@ def test_disconnect_with_the_will() -> None:
 
 
 def test_answers_need_their_state() -> None:
-    """A call at the wrong time is our own bug."""
+    """A call at the wrong time is a bug."""
     session = connected5()
     with pytest.raises(LocalMisuse, match="DECIDING"):
         session.state.expects(Status.DECIDING)
@@ -110,7 +110,7 @@ def test_answers_need_their_state() -> None:
 
 
 def test_a_read_leaves_no_list_behind() -> None:
-    """What a read brought is handed on with its events; between reads a session holds no list for the next one."""
+    """The input of a read is handed on with its events; between reads a session has no list ready for the next one."""
     session = connected()
     packet_id = session.deliveries.deliver(b"a", b"x", 1, False, False, "token")
     for data in (b"\x30\x04\0\x01ab", b"\x40\x02" + packet_id.to_bytes(2, "big"), b"\x82\x06\0\x01\0\x01a\0"):

@@ -16,7 +16,7 @@ def make() -> TopicNames:
 
 
 @pytest.mark.parametrize("topic", [b"a", b"/", b"a//b", "ä/ö".encode(), b"\xef\xbb\xbfbom"])
-def test_good_names_are_remembered(topic: bytes) -> None:
+def test_valid_names_are_cached(topic: bytes) -> None:
     """Every valid name, empty levels and a leading BOM included."""
     names = make()
     names.check_name(topic)
@@ -37,8 +37,8 @@ def test_good_names_are_remembered(topic: bytes) -> None:
         (b"/" * 290, "topic_name_refused"),
     ],
 )
-def test_bad_names(topic: bytes, reason: str) -> None:
-    """Empty, wildcards, not text, too long, too deep; none of them is remembered."""
+def test_invalid_names(topic: bytes, reason: str) -> None:
+    """Empty, with wildcards, not text, too long, too deep; none of them is cached."""
     names = make()
     with pytest.raises(PacketViolation) as refused:
         names.check_name(topic)
@@ -47,20 +47,20 @@ def test_bad_names(topic: bytes, reason: str) -> None:
 
 
 @pytest.mark.parametrize("topic_filter", ["#", "+", "a/+/#", "/", "+/+", "$SYS/#"])
-def test_good_filters(topic_filter: str) -> None:
+def test_valid_filters(topic_filter: str) -> None:
     """Wildcards as whole levels."""
     make().check_filter(topic_filter)
 
 
 @pytest.mark.parametrize("topic_filter", ["", "a#", "#/a", "a/b+", "+a", "x" * 301])
-def test_bad_filters(topic_filter: str) -> None:
+def test_invalid_filters(topic_filter: str) -> None:
     """Wildcards elsewhere, empty, too long."""
     with pytest.raises(PacketViolation, match="topic_filter"):
         make().check_filter(topic_filter)
 
 
 def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full means start again; long names are not kept at all."""
+    """A full cache is emptied; long names are not cached at all."""
     monkeypatch.setattr(topic_names, "KNOWN_TOPICS_MAX", 2)
     names = make()
     for topic in (b"a", b"b", b"c", b"x" * 299):
@@ -79,8 +79,8 @@ def test_levels_are_limited() -> None:
         names.check_filter("a/b/c/#")
 
 
-def test_topics_that_begin_with_a_dollar_are_looked_at_every_time() -> None:
-    """They may stand for something else, so the hot loop must not take them."""
+def test_topics_that_begin_with_a_dollar_are_never_cached() -> None:
+    """They may stand for another topic, so the hot loop must not accept them."""
     names = make()
     names.check_name(b"$delayed/5/a")
     names.check_name(b"$SYS/x")
