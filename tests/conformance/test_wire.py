@@ -1,4 +1,4 @@
-"""The scripts' own encoder and reader give the bytes of the examples that stand in the two OASIS standards."""
+"""The scripts' own encoder and reader give the bytes of the examples in the two OASIS standards."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ EXAMPLES_5 = [
 
 @pytest.mark.parametrize(("value", "encoded"), LENGTHS)
 def test_variable_byte_integers(value: int, encoded: str) -> None:
-    """Both ways."""
+    """In both directions."""
     assert wire.variable(value) == bytes.fromhex(encoded)
     assert wire.read_variable(bytes.fromhex(encoded), 0) == (value, len(bytes.fromhex(encoded)))
 
@@ -119,7 +119,7 @@ def test_packets_of_5_0(section: str, line: str, encoded: str) -> None:
     assert script5.packet_of(line.split()) == bytes.fromhex(encoded), section
 
 
-def test_a_packet_is_taken_apart() -> None:
+def test_a_packet_is_parsed() -> None:
     """A PUBLISH, a CONNACK, a SUBACK, and the short forms that leave a reason of 0 out [3.4.2.1, 3.14.2.1]."""
     raw = bytes.fromhex("3b 0f 00 01 61 00 0a 08 0b c8 01 02 00 00 00 0a 78")
     assert wire.take_apart(raw) == (
@@ -147,14 +147,14 @@ def test_a_packet_is_taken_apart() -> None:
         "20 83 00 00 00 00",
     ],
 )
-def test_what_the_standard_does_not_draw_is_not_taken(raw: str) -> None:
+def test_packets_outside_the_standard_are_refused(raw: str) -> None:
     """Wrong lengths, unknown properties, packets of clients."""
     with pytest.raises((AssertionError, IndexError)):
         wire.take_apart(bytes.fromhex(raw))
 
 
-def test_a_packet_that_is_not_all_there() -> None:
-    """Its length is known once it is."""
+def test_an_incomplete_packet() -> None:
+    """Its length is known once it is complete."""
     assert [
         wire.whole_packet(bytes.fromhex(raw)) for raw in ("", "40", "40 02 00", "40 02 00 0a", "40 02 00 0a 40")
     ] == [

@@ -1,4 +1,4 @@
-"""MQTT on the wire as the two standards draw it: the scripts' own encoder and reader, without a line of the product's.
+"""MQTT on the wire as the two standards define it: the scripts' own encoder and reader, without product code.
 
 An error that the product makes alike in its encoder and in its decoder would be invisible to scripts that used either.
 Every function here is one figure or table of the standard; `test_wire.py` compares them with the standard's examples.
@@ -59,13 +59,13 @@ def number(value: int, size: int = 2) -> bytes:
 
 
 def string(data: bytes | str) -> bytes:
-    """A string or binary data behind its length in two bytes [1.5.3 / 1.5.4, 1.5.6]."""
+    """A string or binary data after its length in two bytes [1.5.3 / 1.5.4, 1.5.6]."""
     raw = data.encode() if isinstance(data, str) else data
     return number(len(raw)) + raw
 
 
 def variable(value: int) -> bytes:
-    """A variable byte integer: seven bits a byte, the lowest first, bit 7 says that more follow [2.2.3 / 1.5.5]."""
+    """A variable byte integer: seven bits a byte, the lowest first, bit 7 means that more follow [2.2.3 / 1.5.5]."""
     assert 0 <= value <= 268_435_455, value
     encoded = b""
     while value > 127:
@@ -102,19 +102,19 @@ def properties(named: list[tuple[str, str]]) -> bytes:
 
 
 def read_variable(data: bytes, at: int) -> tuple[int, int]:
-    """A variable byte integer and where it ends; IndexError when it is not all there [2.2.3 / 1.5.5]."""
+    """A variable byte integer and where it ends; IndexError when it is incomplete [2.2.3 / 1.5.5]."""
     value = shift = 0
     while True:
         byte = data[at]
         value, shift, at = value | (byte & 127) << shift, shift + 7, at + 1
         if byte < 128:
-            assert shift == 7 or byte, "a variable byte integer longer than it need be"
+            assert shift == 7 or byte, "a variable byte integer longer than necessary"
             return value, at
         assert shift < 28, "a variable byte integer of more than four bytes"
 
 
 def whole_packet(data: bytes) -> int:
-    """Bytes of the first packet of `data`; 0 when it is not all there."""
+    """The length of the first packet of `data`; 0 when it is incomplete."""
     try:
         remaining, start = read_variable(data, 1)
     except IndexError:
@@ -123,7 +123,7 @@ def whole_packet(data: bytes) -> int:
 
 
 class Parts(NamedTuple):
-    """A packet that a server sends under MQTT 5, taken apart as the figures of its chapter draw it."""
+    """The parts of a packet of MQTT 5 from a server, as in the figures of its chapter."""
 
     first: int
     fields: bytes
@@ -136,11 +136,11 @@ class Parts(NamedTuple):
 
 
 def take_apart(raw: bytes) -> Parts:
-    """The parts of one whole packet of MQTT 5; an AssertionError says what is not as the standard draws it."""
+    """The parts of one whole packet of MQTT 5; an AssertionError names what differs from the standard."""
     first = raw[0]
     remaining, at = read_variable(raw, 1)
     body = raw[at:]
-    assert len(body) == remaining, "the remaining length is not what remains"
+    assert len(body) == remaining, "the remaining length is not that of the rest"
     kind = first & 0xF0
     if kind == PUBLISH:
         topic_end = 2 + int.from_bytes(body[:2], "big")

@@ -9,7 +9,7 @@ from amqtt.broker import Broker
 
 
 async def main(port: int) -> None:
-    """Serve anybody on loopback until killed."""
+    """Serve every client on loopback until killed."""
     broker = Broker(
         {
             "listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}},

@@ -17,7 +17,7 @@ POLL_S = 0.05
 
 
 def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for something that other processes bring about."""
+    """Wait for an effect of other processes."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, what
@@ -51,7 +51,7 @@ class Broker(Process):
         return content
 
     def status(self) -> dict[str, Any]:
-        """What it says of itself; empty when it does not answer."""
+        """Its status page; empty when it does not answer."""
         try:
             found: dict[str, Any] = json.loads(self.page("/status")).get("member", {})
         except (OSError, ValueError, KeyError):
@@ -76,7 +76,7 @@ class BrokerGroup:
         in_sync_min: int = 2,
         arguments: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """`arguments`: further ones by kind of process: controller, broker, proxy."""
+        """`arguments`: additional ones by kind of process: controller, broker, proxy."""
         self.directory = directory
         self._arguments = dict(arguments or {})
         ports = [(free_port(), free_port()) for _ in range(controllers)]
@@ -104,24 +104,24 @@ class BrokerGroup:
         return [self.proxy, *self.brokers, *self.controllers]
 
     def start(self) -> None:
-        """Start all of it and wait until every broker is in sync."""
+        """Start everything and wait until every broker is in sync."""
         for part in (*self.controllers, *self.brokers, self.proxy):
             part.start()
         self.settle()
 
     def end(self) -> None:
-        """For the end of a test, however it went."""
+        """At the end of a test, whatever its outcome."""
         for part in self.all:
             part.kill_if_running()
 
     def master(self) -> Broker | None:
-        """The one that says it is; the one with the newest epoch if a former one does not know yet."""
+        """The broker that reports to be master; the one with the newest epoch if a former master does not know yet."""
         found = [(each.status(), each) for each in self.brokers if each.running]
         masters = [(status["epoch"], at) for at, (status, _each) in enumerate(found) if status.get("role") == "master"]
         return found[max(masters)[1]][1] if masters else None
 
     def settle(self) -> Broker:
-        """Wait until all running brokers are in sync under one master; the master."""
+        """Wait until all running brokers are in sync under one master; returns the master."""
         running = sum(each.running for each in self.brokers)
 
         def settled() -> bool:
@@ -134,7 +134,7 @@ class BrokerGroup:
         return master
 
     def logs(self) -> list[bytes]:
-        """What the log of each broker holds, byte for byte; the ends alone are not told."""
+        """The content of each broker's log, byte for byte; a failed assertion shows more than their ends."""
         return [
             b"".join(
                 path.read_bytes()
@@ -145,7 +145,7 @@ class BrokerGroup:
         ]
 
     def wait_equal(self) -> None:
-        """Wait until every broker has the same log, while nobody writes."""
+        """Wait until every broker has the same log, while nothing is written."""
 
         def ends() -> set[tuple[int, ...]]:
             states = [each.status() for each in self.brokers if each.running]

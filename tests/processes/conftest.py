@@ -1,4 +1,4 @@
-"""What several files of this folder share."""
+"""Fixtures shared by several files of this folder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """`kill -9` of controllers again and again, with an exact account of every decision they answered.
 
 Each cycle kills the leader, a follower, a majority or all of them at a random moment while clients take broker ids,
-starts them again and waits until every client goes on. Snapshots are taken every few entries, so that kills meet them.
+starts them again and waits until every client continues. Snapshots are taken every few entries, so that some kills hit
+them.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Account:
         self.failovers: list[float] = []
 
     def text(self) -> str:
-        """In one line."""
+        """On one line."""
         waits = sorted(self.failovers) or [0.0]
         middle, most = waits[len(waits) // 2], waits[-1]
         return (
@@ -41,7 +42,7 @@ class Account:
 
 
 async def first_decision_after(takers: list[IdTaker], moment: float) -> float:
-    """Seconds from a moment to the first answer to something asked after it."""
+    """Seconds from a moment to the first answer to a request sent after it."""
     async with asyncio.timeout(60):
         while True:
             done = [answered for taker in takers for asked, answered in taker.times[-3:] if answered > moment]
@@ -51,7 +52,7 @@ async def first_decision_after(takers: list[IdTaker], moment: float) -> float:
 
 
 async def cycle(controllers: Controllers, takers: list[IdTaker], chance: random.Random, account: Account) -> None:
-    """One kill and its healing."""
+    """One kill and its recovery."""
     await asyncio.sleep(chance.uniform(0, PAUSE_S_MAX))
     kind = chance.choice(KINDS)
     leader = await controllers.leader()
@@ -81,7 +82,7 @@ async def cycle(controllers: Controllers, takers: list[IdTaker], chance: random.
 async def run(
     folder: Path, cycles: int, seed: int, snapshot_entries: int = SNAPSHOT_ENTRIES, *, forked: bool = False
 ) -> Account:
-    """Kill so often; raises AssertionError when an answered decision is missing."""
+    """Kill this many times; raises AssertionError when an answered decision is missing."""
     chance, account = random.Random(seed), Account()
     controllers = Controllers(folder, forked=forked, snapshot_entries=snapshot_entries)
     takers = [IdTaker(controllers, f"g{each}") for each in range(CLIENTS)]

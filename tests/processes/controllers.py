@@ -1,4 +1,4 @@
-"""Three controllers as processes, clients that ask whoever leads, and the account of what they were answered."""
+"""Three controllers as processes, clients that ask the leader, and the account of the answers they got."""
 
 from __future__ import annotations
 
@@ -63,25 +63,25 @@ class Controllers:
             }
 
     def start(self) -> None:
-        """Start those that do not run."""
+        """Start those that are not running."""
         for each in self.processes:
             if not each.running:
                 each.start()
 
     def wait_ready(self) -> None:
-        """Wait until each knows the leader and may vote; before that, two of three cannot go on without the third."""
+        """Wait until each knows the leader and may vote; before that, two of three depend on the third."""
         deadline = time.monotonic() + DEADLINE_S
         while not all(map(_is_ready, self.processes)):
             assert time.monotonic() < deadline, "not every controller became ready"
             time.sleep(PAUSE_S)
 
     def kill_if_running(self) -> None:
-        """For the end of a test, however it went."""
+        """At the end of a test, whatever its outcome."""
         for each in self.processes:
             each.kill_if_running()
 
     async def leader(self) -> ControllerProcess | ForkedController:
-        """Who leads, once somebody does and answers a read."""
+        """The leader, once there is one that answers a read."""
         client = Asker(self)
         try:
             await client.ask(1006, b"[]")
@@ -100,7 +100,7 @@ def _is_ready(one: ControllerProcess | ForkedController) -> bool:
 
 
 class Asker:
-    """A client of the controllers: finds the leader, asks again until it is answered."""
+    """A client of the controllers: finds the leader and repeats a request until it is answered."""
 
     def __init__(self, controllers: Controllers) -> None:
         self._ports = [each.port for each in controllers.processes]
@@ -131,7 +131,7 @@ class Asker:
             return None
 
     async def _turn(self, answer: Command | None) -> None:
-        """To the controller that was named, or the next one."""
+        """Connect to the controller that was named, or to the next one."""
         address = answer.fields.get("leaderAddress") if answer is not None else None
         if address is not None:
             port = int(address.rpartition(":")[2])
@@ -144,7 +144,7 @@ class Asker:
 
 
 class IdTaker:
-    """Takes broker ids one after the other; every answered one is in the account for ever."""
+    """Takes broker ids one after the other; every answered one stays in the account."""
 
     IDS_PER_GROUP = 60
 

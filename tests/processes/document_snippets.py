@@ -1,6 +1,6 @@
-"""Runs Python blocks of the documents in one Spark session; the parent process hands them over as JSON on its input.
+"""Runs Python blocks of the documents in one Spark session; the parent process sends them as JSON on its input.
 
-Changed for the run: the address 127.0.0.1:9876 is the server's, also where a block relies on it as the default.
+Changed for the run: the address 127.0.0.1:9876 becomes the server's, also where a block relies on it as the default.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def prepared(text: str, server: str) -> str:
 
 
 def main() -> int:
-    """Run every block, those of one document in one namespace; the answer is the exit status."""
+    """Run every block, those of one document in one namespace; returns the exit status."""
     given = json.loads(sys.stdin.read())
     from lightmq.spark import session
 
@@ -33,7 +33,7 @@ def main() -> int:
             for query in spark.streams.active:
                 query.processAllAvailable()
                 query.stop()
-        except Exception:  # everything a reader could meet
+        except Exception:  # whatever a reader could meet
             traceback.print_exc(file=sys.stdout)
             print(f"in {document}:\n{text}")
             failed += 1

@@ -58,7 +58,7 @@ class Block:
 
 @dataclass
 class Command:
-    """One `$ ` line and what the document says it prints."""
+    """One `$ ` line and the output that the document shows for it."""
 
     text: str
     printed: list[str] = field(default_factory=list)
@@ -71,7 +71,7 @@ def blocks(document: Path, language: str) -> list[Block]:
 
 
 def commands(text: str) -> list[Command]:
-    """Commands of a console block; a backslash at the end of a line goes on in the next."""
+    """Commands of a console block; a backslash at the end of a line continues it on the next."""
     found: list[Command] = []
     for line in text.replace("\\\n", "").splitlines():
         if line.startswith("$ "):
@@ -87,7 +87,7 @@ def free_ports() -> dict[int, int]:
 
 
 def rewrite(text: str, ports: dict[int, int]) -> str:
-    """The command with free ports for the default ones."""
+    """The command with free ports in place of the default ones."""
     text = re.sub(r"\b(1883|9876|8080|10911|8081|8082)\b", lambda m: str(ports[int(m[1])]), text)
     words = shlex.split(text, comments=True)
     if words[:1] != ["lightmq"]:
@@ -107,7 +107,7 @@ def stays(words: list[str]) -> bool:
 
 
 class Terminal:
-    """A command that stays, with everything it prints."""
+    """A command that keeps running, with everything it prints."""
 
     def __init__(self, command: Command, words: list[str], process: subprocess.Popen[str]) -> None:
         self.command = command
@@ -120,7 +120,7 @@ class Terminal:
         self._reader.start()
 
     def wait_for(self, word: str) -> None:
-        """Return once it printed the word."""
+        """Return once it has printed the word."""
         with self._spoke:
             self._spoke.wait_for(lambda: word in self.output or not self._reader.is_alive(), READY_S)
             assert word in self.output, f"{self.command.text}:\n{self.output}"
@@ -147,7 +147,7 @@ class Terminal:
 
 
 class Reader:
-    """Somebody who types a document's commands, in one folder of their own."""
+    """Types a document's commands, in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,7 +180,7 @@ class Reader:
         return f"127.0.0.1:{self.ports[9876]}"
 
     def type(self, command: Command) -> None:
-        """Run one command; AssertionError tells what it printed when it failed."""
+        """Run one command; the AssertionError of a failed one has what it printed."""
         text = rewrite(command.text, self.ports)
         words = shlex.split(text, comments=True)
         if stays(words):
@@ -225,7 +225,7 @@ class Reader:
             self.terminals.pop().finish()
 
     def kill(self) -> None:
-        """Whatever happened, nothing is left running."""
+        """Leave nothing running, whatever happened."""
         for terminal in self.terminals:
             terminal.process.kill()
             terminal.process.wait()
@@ -238,5 +238,5 @@ def has_printed(command: Command, output: str) -> bool:
 
 
 def check_printed(command: Command, output: str) -> None:
-    """AssertionError that shows both when the output is not what the document shows."""
+    """Raise an AssertionError that shows both when the output differs from the document's."""
     assert has_printed(command, output), f"{command.text} printed\n{output}\ninstead of\n" + "\n".join(command.printed)

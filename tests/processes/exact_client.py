@@ -1,9 +1,9 @@
 """A QoS 2 client of raw packets that remembers what MQTT asks of it over any number of connections.
 
 As a publisher it numbers its messages and repeats exactly the step that was not answered; as a subscriber it takes a
-message when its PUBLISH comes under an id it does not hold, and forgets the id at PUBREL. So what it has taken is what
-a device that keeps its session would have: twice the same number, or one that is missing, is the server's fault.
-Thread rule: one thread per client, started by `run`.
+message when its PUBLISH comes under an id it does not hold, and forgets the id at PUBREL. So it has what a device that
+keeps its session would have: a number that comes twice, or is missing, is the server's fault. Thread rule: one thread
+per client, started by `run`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def text(value: str) -> bytes:
 
 
 class ExactClient:
-    """One session of clean=false; `port()` says where the server is now."""
+    """One session of clean=false; `port()` is the server's present port."""
 
     def __init__(
         self, client_id: str, port: Callable[[], int], *, publish_to: str = "", subscribe_to: str = ""
@@ -64,13 +64,13 @@ class ExactClient:
         self._thread.join(CONNECT_DEADLINE_S)
 
     def until(self, condition: Callable[[], bool], deadline_s: float = 60.0) -> None:
-        """Wait for something this client changes."""
+        """Wait for a change that this client makes."""
         with self.changed:
             assert self.changed.wait_for(lambda: condition() or bool(self.failure), deadline_s), self.story()
         assert not self.failure, self.failure
 
     def story(self) -> str:
-        """Where it stands."""
+        """The state of the exchange."""
         return (
             f"{self.client_id}: {self.connections} connections, sent {self.next_number}, completed {self.completed},"
             f" waiting {self.outgoing}, taken {len(self.taken)} {self.taken[-3:]}, held {self.held}"

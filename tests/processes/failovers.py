@@ -21,7 +21,7 @@ TOPIC = "line/a/x"
 
 
 def failover(group: BrokerGroup, stream: Stream) -> tuple[float, float]:
-    """Kill the master; (seconds until a message sent after that is confirmed, seconds until it is in sync again)."""
+    """Kill the master; (seconds until a later message is confirmed, seconds until the broker is in sync again)."""
     master = group.settle()
     stream.flowing()
     began = time.monotonic()
@@ -36,7 +36,7 @@ def failover(group: BrokerGroup, stream: Stream) -> tuple[float, float]:
 
 
 def measure(directory: Path, *, kills: int, controllers: int, brokers: int, in_sync_min: int) -> dict[str, object]:
-    """Run the rounds and judge what is left."""
+    """Run the rounds and check the logs at the end."""
     group = BrokerGroup(directory, controllers=controllers, brokers=brokers, in_sync_min=in_sync_min)
     try:
         group.start()

@@ -1,4 +1,4 @@
-"""A controller as a process that is forked from one with everything imported, so that starting it costs milliseconds.
+"""A controller as a process forked from one that has imported everything, so that starting it costs milliseconds.
 
 It is the same application as `lightmq controller` runs, without command line and administration page.
 """
@@ -51,13 +51,13 @@ class ForkedController:
         self._process.join()
 
     def kill_if_running(self) -> None:
-        """For the end of a test, however it went."""
+        """At the end of a test, whatever its outcome."""
         if self.running:
             self.kill()
 
 
 def main(settings: dict[str, object], log: Path, ready: Connection) -> None:
-    """The process."""
+    """What the process runs."""
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(descriptor, sys.stderr.fileno())
     asyncio.run(_serve(settings, ready))

@@ -23,7 +23,7 @@ DEADLINE_S = 30.0
 
 
 class Server:
-    """`lightmq up` on a data directory, on the same MQTT port at every start; what it logs is in `log`."""
+    """`lightmq up` on a data directory, on the same MQTT port at every start; its log output is in `log`."""
 
     python = (sys.executable, "-m", "lightmq")
 
@@ -37,14 +37,14 @@ class Server:
         self.process: subprocess.Popen[str] | warm.WarmServer | None = None
 
     def start(self) -> None:
-        """Start and wait until it says its ports."""
+        """Start and wait until it prints its ports."""
         self.port = self.port or free_port()
         ports = ["--mqtt-port", str(self.port), "--remoting-port", "0", "--admin-port", "0"]
         self.ports = self.launch("up", "--data", str(self.data), *ports, *self.options)
         self.port = self.ports["mqtt"]
 
     def launch(self, *arguments: str) -> dict[str, int]:
-        """Run the command; the ports it says."""
+        """Run the command; returns the ports it prints."""
         variables = {**os.environ, "PYTHONPATH": str(ROOT), **self.variables}
         if warm.suits(variables):
             given = [*arguments, "--json"]
@@ -62,7 +62,7 @@ class Server:
             return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stream, text=True, cwd=ROOT, env=variables)
 
     def kill_if_running(self) -> None:
-        """For the end of a test, however it went."""
+        """At the end of a test, whatever its outcome."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
 
@@ -71,7 +71,7 @@ class Server:
         self.end(signal.SIGKILL)
 
     def end(self, number: int) -> int:
-        """Send a signal and wait for the end; the exit status."""
+        """Send a signal and wait for the end; returns the exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         status = self.process.wait(DEADLINE_S)
@@ -87,12 +87,12 @@ class Server:
 
 
 class Installation(Server):
-    """`lightmq up` that clients of the log find where it was, too."""
+    """`lightmq up` whose other ports stay the same too, for clients of the log."""
 
     remoting_port = 0
 
     def start(self) -> None:
-        """Start and wait until it says its ports."""
+        """Start and wait until it prints its ports."""
         self.port = self.port or free_port()
         self.remoting_port = self.remoting_port or free_port()
         ports = ["--mqtt-port", str(self.port), "--remoting-port", str(self.remoting_port), "--admin-port", "0"]
@@ -100,12 +100,12 @@ class Installation(Server):
 
     @property
     def address(self) -> str:
-        """Where clients of the log find it."""
+        """The address for clients of the log."""
         return f"127.0.0.1:{self.remoting_port}"
 
 
 class Client:
-    """A paho client that remembers what it got."""
+    """A paho client that keeps what it received."""
 
     def __init__(self, server: Server, client_id: str, *, clean: bool = True, will: tuple[Any, ...] = ()) -> None:
         self.messages: list[mqtt.MQTTMessage] = []
@@ -144,20 +144,20 @@ class Client:
             self.changed.notify_all()
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that a callback changes."""
+        """Wait for a change made by a callback."""
         with self.changed:
             assert self.changed.wait_for(condition, DEADLINE_S), f"{len(self.messages)} messages"
 
     def until_come(self, condition: Callable[[], bool]) -> None:
-        """Wait for messages for as long as further ones come: how many there are is for the machine to say."""
+        """Wait for messages as long as more of them arrive: their rate depends on the machine."""
         with self.changed:
             while not condition():
                 seen = len(self.messages)
                 came = self.changed.wait_for(lambda seen=seen: len(self.messages) > seen, DEADLINE_S)  # type: ignore[misc]
-                assert came or condition(), f"nothing comes behind {seen} messages"
+                assert came or condition(), f"nothing comes after {seen} messages"
 
     def subscribe(self, *filters: tuple[str, int]) -> list[int]:
-        """Subscribe and wait for the SUBACK's codes."""
+        """Subscribe and wait for the codes of the SUBACK."""
         self.granted = []
         self.client.subscribe(list(filters))
         self.until(lambda: bool(self.granted))
@@ -200,7 +200,7 @@ class Process(Server):
         self.speaks = speaks
 
     def start(self) -> None:
-        """Start and wait until it says its port; the same one at every start."""
+        """Start and wait until it prints its port; the same one at every start."""
         self.port = self.port or free_port()
         port = [f"--{self.speaks}-port", str(self.port), "--admin-port", "0"]
         self.ports = self.launch(*self.arguments, *port)
@@ -208,7 +208,7 @@ class Process(Server):
 
 
 class Stream:
-    """A client that publishes rising numbers with QoS 1 to its topic from a thread, some always on their way."""
+    """A client that publishes rising numbers with QoS 1 to its topic from a thread, some always in flight."""
 
     ON_THEIR_WAY = 100
 
@@ -236,13 +236,13 @@ class Stream:
                 self.sent.append(self.client.client.publish(self.topic, b"%d" % len(self.sent) + self._padding, 1))
 
     def flowing(self, count: int = 300) -> None:
-        """Return when this many more messages have been sent and all sent before are acknowledged."""
+        """Return when this many more messages have been sent and all sent before them are acknowledged."""
         sent, wanted = len(self.sent), self._confirmed + count + self.ON_THEIR_WAY
         self.client.until(lambda: self._confirmed >= wanted or not self._thread.is_alive())
         assert len(self.sent) > sent
 
     def end(self) -> int:
-        """Stop, wait until everything is acknowledged and leave; how many messages there are."""
+        """Stop, wait until everything is acknowledged and disconnect; returns the number of messages."""
         self._ended.set()
         self._thread.join(DEADLINE_S)
         self.client.until(lambda: self._confirmed == len(self.sent))
@@ -251,13 +251,13 @@ class Stream:
 
 
 def expect_all(client: Client, counts: dict[str, int]) -> None:
-    """Wait until the client has the last number of every topic; all must be there, first received in order."""
+    """Wait until the client has the last number of every topic; all must be there, their first deliveries in order."""
     client.until_come(lambda: all(client.latest.get(topic) == b"%d" % (count - 1) for topic, count in counts.items()))
     for topic, count in counts.items():
         assert list(dict.fromkeys(client.numbers(topic))) == list(range(count)), topic
 
 
 def no_traceback(*servers: Server) -> None:
-    """Nothing went wrong that nobody expected."""
+    """No unexpected error was logged."""
     for server in servers:
         assert "Traceback" not in server.log.read_text(), server.log

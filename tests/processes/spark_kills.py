@@ -26,12 +26,12 @@ FLOW_MAX = 1_500
 
 
 def kinds(master: str) -> list[str]:
-    """What can be killed."""
+    """The kinds of processes that can be killed."""
     return ["driver", "python", "source", "sink", *(["executor"] if master.startswith("local-cluster") else [])]
 
 
 def kill(pipeline: Pipeline, kind: str, chance: random.Random) -> str:
-    """Kill one process of this kind; what it was."""
+    """Kill one process of this kind; returns which."""
     if kind == "driver":
         pipeline.kill_driver()
         pipeline.start_driver()
@@ -53,7 +53,7 @@ def kill(pipeline: Pipeline, kind: str, chance: random.Random) -> str:
 
 
 def rounds(pipeline: Pipeline, kills: int, seed: int, master: str) -> Counter[str]:
-    """Kill so often; how often which kind."""
+    """Kill this many times; returns the number of kills by kind."""
     chance = random.Random(seed)
     done: Counter[str] = Counter()
     order: list[str] = []

@@ -2,8 +2,8 @@
 
     publisher (QoS 2) → source broker → Spark, checkpointed → sink broker → one device with QoS 2, one with QoS 1
 
-The publisher stays a little ahead of the QoS 2 device, so that there is always something on its way. Whoever waits
-starts the Spark driver again when it ended. Thread rule: one thread; the clients have threads of their own.
+The publisher stays a little ahead of the QoS 2 device, so that there are always messages in flight. Every wait restarts
+the Spark driver when it has ended. Thread rule: one thread; the clients have threads of their own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Pipeline:
         self._draining = False
 
     def start(self) -> None:
-        """Start everything; returns when the first rows went through."""
+        """Start everything; returns when the first rows have arrived."""
         self.source.start()
         self.sink.start()
         self.device = ExactClient("device", lambda: self.sink.port, subscribe_to="out/#").run()
@@ -102,7 +102,7 @@ class Pipeline:
             return []
         alive = []
         for process in found:
-            with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ended between the two questions
+            with contextlib.suppress(psutil.NoSuchProcess):  # a worker that ended between the two calls
                 process.info = process.as_dict(["cmdline", "name"])
                 alive.append(process)
         return alive
@@ -110,12 +110,12 @@ class Pipeline:
     # -- waiting -------------------------------------------------------------------------------------------------------
 
     def flows(self, count: int) -> None:
-        """Return when the device took so many more messages."""
+        """Return when the device has received this many more messages."""
         wanted = len(self.device.taken) + count
         self.until(lambda: len(self.device.taken) >= wanted)
 
     def until(self, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-        """Wait for something the device sees; the publisher and the driver are kept going meanwhile."""
+        """Wait for something the device receives; the publisher and the driver are kept running meanwhile."""
         deadline = time.monotonic() + wait_s
         while True:
             with self.device.changed:
@@ -130,7 +130,7 @@ class Pipeline:
                 self.start_driver()
 
     def story(self) -> str:
-        """Where everything stands."""
+        """The state of every part."""
         log = self._folder / f"driver-{self.starts}.log"
         return f"{self.device.story()}\n{self.publisher.story()}\n{log.read_text()[-3_000:]}"
 
@@ -139,7 +139,7 @@ class Pipeline:
     def account(self) -> tuple[int, int]:
         """Drain everything and compare: (rows of the source, repetitions the QoS 1 device saw).
 
-        Every number the publisher sent is stored once at either end and was taken once by the QoS 2 device.
+        Every number the publisher sent is stored once at either end, and the QoS 2 device received it once.
         """
         self._draining = True
         limit = self.publisher.limit or 0
@@ -165,7 +165,7 @@ class Pipeline:
         return sum(queue["max"] for queue in queues if queue)
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End whatever is still running."""
         for name in ("publisher", "device"):
             if hasattr(self, name):
                 getattr(self, name).stop()

@@ -2,10 +2,11 @@
 
     python -m tests.processes.spark_soak --minutes 60 --master 'local[2]'
 
-Sampled is anonymous memory (RssAnon): the driver's Python, all Python processes of Spark below it (planners of source
-and sink, workers), the JVM, the two brokers. Judged is the median of the last third against that of the middle one (a
-process that forks is there twice for a moment); the first third warms up. The JVM is shown and not judged: its heap
-fills up to its limit before it is collected. At the end every row is accounted for, as in `spark_kills`.
+Samples are of anonymous memory (RssAnon): the driver's Python, all Python processes of Spark below it (planners of
+source and sink, workers), the JVM, the two brokers. The median of the last third is compared with that of the middle
+one (a process that forks counts twice for a moment); the first third is for warming up. The JVM is shown but not
+judged: its heap fills up to its limit before it is collected. At the end every row is accounted for, as in
+`spark_kills`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NOT_JUDGED = "JVM"
 
 
 def rss_kb(pid: int) -> int:
-    """Anonymous memory of a process, 0 when it is gone."""
+    """Anonymous memory of a process, 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +48,7 @@ def sample(pipeline: Pipeline) -> dict[str, int]:
 def growth(samples: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
     """Part → (median of the middle third, median of the last third), in KB."""
     third = len(samples) // 3
-    assert third, "too short to say anything"
+    assert third, "too short for a result"
     middle, last = samples[third : 2 * third], samples[-third:]
     return {
         part: (int(median(one[part] for one in middle)), int(median(one[part] for one in last))) for part in samples[0]
@@ -55,15 +56,15 @@ def growth(samples: Sequence[Mapping[str, int]]) -> dict[str, tuple[int, int]]:
 
 
 def grows(before_kb: int, after_kb: int) -> bool:
-    """Whether a part is not flat."""
+    """Whether the memory of a part is not flat."""
     return after_kb - before_kb > max(GROWTH_KB_MAX, GROWTH_SHARE_MAX * before_kb)
 
 
 def run(pipeline: Pipeline, minutes: float) -> list[dict[str, int]]:
-    """Keep the pipeline going and sample it."""
+    """Keep the pipeline running and sample its memory."""
     end, samples = time.monotonic() + 60 * minutes, []
     while (now := time.monotonic()) < end:
-        # Rows must come through between two samples, then the time is waited for.
+        # Rows must arrive between two samples; then the rest of the interval passes.
         pipeline.flows(1)
         due = now + min(SAMPLE_INTERVAL_S, 20 * minutes)
         pipeline.until(lambda due=due: time.monotonic() >= due)

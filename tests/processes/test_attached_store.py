@@ -1,4 +1,4 @@
-"""A store read from another process while its writer runs at full speed, merges, expires, grows, dies and comes back.
+"""A store read from another process while its writer runs at full speed, merges, expires, grows, dies and returns.
 
 `LIGHTMQ_ATTACHED_MESSAGES` and `LIGHTMQ_ATTACHED_LIVES` make the runs longer than the quick suite has time for.
 """
@@ -43,7 +43,7 @@ LIGHT = 3
 
 
 class Writer:
-    """A writer process; `hello` says its queues and where it begins."""
+    """A writer process; `hello` has its queues and where it begins."""
 
     def __init__(self, directory: Path, **orders: Any) -> None:
         command = [sys.executable, "-m", "tests.support.attached_writer", str(directory), json.dumps(orders)]
@@ -59,7 +59,7 @@ class Writer:
         return words
 
     def end(self) -> None:
-        """kill -9, if it still runs."""
+        """kill -9, if it is still running."""
         self.process.kill()
         self.process.wait()
         assert self.process.stdout is not None
@@ -76,7 +76,7 @@ def writing(directory: Path, **orders: Any) -> Iterator[Writer]:
 
 
 def files(directory: Path) -> dict[str, tuple[int, int, int]]:
-    """Every file with inode, size and time of its last change."""
+    """Every file with inode, size and modification time."""
     found = {}
     for path in sorted(directory.rglob("*")):
         stat = path.stat()
@@ -86,7 +86,7 @@ def files(directory: Path) -> dict[str, tuple[int, int, int]]:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_everything_is_read_as_it_was_written(tmp_path: Path, flush: str) -> None:
-    """Two queues from their beginning, while runs are made and merged and the rows of the tail grow."""
+    """Two queues from their beginning, while runs are created and merged and the rows of the tail grow."""
     settings = SMALL | {"flush": flush}
     with writing(tmp_path / "data", settings=settings, stop_at=MESSAGES, new_queues_each=200) as writer:
         store = AttachedStore(tmp_path / "data")
@@ -111,8 +111,8 @@ def test_everything_is_read_as_it_was_written(tmp_path: Path, flush: str) -> Non
     store.close()
 
 
-def test_what_retention_takes_is_said_and_its_space_comes_back(tmp_path: Path) -> None:
-    """A follower that is slower than retention jumps to what is left, and no deleted file stays mapped."""
+def test_retention_is_reported_and_its_space_is_released(tmp_path: Path) -> None:
+    """A follower slower than retention jumps to what is left, and no deleted file stays mapped."""
     settings = SMALL | {"flush": "async", "retention_size_bytes": 12 * 1024 * 1024}
     with writing(tmp_path / "data", settings=settings, stop_at=MESSAGES) as writer:
         store = AttachedStore(tmp_path / "data")
@@ -135,7 +135,7 @@ def test_what_retention_takes_is_said_and_its_space_comes_back(tmp_path: Path) -
 
 
 def test_the_writer_is_killed_again_and_again(tmp_path: Path) -> None:
-    """kill -9 at any moment: what was read before stays true, and reading goes on in the next life."""
+    """kill -9 at any moment: what was read before stays true, and reading continues in the next life."""
     chance = random.Random(7)
     store: AttachedStore | None = None
     parent: Follower | None = None
@@ -147,7 +147,7 @@ def test_the_writer_is_killed_again_and_again(tmp_path: Path) -> None:
                 store = AttachedStore(tmp_path / "data")
                 parent = Follower(store, writer.hello["parent"])
             assert parent is not None
-            assert writer.hello["next"] >= parent.offset, "what was shown is gone"
+            assert writer.hello["next"] >= parent.offset, "what was shown has disappeared"
             stop = time.monotonic() + chance.uniform(0.1, 0.6)
             goal = parent.offset + 100
             while time.monotonic() < stop or parent.offset < goal:
@@ -166,8 +166,8 @@ def test_the_writer_is_killed_again_and_again(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_directory_nobody_has_written_is_refused(tmp_path: Path) -> None:
-    """Nothing is made where nothing is."""
+def test_a_directory_that_was_never_written_is_refused(tmp_path: Path) -> None:
+    """Nothing is created in an empty one."""
     with pytest.raises(Unsettled, match="no writer"):
         AttachedStore(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []

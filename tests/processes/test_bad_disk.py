@@ -1,4 +1,4 @@
-"""A disk that is full or has lied: a clear refusal, reading goes on, nothing accepted is lost or cut."""
+"""A disk that is full or damaged: a clear refusal, reading continues, nothing accepted is lost or truncated."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SMALL_FILES = (
 pytestmark = pytest.mark.processes
 
 
-def test_below_the_floor_reading_goes_on(tmp_path: Path) -> None:
-    """A stored session is resumed and reads; publishers end with a reason in the log; with room again all goes on."""
+def test_below_the_floor_reading_continues(tmp_path: Path) -> None:
+    """A stored session is resumed and reads; publishers end with a logged reason; with room again all continues."""
     server = Server(tmp_path / "data")
     server.start()
     reader = Client(server, "reader", clean=False)
@@ -74,8 +74,8 @@ def test_below_the_floor_reading_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_runs_full_under_publishers(small_disk: Path) -> None:
-    """They end, stay acknowledged for what was, go on by themselves when there is room; a restart in between works."""
+def test_a_disk_fills_up_under_publishers(small_disk: Path) -> None:
+    """Their connections end, what was acknowledged stays, and with room they continue; a restart in between works."""
     server = Server(small_disk / "data", *SMALL_FILES)
     server.log = small_disk.with_name("server.log")
     server.start()
@@ -126,7 +126,7 @@ def test_a_flush_that_fails_ends_the_server_and_the_restart_has_what_was_acknowl
 
 
 def publish_until_unacknowledged(server: Server) -> int:
-    """QoS 1, one after the other; how many PUBACKs came."""
+    """QoS 1, one after the other; returns the number of PUBACKs."""
     peer = wire.Peer(server.port)
     peer.send(wire.connect("writer"))
     assert peer.socket.recv(64) == b"\x20\x02\x00\x00"
@@ -158,7 +158,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def records(log: Path) -> list[tuple[int, int]]:
-    """(place, size) of each record in a log file."""
+    """(position, size) of each record in a log file."""
     found = []
     with log.open("rb") as stream:
         while True:
@@ -177,7 +177,7 @@ def log_file(data: Path) -> Path:
 
 
 def flip_a_bit(data: Path) -> int:
-    """Damage the body of the twentieth record from the end; where it begins."""
+    """Damage the body of the twentieth record from the end; returns where it begins."""
     log = log_file(data)
     place, size = records(log)[-20]
     with log.open("r+b") as stream:
@@ -188,8 +188,8 @@ def flip_a_bit(data: Path) -> int:
     return place
 
 
-def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Path, tmp_path: Path) -> None:
-    """Where a person is to decide: no start, one line with file and position, nothing cut."""
+def test_a_flipped_bit_in_acknowledged_data_is_reported_and_kept(killed: Path, tmp_path: Path) -> None:
+    """A person has to decide: no start, one line with file and position, nothing truncated."""
     data = tmp_path / "data"
     shutil.copytree(killed, data)
     log, place = log_file(data), flip_a_bit(data)
@@ -208,7 +208,7 @@ def test_a_flipped_bit_in_what_was_acknowledged_is_reported_and_kept(killed: Pat
 
 
 def test_a_torn_tail_is_cut_and_everything_acknowledged_is_there(killed: Path, tmp_path: Path) -> None:
-    """Half a record behind the last one, as a crash in the middle of a write leaves it."""
+    """Half a record after the last one, as a crash in the middle of a write leaves it."""
     data = tmp_path / "data"
     shutil.copytree(killed, data)
     log = log_file(data)

@@ -1,4 +1,4 @@
-"""Peers that break the rules of MQTT and of the remoting protocol: a clear end for them, nothing for anybody else."""
+"""Peers that break the rules of MQTT and of the remoting protocol: a clear end for them, no effect on others."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ AFTER_CONNECT = {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One server for all of them: it must live on."""
+    """One server for all of them: it must survive."""
     started = Server(tmp_path_factory.mktemp("bad-peers") / "data", "--log-level", "info")
     started.start()
     yield started
@@ -85,7 +85,7 @@ def test_before_connect(server: Server, name: str) -> None:
 
 @pytest.mark.parametrize("name", AFTER_CONNECT)
 def test_after_connect(server: Server, name: str) -> None:
-    """The end, with an event that names client and rule; what was accepted before it is kept."""
+    """The end, with an event that names client and rule; what was accepted before is kept."""
     client_id = name.replace(" ", "-")
     watcher = Client(server, "watcher")
     watcher.subscribe((f"kept/{client_id}", 1))
@@ -104,7 +104,7 @@ def test_after_connect(server: Server, name: str) -> None:
 
 
 def test_a_topic_of_the_server(server: Server) -> None:
-    """Nobody publishes below `$`; the event says which topic."""
+    """No client publishes below `$`; the event names the topic."""
     peer = wire.Peer(server.port)
     peer.send(wire.connect("intruder"))
     assert peer.receive(4) == ACCEPTED
@@ -135,7 +135,7 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_malformed_frames(server: Server, name: str) -> None:
-    """The connection ends and the event says why."""
+    """The connection ends and the event has the reason."""
     peer = wire.Peer(server.ports["remoting"])
     port = peer.socket.getsockname()[1]
     peer.send(BAD_FRAMES[name])
@@ -164,8 +164,8 @@ def test_requests_that_cannot_be_carried_out(server: Server) -> None:
     peer.close()
 
 
-def test_exactly_once_over_a_broken_connection(server: Server) -> None:
-    """QoS 2 with the connection lost in mid-handshake: stored once."""
+def test_qos_2_over_a_broken_connection(server: Server) -> None:
+    """The connection is lost in mid-handshake; the message is stored once."""
     watcher = Client(server, "watcher-2")
     watcher.subscribe(("twice", 1))
     message = wire.publish("twice", qos=2, packet_id=5)

@@ -1,4 +1,4 @@
-"""A batching producer through `kill -9` of the broker: what was acknowledged is where it was said to be.
+"""A batching producer through `kill -9` of the broker: acknowledged messages are at their offsets.
 
 Both kinds of topic are written at once by one producer; the log is then read with the private pulls and unpacked, and
 every queue is dense.
@@ -33,7 +33,7 @@ TOPICS = ("batches", "plain")
 
 
 class Load(threading.Thread):
-    """Sends numbered messages to both topics until it is stopped; keeps what it was told of each."""
+    """Sends numbered messages to both topics until it is stopped; keeps the result of each."""
 
     def __init__(self, source: Producer) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Load(threading.Thread):
                 self._grew.notify_all()
 
     def flowing(self, more: int = 2_000) -> None:
-        """Return when so many more messages have their place."""
+        """Return when this many more messages have their offset."""
         wanted = len(self.sent) + more
         with self._grew:
             assert self._grew.wait_for(lambda: len(self.sent) > wanted, 60)
@@ -91,7 +91,7 @@ def stored(connection: BlockingConnection) -> dict[tuple[str, int], list[bytes]]
 @pytest.mark.parametrize(
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
-def test_what_was_acknowledged_is_where_it_was_said_to_be(tmp_path: Path, kills: int) -> None:
+def test_acknowledged_messages_are_at_their_offsets(tmp_path: Path, kills: int) -> None:
     server = Installation(tmp_path / "data")
     server.start()
     try:
@@ -134,8 +134,8 @@ def _check(load: Load, queues: dict[tuple[str, int], list[bytes]]) -> None:
 
 
 @pytest.mark.parametrize("creates", [True, False])
-def test_a_topic_that_is_not_there(tmp_path: Path, creates: bool) -> None:
-    """It is created by the first message, whole, with each key in its queue; or the error names the command."""
+def test_a_missing_topic(tmp_path: Path, creates: bool) -> None:
+    """It is created by the first message, complete, with each key in its queue; or the error names the command."""
     server = Server(tmp_path / "data", "--set", f"broker.auto_create_topics={str(creates).lower()}")
     server.start()
     try:

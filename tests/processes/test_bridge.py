@@ -1,7 +1,7 @@
 """Bridges between real processes: amqtt and other installations as peers, killed and started again under load.
 
-The accounting: every message a publisher has its acknowledgement for is at the other side, in order of its first
-arrival; repeats are allowed (at least once), losses are not.
+The accounting: every message acknowledged to a publisher is at the other side, in order of its first arrival; repeats
+are allowed (at least once), losses are not.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Amqtt(Server):
     python = (sys.executable, str(Path(__file__).with_name("amqtt_broker.py")))
 
     def start(self) -> None:
-        """Start and wait until it serves."""
+        """Start and wait until it accepts clients."""
         self.port = self.port or free_port()
         with self.log.open("ab") as stream:
             command = [*self.python, str(self.port)]
@@ -81,7 +81,7 @@ def metric(server: Server, name: str) -> float:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
+    """Wait for an effect of another process."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -94,15 +94,15 @@ def bridge_is_up(server: Server, ways: int) -> Callable[[], bool]:
 
 @pytest.fixture
 def servers() -> Iterator[list[Server]]:
-    """Whatever is put in is killed at the end."""
+    """Servers in this list are killed at the end."""
     made: list[Server] = []
     yield made
     for server in made:
         server.kill_if_running()
 
 
-def test_amqtt_as_a_peer_both_ways_and_over_its_outage(tmp_path: Path, servers: list[Server]) -> None:
-    """What was published while it was dead is there when it is back, and what it sends comes in."""
+def test_amqtt_as_a_peer_in_both_directions_and_over_its_outage(tmp_path: Path, servers: list[Server]) -> None:
+    """What was published while it was down is there when it is back, and its own messages arrive."""
     peer = Amqtt(tmp_path / "amqtt")
     servers.append(peer)
     peer.start()
@@ -140,8 +140,8 @@ def test_amqtt_as_a_peer_both_ways_and_over_its_outage(tmp_path: Path, servers: 
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
-def test_nothing_acknowledged_is_lost_whoever_dies(tmp_path: Path, servers: list[Server], version: str) -> None:
-    """Streams in both directions; the peer, the bridge, our broker and several at once are killed in between."""
+def test_nothing_acknowledged_is_lost_by_any_kill(tmp_path: Path, servers: list[Server], version: str) -> None:
+    """Streams in both directions; peer, bridge, broker and several of them at once are killed in between."""
     peer = Server(tmp_path / "peer")
     servers.append(peer)
     peer.start()
@@ -183,7 +183,7 @@ def test_nothing_acknowledged_is_lost_whoever_dies(tmp_path: Path, servers: list
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
 @pytest.mark.parametrize("named", [True, False])
-def test_two_bridges_that_face_each_other_make_no_circle(
+def test_two_bridges_that_face_each_other_form_no_loop(
     tmp_path: Path, servers: list[Server], version: str, named: bool
 ) -> None:
     """Both send everything to the other: each message is once at each side (MQTT 5 without names: at most one echo)."""
@@ -222,10 +222,10 @@ def test_two_bridges_that_face_each_other_make_no_circle(
 
 @pytest.mark.skipif(not HAVE_OPENSSL, reason="openssl makes the certificates")
 @pytest.mark.parametrize("transport", ["tls", "websockets", "websockets over tls"])
-def test_properties_go_along_over_tls_and_websockets_with_a_password(
+def test_properties_are_forwarded_over_tls_and_websockets_with_a_password(
     tmp_path: Path, servers: list[Server], transport: str
 ) -> None:
-    """A peer that lets nobody in without a password, and what a message of MQTT 5 says about itself."""
+    """A peer that requires a password, and everything a message of MQTT 5 carries."""
     authority = Authority(tmp_path / "ca")
     identity = authority.issue()
     users, password = tmp_path / "users", tmp_path / "password"
@@ -268,7 +268,7 @@ def _one_message(
     sender: tuple[Server, list[str]], receiver: tuple[Server, list[str]], topic: str, arrives: str,
     environment: dict[str, str], added: list[list[str]],
 ) -> None:  # fmt: skip
-    """Publish with everything a message can say, and compare what arrives at the other side."""
+    """Publish with every property a message can have, and compare what arrives at the other side."""
     command = [sys.executable, "-m", "lightmq"]
     (source, source_options), (target, target_options) = sender, receiver
     listening = subprocess.Popen(

@@ -163,7 +163,7 @@ def test_a_failing_disk_acknowledges_nothing_and_the_restart_has_the_rest(start)
     while connection.request(Command(RequestCode.APPEND_MANY, body=entries(acknowledged, 10))).code == 0:
         acknowledged += 10
         assert acknowledged < 1_000
-    assert broker.process.wait(20) == 1, "it ends by itself: only a restart looks at what is on the disk"
+    assert broker.process.wait(20) == 1, "it ends by itself: only a restart reads what is on the disk"
     found = bodies(start().connect(), "plant/1")
     assert len(found) >= acknowledged > 0
 

@@ -1,4 +1,4 @@
-"""What the metrics say of bytes, beside what a raw socket really sent and was sent."""
+"""Bytes in the metrics compared with what a raw socket really sent and received."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def metric(server: Server, name: str) -> int:
     return int(float(found[1]))
 
 
-def test_bytes_are_those_of_the_sockets(tmp_path: Path) -> None:
-    """PUBLISH packets as they were sent, whatever the server makes of them; and all that went over the socket."""
+def test_bytes_match_the_sockets(tmp_path: Path) -> None:
+    """PUBLISH packets as they were sent, whatever the server does with them; and all bytes of the socket."""
     server = Server(tmp_path / "data")
     server.start()
     try:

@@ -52,7 +52,7 @@ class Running:
         return ["--server", f"127.0.0.1:{self.ports['remoting']}"]
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Send a signal and return the exit status; nothing more may have been said."""
+        """Send a signal and return the exit status; nothing more may have been printed."""
         self.process.send_signal(number)
         rest, _ = self.process.communicate(timeout=30)
         assert rest == ""
@@ -105,7 +105,7 @@ def test_idle_memory_stays_small(up: Running) -> None:
     assert up.end() == 0
 
 
-def test_what_cannot_start_says_why_in_one_line(up: Running, tmp_path: Path) -> None:
+def test_a_failed_start_has_its_reason_on_one_line(up: Running, tmp_path: Path) -> None:
     data = str(tmp_path / "other")
     (tmp_path / "old" / "broker").mkdir(parents=True)
     (tmp_path / "old" / "broker" / "FORMAT").write_text("lightmq-store 99\n")
@@ -163,8 +163,8 @@ def test_parts_as_processes(tmp_path: Path) -> None:
     assert [part.end() for part in (proxy, broker, controller)] == [0, 0, 0]
 
 
-def test_a_pause_of_the_whole_process_is_not_the_brokers_silence(tmp_path: Path) -> None:
-    """Stopped for longer than a broker may be silent, `up` goes on with its broker in the routes."""
+def test_a_pause_of_the_whole_process_is_not_taken_for_a_silent_broker(tmp_path: Path) -> None:
+    """Stopped for longer than a broker may be silent, `up` continues with its broker in the routes."""
     limits = ["--set", f"broker.heartbeat_interval_ms={HEARTBEAT_MS}", "--set", "controller.liveness_scan_ms=50"]
     running = Running(tmp_path / "log", "up", "--data", str(tmp_path / "data"), *ANY_PORTS, *limits)
     try:

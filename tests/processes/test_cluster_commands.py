@@ -1,4 +1,4 @@
-"""`lightmq cluster` against a real controller and a group of two brokers: look, move the master, forget a broker."""
+"""`lightmq cluster` against a real controller and a group of two brokers: show, move the master, forget a broker."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Group:
             broker.start()
 
     def ask(self, *words: str) -> tuple[int, list[dict[str, Any]], str]:
-        """A command with --json: status, objects, what it said to people."""
+        """A command with --json: status, objects, standard error."""
         command = [*Server.python, "cluster", *words, "--server", self.server]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
     def until_done(self, *words: str) -> list[dict[str, Any]]:
-        """The objects of a command once it goes through: a broker may just be changing its role."""
+        """The objects of a command once it succeeds: a broker may just be changing its role."""
         said = ""
         for _ in range(POLLS):
             status, told, said = self.ask(*words)
@@ -54,7 +54,7 @@ class Group:
         raise AssertionError(said)
 
     def until_whole(self, replicas: int) -> dict[str, Any]:
-        """The group's line of `status` once so many replicas are all in sync."""
+        """The group's line of `status` once this many replicas are all in sync."""
         told: Any = None
         for _ in range(POLLS):
             status, told, _ = self.ask("status", "--json")
@@ -67,14 +67,14 @@ class Group:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    """Started parts that are gone afterwards."""
+    """Started parts that are ended after the test."""
     made = Group(tmp_path)
     yield made
     for process in (*made.brokers, made.controller):
         process.kill_if_running()
 
 
-def test_look_transfer_and_remove(group: Group) -> None:
+def test_show_transfer_and_remove(group: Group) -> None:
     """The master moves to the other broker and its epoch rises; a broker that was stopped can be forgotten."""
     before = group.until_whole(2)
     assert (before["group"], before["inSync"], before["state"]) == ("broker-a", 2, "ok")

@@ -1,4 +1,4 @@
-"""Three controllers as processes: what they answered survives kill -9 of the leader, of a majority and of all."""
+"""Three controllers as processes: their answers survive kill -9 of the leader, of a majority and of all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def controllers(tmp_path: Path) -> Iterator[Controllers]:
-    """Running ones that are gone afterwards."""
+    """Running ones that are ended after the test."""
     made = Controllers(tmp_path, snapshot_entries=10)
     try:
         made.start()
@@ -33,7 +33,7 @@ def controllers(tmp_path: Path) -> Iterator[Controllers]:
         made.kill_if_running()
 
 
-async def test_decisions_go_on_without_the_leader(controllers: Controllers) -> None:
+async def test_decisions_continue_without_the_leader(controllers: Controllers) -> None:
     """Taken before, during and after; a restart of all of them keeps every one."""
     taker = IdTaker(controllers, "g")
     for _ in range(15):
@@ -53,7 +53,7 @@ async def test_decisions_go_on_without_the_leader(controllers: Controllers) -> N
 
 
 async def told(controllers: Controllers, port: int, admin: int) -> tuple[str | None, str | None, int, bool]:
-    """What one of them says: the leader's address, whether it leads, how ready it is, and leads by its metrics."""
+    """One controller's view: the leader's address, whether it leads, its readiness, and leadership by its metrics."""
     client = Asker(controllers)
     client.port = port
     answer = (await client.ask(1005)).fields
@@ -92,8 +92,8 @@ async def test_kills_at_random(tmp_path: Path) -> None:
     assert json.dumps(account.kills)
 
 
-async def test_a_leader_that_stood_still_reads_nothing_stale(controllers: Controllers) -> None:
-    """The read waits in its socket while another one leads; it is the first thing it sees when it goes on."""
+async def test_a_paused_leader_answers_no_stale_read(controllers: Controllers) -> None:
+    """The read waits in its socket while another one leads; the old leader sees it first when it continues."""
     taker = IdTaker(controllers, "g")
     await taker.take()
     leader = await controllers.leader()

@@ -1,6 +1,6 @@
-"""Delayed messages through `kill -9`: each that was acknowledged lies in its topic once, and not before its time.
+"""Delayed messages through `kill -9`: each acknowledged one is in its topic once, and not before its time.
 
-Messages become due while the broker runs, while it is dead, and in the moment it is killed.
+Messages become due while the broker runs, while it is down, and in the moment it is killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FRAME = 20
 
 
 def entry(number: int, delay_ms: int) -> bytes:
-    """A message that says its number, when it was sent and how long it is to wait."""
+    """A message with its number, its time of sending and its delay."""
     properties = ((MQTT_TOPIC_KEY, TOPIC), (CLIENT_ID_KEY, b"test"), (b"delay-ms", b"%d" % delay_ms))
     born_ms = time.time_ns() // 1_000_000
     return encode_image(
@@ -43,7 +43,7 @@ def entry(number: int, delay_ms: int) -> bytes:
 
 
 class Load(threading.Thread):
-    """Sends frames of delayed messages one after another, over every kill; a frame that fails is not sent again."""
+    """Sends frames of delayed messages one after another, across kills; a frame that fails is not sent again."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -74,7 +74,7 @@ class Load(threading.Thread):
             self._grew.notify_all()
 
     def flowing(self, more: int = 400) -> None:
-        """Return when so many more messages are acknowledged."""
+        """Return when this many more messages are acknowledged."""
         with self._grew:
             wanted = len(self.acknowledged) + more
             assert self._grew.wait_for(lambda: len(self.acknowledged) >= wanted, 60)
@@ -141,7 +141,7 @@ def check(load: Load, records: list[RecordView]) -> None:
 
 
 def test_both_mqtt_forms_from_a_real_client(tmp_path: Path) -> None:
-    """The topic form of 3.1.1 and the user property of MQTT 5; subscribers see ordinary messages of the real topic."""
+    """The topic form of 3.1.1 and the user property of MQTT 5; subscribers get ordinary messages of the real topic."""
     server = Server(tmp_path / "data")
     server.start()
     try:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(240)
 
 
 def series(path: Path, readings: int) -> Path:
-    """A wave with a few jumps, one reading each five minutes."""
+    """A wave with a few jumps, one reading every five minutes."""
     lines = ["timestamp,value"]
     for index in range(readings):
         value = 80 + 3 * math.sin(index / 50) + (25 if index % 500 == 499 else 0)

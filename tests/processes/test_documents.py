@@ -1,6 +1,6 @@
-"""What the documents tell people to type works: every console and Python block is run, every other one is read.
+"""What the documents tell people to type works: every console and Python block is run, every other one is parsed.
 
-How blocks are run, and what is changed for it, stands in `documents.py`.
+How blocks are run, and what is changed for it, is described in `documents.py`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 
 @pytest.mark.parametrize("document", WITH_COMMANDS, ids=name)
 def test_commands_do_what_the_document_says(document: Path, reader: Reader) -> None:
-    """In order, in one folder; `lightmq up` runs already if the document does not start a server itself."""
+    """In order, in one folder; `lightmq up` is already running if the document does not start a server itself."""
     typed = console(document)
     if not any(shlex.split(each.text)[1:2] == [server] for each in typed for server in SERVERS):
         reader.type(Command("lightmq up"))
@@ -103,8 +103,8 @@ def test_python_blocks_run_in_one_session(reader: Reader) -> None:
     reader.leave()
 
 
-def test_what_is_not_run_says_why() -> None:
-    """The list is kept here so that nobody stops running a block by accident."""
+def test_blocks_that_are_not_run_have_a_reason() -> None:
+    """The list is here so that no block stops being run by accident."""
     skipped: dict[str, int] = {}
     for block in of_language("console") + of_language("python"):
         if block.reason:
@@ -123,7 +123,7 @@ def test_configuration_examples_are_valid(tmp_path: Path) -> None:
 
 
 def test_units_start_what_exists() -> None:
-    """The commands of systemd units are commands of ours with options of ours."""
+    """The commands of systemd units exist, and so do their options."""
     lines = [line for block in of_language("ini") for line in re.findall(r"^ExecStart=(.*)$", block.text, re.MULTILINE)]
     assert lines
     for line in lines:

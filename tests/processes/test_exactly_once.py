@@ -1,7 +1,7 @@
 """QoS 2 in both directions against `kill -9` of proxy and broker: nothing is delivered twice, nothing is lost.
 
 Publisher and subscriber are clients of raw packets that keep their half of the session over any number of connections
-(`exact_client`); they come back through whichever proxy is there.
+(`exact_client`); they reconnect through either proxy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEP = 150
 
 
 class Parts:
-    """A broker and two proxies; clients take turns between the proxies."""
+    """A broker and two proxies; clients alternate between the proxies."""
 
     def __init__(self, directory: Path) -> None:
         self.broker = Process(directory / "broker", ["broker", "--data", str(directory / "data")], "remoting")
@@ -53,7 +53,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def judge(publisher: ExactClient, subscriber: ExactClient, *servers: Server) -> None:
-    """Everything that was sent is complete and was taken exactly once, in order."""
+    """Everything that was sent is complete and was received exactly once, in order."""
     with publisher.changed:
         publisher.limit = publisher.next_number
     publisher.until(lambda: not publisher.outgoing)

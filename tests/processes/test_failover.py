@@ -1,4 +1,4 @@
-"""A broker group as processes: the master dies or stands still, controllers die; clients notice a pause at most."""
+"""A broker group as processes: the master dies or is paused, controllers die; clients notice a pause at most."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def group(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerGrou
         made.end()
 
 
-def test_the_master_is_killed_and_nobody_loses_anything(group: BrokerGroup) -> None:
-    """Sessions online and away, retained messages, order, the log of the broker that came back."""
+def test_the_master_is_killed_and_nothing_is_lost(group: BrokerGroup) -> None:
+    """Sessions online and away, retained messages, order, the log of the broker that returned."""
     online = Client(group.proxy, "online", clean=False)
     online.subscribe(("line/#", 1))
     away = Client(group.proxy, "away", clean=False)
@@ -61,9 +61,9 @@ def test_the_master_is_killed_and_nobody_loses_anything(group: BrokerGroup) -> N
 
 
 def equal_logs(group: BrokerGroup) -> None:
-    """Byte for byte, as far as they go: files are longer than what stands in them.
+    """Byte for byte, up to the end of the shorter one: files are longer than their content.
 
-    Sessions that have just ended still commit their offsets, so it may take a moment until nobody writes.
+    Sessions that have just ended still commit their offsets, so it may take a moment until nothing is written.
     """
 
     def same() -> bool:
@@ -73,8 +73,8 @@ def equal_logs(group: BrokerGroup) -> None:
     until(same, "the logs differ")
 
 
-def test_a_master_that_stands_still_is_replaced_and_acknowledges_nothing_afterwards(tmp_path: Path) -> None:
-    """When it goes on it is a replica; its log is cut to what the others have."""
+def test_a_paused_master_is_replaced_and_acknowledges_nothing_afterwards(tmp_path: Path) -> None:
+    """When it continues it is a replica; its log is truncated to what the others have."""
     group = BrokerGroup(tmp_path, brokers=3)
     try:
         group.start()
@@ -97,8 +97,8 @@ def test_a_master_that_stands_still_is_replaced_and_acknowledges_nothing_afterwa
         group.end()
 
 
-def test_without_any_controller_messages_are_taken_as_before(group: BrokerGroup) -> None:
-    """Nobody's connection ends and nothing is refused; with the controllers back a master can be lost again."""
+def test_without_any_controller_messages_are_accepted_as_before(group: BrokerGroup) -> None:
+    """No connection ends and nothing is refused; with the controllers back a master can be lost again."""
     stream = Stream(group.proxy, TOPIC)
     stream.flowing()
     for controller in group.controllers:
@@ -115,8 +115,8 @@ def test_without_any_controller_messages_are_taken_as_before(group: BrokerGroup)
     stream.end()
 
 
-def test_our_producer_moves_to_the_new_master(tmp_path: Path) -> None:
-    """Every message has its place, in the order it was sent, however often the master dies."""
+def test_the_producer_moves_to_the_new_master(tmp_path: Path) -> None:
+    """Every message has its offset, in the order it was sent, however often the master dies."""
     group = BrokerGroup(tmp_path, brokers=3)
     try:
         group.start()
@@ -126,7 +126,7 @@ def test_our_producer_moves_to_the_new_master(tmp_path: Path) -> None:
 
 
 async def produce(group: BrokerGroup) -> None:
-    """Send while the master is killed, and look at the places."""
+    """Send while the master is killed, and check the offsets."""
     uplink = Uplink.configured(dial, "", group.addresses.split(","), "")
     uplink.start()
     seed = Client(group.proxy, "seed")
@@ -146,8 +146,8 @@ async def produce(group: BrokerGroup) -> None:
     await uplink.close()
 
 
-def test_a_flipped_bit_of_a_replica_is_mended_from_the_master(tmp_path: Path) -> None:
-    """In the log file of a broker that was stopped: all logs are equal again, and it tells what it did."""
+def test_a_flipped_bit_of_a_replica_is_repaired_from_the_master(tmp_path: Path) -> None:
+    """In the log file of a broker that was stopped: all logs are equal again, and it reports the repair."""
     group = BrokerGroup(tmp_path, controllers=1, brokers=3, in_sync_min=2)
     try:
         group.start()
@@ -173,7 +173,7 @@ def test_a_flipped_bit_of_a_replica_is_mended_from_the_master(tmp_path: Path) ->
 
 
 def flip_bit(log: Path) -> None:
-    """Change one bit in the middle of what the first file holds."""
+    """Change one bit in the middle of the first file's content."""
     path = min(each for each in log.iterdir() if each.name.isdigit())
     middle = len(path.read_bytes().rstrip(b"\0")) // 2
     with path.open("r+b") as file:

@@ -1,4 +1,4 @@
-"""Seen from outside with strace: acknowledged messages are behind a finished fdatasync."""
+"""Observed from outside with strace: acknowledged messages are behind a finished fdatasync."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_every_acknowledgement_follows_an_fdatasync(tmp_path: Path) -> None:
             server.wait(20)
     deadline = time.monotonic() + 10
     while f"{server.pid} +++ exited" not in trace.read_text() and time.monotonic() < deadline:
-        time.sleep(0.05)  # strace, its own process here, writes its last lines after the server's end
+        time.sleep(0.05)  # strace, the process started here, writes its last lines after the server's end
     results = re.findall(r"fdatasync(?:\(\d+\)| resumed>\)) += (-?\d+)", trace.read_text())
     assert set(results) == {"0"}
     assert len(results) - before >= MESSAGES

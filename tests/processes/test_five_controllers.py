@@ -1,4 +1,4 @@
-"""Five controllers as processes: two may die, the death of a third is told, and all is known when they are back."""
+"""Five controllers as processes: two may die, the loss of a third is reported, nothing is forgotten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IDENTITY = {"clusterName": "C", "brokerName": "late", "appliedBrokerId": "1", "r
 
 @pytest.fixture
 def controllers(tmp_path: Path) -> Iterator[Controllers]:
-    """Five running ones that are gone afterwards."""
+    """Five running ones that are ended after the test."""
     made = Controllers(tmp_path, 5, forked=True, snapshot_entries=10)
     made.start()
     yield made
@@ -38,7 +38,7 @@ async def answer_of(port: int, command: Command) -> Command:
 
 
 async def refusals(controllers: Controllers) -> list[Command]:
-    """What every controller that runs says to a decision, once none of them believes in the dead leader."""
+    """How every running controller refuses a decision, once none of them believes in the dead leader."""
     async with asyncio.timeout(60):
         while True:
             ports = [each.port for each in controllers.processes if each.running]
@@ -50,7 +50,7 @@ async def refusals(controllers: Controllers) -> list[Command]:
 
 
 async def test_two_may_die_and_three_may_not(controllers: Controllers) -> None:
-    """The leader and another one, then a third: two that are left refuse and name no leader; no answer is lost."""
+    """The leader and another one, then a third: the two that are left refuse and name no leader; no answer is lost."""
     taker = IdTaker(controllers, "g")
     for _ in range(15):
         await taker.take()
@@ -68,8 +68,8 @@ async def test_two_may_die_and_three_may_not(controllers: Controllers) -> None:
     assert set(taker.answered) <= await known_ids(controllers)
 
 
-async def test_all_at_once_and_a_wiped_one(controllers: Controllers, tmp_path: Path) -> None:
-    """A restart of all five with one empty disk: everything is known, and then even to those who learnt it anew."""
+async def test_all_at_once_and_an_empty_disk(controllers: Controllers, tmp_path: Path) -> None:
+    """A restart of all five with one empty disk: everything is known, also to a controller that joins afterwards."""
     taker = IdTaker(controllers, "g")
     for _ in range(25):
         await taker.take()

@@ -1,6 +1,6 @@
-"""A file system without a byte left: every client is told so, reading, deleting and looking go on, and so does writing
-as soon as there is room; nothing acknowledged is missing then.
+"""A file system without a byte left: clear refusals, reading continues, and nothing acknowledged is missing.
 
+Every client gets a reason; reading, deleting and the pages continue, and so does writing as soon as there is room.
 `small_disk` is a real file system, so what runs into its end is the operating system's own refusal. Two servers meet
 it: one stops in time, at its floor; the other has none and finds out by a write that fails.
 """
@@ -54,12 +54,12 @@ pytestmark = pytest.mark.processes
 
 
 class Scene:
-    """A server on a small disk, what it acknowledged, and a subscriber that was there before the disk was full."""
+    """A server on a small disk, what it acknowledged, and a subscriber from before the disk was full."""
 
     def __init__(self, server: Server, filler: Path) -> None:
         self.server = server
         self.filler = filler
-        filler.write_bytes(bytes(40 * MIB))  # somebody else's
+        filler.write_bytes(bytes(40 * MIB))  # files of others
         self.address = f"127.0.0.1:{server.ports['remoting']}"
         self.connection = BlockingConnection.dial(self.address)
         self.acknowledged: list[int] = []
@@ -104,7 +104,7 @@ class Scene:
         return checked(self.connection.request(Command(code, fields=fields, body=body)))
 
     def send(self, body: bytes) -> Command:
-        """RocketMQ's SEND_MESSAGE; whatever is answered."""
+        """RocketMQ's SEND_MESSAGE; returns any answer."""
         return self.connection.request(
             Command(RequestCode.SEND_MESSAGE_V2, fields={"b": "orders", "e": "0"}, body=body)
         )
@@ -141,8 +141,8 @@ def scene(small_disk: Path, request: pytest.FixtureRequest) -> Iterator[Scene]:
         server.kill_if_running()
 
 
-def test_a_full_disk_stops_nobody_but_who_would_store(scene: Scene) -> None:
-    """Refusals by each protocol, everything else as ever, and no restart once there is room."""
+def test_a_full_disk_stops_only_what_would_be_stored(scene: Scene) -> None:
+    """Refusals in each protocol, everything else as before, and no restart once there is room."""
     online = Client(scene.server, "online", clean=False)
     online.subscribe(("line/#", 1))
     scene.publish_until_refused()
@@ -167,7 +167,7 @@ def test_a_full_disk_stops_nobody_but_who_would_store(scene: Scene) -> None:
 
 
 def mqtt_is_refused(scene: Scene) -> None:
-    """No PUBACK, the connection ends, the reason is logged and counted; nobody new begins a durable session."""
+    """No PUBACK, the connection ends, the reason is logged and counted; no new durable session begins."""
     before = scene.metric(REFUSED_PUBLISHES)
     client = Client(scene.server, "late-publisher")
     gone: list[Any] = []
@@ -186,7 +186,7 @@ def mqtt_is_refused(scene: Scene) -> None:
 
 
 def remoting_is_refused(scene: Scene) -> None:
-    """Code and sentence for everything that would be stored, by whichever request."""
+    """Code and remark for everything that would be stored, by whichever request."""
     before = scene.metric(REFUSED_REQUESTS)
     entry = image.encode_mqtt_image(b"line/a", b"no", 1, 0, b"test")
     appended = Command(RequestCode.APPEND_MANY, body=b"".join([entry, entry]))
@@ -236,7 +236,7 @@ def others_go_on(scene: Scene) -> None:
 
 
 def nothing_is_missing(scene: Scene) -> None:
-    """All that was acknowledged stands in the stored queues, and the store is sound, also after a restart."""
+    """Everything acknowledged is in the stored queues, and the store is sound, also after a restart."""
     assert scene.pulled() == [b"0", b"1", b"2", b"3", b"4", b"later"]
     scene.connection.close()
     assert scene.server.end(signal.SIGTERM) == 0
@@ -257,7 +257,7 @@ def run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """For what can only be asked again and again."""
+    """For conditions that can only be polled."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""What gauges count comes down again: when every client has gone, in whatever way, they are what they were before."""
+"""Gauges return to their former values when every client has left, in whatever way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""History on SUBSCRIBE against real processes, in both versions: what was before comes first, then live, each once."""
+"""History on SUBSCRIBE against real processes, in both versions: first the past, then live, each message once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC = "line/a"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A started server that is gone afterwards."""
+    """A started server that is ended after the test."""
     started = Server(tmp_path / "data")
     started.start()
     yield started
@@ -48,7 +48,7 @@ class Client5(Client):
         self.until(lambda: self.present is not None)
 
     def wish(self, *pairs: tuple[str, str], name: str = TOPIC, qos: int = 1) -> list[int]:
-        """SUBSCRIBE with user properties; the SUBACK's codes."""
+        """SUBSCRIBE with user properties; returns the codes of the SUBACK."""
         properties = Properties(PacketTypes.SUBSCRIBE)
         properties.UserProperty = list(pairs)
         self.granted = []
@@ -58,7 +58,7 @@ class Client5(Client):
 
 
 def until_last(client: Client, last: int, topic: str = TOPIC) -> list[int]:
-    """Wait for the number `last`; all numbers in order of arrival."""
+    """Wait for the number `last`; returns all numbers in order of arrival."""
     client.until(lambda: client.latest.get(topic) == b"%d" % last)
     return client.numbers(topic)
 
@@ -80,7 +80,7 @@ def test_the_last_messages_then_live(server: Server) -> None:
         assert until_last(client, 150) == list(range(91, 151))
         assert not any(message.retain for message in client.messages)
         client.client.unsubscribe(name)
-        client.subscribe(("other", 0))  # answered behind the UNSUBSCRIBE
+        client.subscribe(("other", 0))  # answered after the UNSUBSCRIBE
     publisher.publish(TOPIC, b"151")
     publisher.publish("other", b"0")
     for client, _ in clients:
@@ -92,7 +92,7 @@ def test_the_last_messages_then_live(server: Server) -> None:
 
 
 def test_from_an_offset_and_a_time_while_messages_flow(server: Server) -> None:
-    """No gap and no repeat where history meets what is being published; a wish that is not understood is refused."""
+    """No gap and no repeat where history meets live messages; a request that is not understood is refused."""
     publisher = Client(server, "publisher")
     publisher.publish_many(TOPIC, 0, 2_000)
     sent = [publisher.client.publish(TOPIC, b"%d" % number, 1) for number in range(2_000, 6_000)]
@@ -112,8 +112,8 @@ def test_from_an_offset_and_a_time_while_messages_flow(server: Server) -> None:
         one.close()
 
 
-def test_a_durable_session_goes_on_in_the_middle_of_its_history(server: Server) -> None:
-    """Disconnected and the server killed in the middle: what was not acknowledged comes, then the rest, then live."""
+def test_a_durable_session_continues_in_the_middle_of_its_history(server: Server) -> None:
+    """Disconnected and the server killed halfway: what was not acknowledged comes, then the rest, then live ones."""
     publisher = Client(server, "publisher")
     publisher.publish_many(TOPIC, 0, 5_000)
     durable = Client5(server, "durable", expiry_s=600, manual_ack=True)
@@ -137,8 +137,8 @@ def test_a_durable_session_goes_on_in_the_middle_of_its_history(server: Server) 
         one.close()
 
 
-def test_subscribing_again_with_a_wish_goes_back(server: Server) -> None:
-    """A subscription that is there takes its place anew; without a wish its place stays."""
+def test_subscribing_again_with_a_start_goes_back(server: Server) -> None:
+    """An existing subscription gets a new position; without a start its position stays."""
     publisher = Client(server, "publisher")
     client = Client5(server, "client")
     assert client.wish() == [1]
@@ -154,7 +154,7 @@ def test_subscribing_again_with_a_wish_goes_back(server: Server) -> None:
 
 
 def test_a_wildcard_filter_reaches_back_before_its_queue(server: Server) -> None:
-    """Nobody had subscribed to it: its history is in the parent queues; then its queue, then live; each once."""
+    """It had no subscriber: its history is in the parent queues; then its queue, then live; each once."""
     publisher = Client(server, "publisher")
     for number in range(1_200):
         publisher.client.publish(f"line/{number % 7}/temp", b"%d" % number, 1)
@@ -184,8 +184,8 @@ def test_a_wildcard_filter_reaches_back_before_its_queue(server: Server) -> None
     no_traceback(server)
 
 
-def test_a_durable_session_goes_on_before_its_queue(server: Server) -> None:
-    """Disconnected, then the server killed, both in the middle: it goes on where it was, in order, without a gap."""
+def test_a_durable_session_continues_before_its_queue(server: Server) -> None:
+    """Disconnected, then the server killed, both in the middle: it continues where it was, in order, without a gap."""
     publisher = Client(server, "publisher")
     publisher.publish_many("line/a", 0, 3_000)
     got: list[int] = []
@@ -197,7 +197,7 @@ def test_a_durable_session_goes_on_before_its_queue(server: Server) -> None:
         acknowledged = durable.messages[:120]
         for message in acknowledged:
             durable.client.ack(message.mid, message.qos)
-        durable.subscribe(("other", 0))  # answered behind the PUBACKs
+        durable.subscribe(("other", 0))  # answered after the PUBACKs
         got += [int(message.payload) for message in acknowledged]
         if turn == 2:
             time.sleep(0.6)  # longer than the interval at which acknowledgements are written

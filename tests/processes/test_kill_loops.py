@@ -1,6 +1,6 @@
 """`kill -9` again and again while clients publish and subscribe: nothing acknowledged is missing, order holds.
 
-The quick forms kill a few times; `slow` ones go on, see docs/howto/fault-tests.md.
+The quick forms kill a few times; the `slow` ones many times, see docs/howto/fault-tests.md.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Parts:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> Iterator[Parts]:
-    """Started parts that are gone afterwards."""
+    """Started parts that are ended after the test."""
     started = Parts(tmp_path)
     yield started
     for part in started.all:
@@ -105,7 +105,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
     "rounds", [1, pytest.param(5, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="5-slow")]
 )
 def test_each_part_alone(parts: Parts, rounds: int) -> None:
-    """Broker, proxy and controller are killed in turn; the others and the clients go on with the new one."""
+    """Broker, proxy and controller are killed in turn; the others and the clients continue with the new one."""
     online = Client(parts.proxy, "online", clean=False)
     online.subscribe(("line/#", 1))
     offline = Client(parts.proxy, "offline", clean=False)
@@ -134,7 +134,7 @@ def test_each_part_alone(parts: Parts, rounds: int) -> None:
 
 
 def _stand_still(part: Process) -> None:
-    """A part that does nothing for a while and then goes on."""
+    """A part that is stopped for a while and then continues."""
     assert part.process is not None
     part.process.send_signal(signal.SIGSTOP)
     threading.Event().wait(STOPPED_S)

@@ -54,7 +54,7 @@ class Device:
         assert not self.connected.get(timeout=20).is_failure
 
     def exchange(self, topic: str, size: int) -> None:
-        """Subscribe, publish with QoS 1 and get it back."""
+        """Subscribe, publish with QoS 1 and receive the message."""
         self.client.subscribe(topic, 1)
         self.subscribed.get(timeout=20)
         payload = os.urandom(size)
@@ -67,7 +67,7 @@ class Device:
 
 
 def certificate_on(port: int, trusting: ssl.SSLContext) -> dict[str, Any]:
-    """What the server shows."""
+    """The certificate that the server presents."""
     with (
         socket.create_connection(("127.0.0.1", port), 10) as plain,
         trusting.wrap_socket(plain, server_hostname="localhost") as wrapped,
@@ -78,8 +78,8 @@ def certificate_on(port: int, trusting: ssl.SSLContext) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", [mqtt.MQTTv311, mqtt.MQTTv5])
-def test_every_listener_serves_and_certificates_are_renewed(tmp_path: Path, protocol: int) -> None:
-    """Messages of all sizes by TLS, WebSocket and both; SIGHUP renews the certificate and drops nobody."""
+def test_every_listener_works_and_certificates_are_renewed(tmp_path: Path, protocol: int) -> None:
+    """Messages of all sizes by TLS, WebSocket and both; SIGHUP renews the certificate and disconnects no client."""
     authority = Authority(tmp_path / "ca")
     identity, renewed = authority.issue(), authority.issue()
     options = ["--tls-port", "0", "--ws-port", "0", "--wss-port", "0"]
@@ -102,7 +102,7 @@ def test_every_listener_serves_and_certificates_are_renewed(tmp_path: Path, prot
         assert server.process is not None
         server.process.send_signal(signal.SIGHUP)
         while certificate_on(server.ports["mqtt-tls"], trusting)["serialNumber"] == first["serialNumber"]:
-            pass  # each look is a whole handshake
+            pass  # each check is a whole handshake
         for number, device in enumerate(devices):
             device.exchange(f"listeners/{number}/after", 500)
             assert device.ended.empty()

@@ -1,4 +1,4 @@
-"""Many sessions, many connections, many subscriptions: what a server keeps of each is bounded and given back."""
+"""Many sessions, many connections, many subscriptions: a server's memory for each is bounded and released."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def session(server: Server, client_id: str, *filters: str, clean: bool = True) -
 
 
 def test_half_a_connect(server: Server) -> None:
-    """It costs what came, at most 64 KB, and ends at the deadline."""
+    """It costs the bytes received, at most 64 KB, and ends at the deadline."""
     before_kb = server.rss_kb()
     peers = [wire.Peer(server.port) for _ in range(200)]
     for peer in peers:
@@ -57,12 +57,12 @@ def test_half_a_connect(server: Server) -> None:
 
 
 def test_connections_and_subscriptions_that_come_and_go(server: Server) -> None:
-    """The same ids and filters again and again leave nothing behind."""
+    """The same ids and filters again and again leave no memory in use."""
     come_and_go(server, 1_000)
 
 
 def test_refused_connects(server: Server) -> None:
-    """CONNECTs that are refused, cut short or of another protocol leave nothing behind, however often they come."""
+    """CONNECTs that are refused, cut short or of another protocol leave no memory in use, however many there are."""
     ways = [
         wire.connect("x", level=6),
         wire.connect("", flags=0),
@@ -84,7 +84,7 @@ def test_refused_connects(server: Server) -> None:
 
 
 def come_and_go(server: Server, turns: int) -> None:
-    """Twice so many connections and changes of subscriptions; the second half may not cost memory."""
+    """Twice this many connections and changes of subscriptions; the second half must not cost memory."""
     client = session(server, "changing", "x/y")
     for turn in (0, 1):
         for number in range(turns):
@@ -118,7 +118,7 @@ def test_a_hundred_thousand(server: Server) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_sessions_that_do_not_read(server: Server) -> None:
-    """2,000 offline, 2,000 idle and 100 slow sessions: numbers, not messages; all is there for who comes back."""
+    """2,000 offline, 2,000 idle and 100 slow sessions cost numbers, not messages; each gets all when it returns."""
     for number in range(2_000):
         session(server, f"offline-{number}", "all/#", f"bulk/{number % 10}/#", clean=False).close()
     idle = [session(server, f"idle-{number}", f"commands/{number}") for number in range(2_000)]

@@ -1,4 +1,4 @@
-"""A client library of MQTT 5 against a real server process: what it sees of properties, codes and sessions."""
+"""A client library of MQTT 5 against a real server process: properties, codes and sessions as it sees them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A started server that is gone afterwards."""
+    """A started server that is ended after the test."""
     folder: Path = tmp_path_factory.mktemp("mqtt5")
     started = Server(folder / "data")
     started.start()
@@ -37,7 +37,7 @@ def said(packet: int, **values: Any) -> Properties:
 
 
 class Client5:
-    """A paho client of MQTT 5 that remembers what it got."""
+    """A paho client of MQTT 5 that keeps what it received."""
 
     def __init__(self, server: Server, client_id: str, *, clean: bool = True, **connect: Any) -> None:
         self.changed = threading.Condition()
@@ -64,11 +64,11 @@ class Client5:
             self.changed.notify_all()
 
     def _left(self, code: int) -> None:
-        self.client.disconnect()  # or it would come back
+        self.client.disconnect()  # or it would reconnect
         self._set(left=code)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for something that a callback changes."""
+        """Wait for a change made by a callback."""
         with self.changed:
             assert self.changed.wait_for(condition, DEADLINE_S), f"{len(self.messages)} messages"
 
@@ -86,7 +86,7 @@ class Client5:
         self.client.publish(topic, payload, qos, retain, found).wait_for_publish(DEADLINE_S)
 
     def close(self) -> None:
-        """Say DISCONNECT."""
+        """Send DISCONNECT."""
         self.client.disconnect()
         self.client.loop_stop()
 
@@ -115,7 +115,7 @@ def test_a_request_and_its_answer(server: Server) -> None:
 
 
 def test_a_session_with_an_expiry_and_what_it_missed(server: Server) -> None:
-    """The session is kept as long as was asked for; of what it missed it gets what has not expired."""
+    """The session is kept as long as requested; it gets those messages it missed that have not expired."""
     away = Client5(server, "away", clean=False, SessionExpiryInterval=1_000)
     assert away.connack is not None
     assert not away.connack[0]
@@ -136,8 +136,8 @@ def test_a_session_with_an_expiry_and_what_it_missed(server: Server) -> None:
         client.close()
 
 
-def test_what_the_server_makes_and_says(server: Server) -> None:
-    """An id for who has none, its limits, a refused publish, the end of a connection that was taken over."""
+def test_what_the_server_assigns_and_reports(server: Server) -> None:
+    """An id for a client without one, its limits, a refused publish, the end of a connection that was taken over."""
     nameless = Client5(server, "")
     assert nameless.connack is not None
     found = nameless.connack[2]

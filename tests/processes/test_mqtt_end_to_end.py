@@ -17,7 +17,7 @@ pytestmark = pytest.mark.processes
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A started server that is gone afterwards."""
+    """A started server that is ended after the test."""
     started = Server(tmp_path / "data")
     started.start()
     yield started
@@ -48,7 +48,7 @@ def test_the_life_of_messages(server: Server) -> None:
     late.vanish()
     subscriber.until(lambda: subscriber.messages[-1].topic == "plant/wills")
     replaced = Client(server, "taken", will=("plant/wills", b"taken over", 1, False))
-    replaced.client.on_disconnect = lambda client, *_: client.disconnect()  # or it would come back and take over again
+    replaced.client.on_disconnect = lambda client, *_: client.disconnect()  # or it would reconnect and take over again
     taker = Client(server, "taken")
     subscriber.until(lambda: subscriber.messages[-1].payload == b"taken over")
     intruder = Client(server, "intruder")
@@ -86,7 +86,7 @@ def test_an_offline_session_gets_everything_after_kill_9(server: Server) -> None
 
 
 def test_an_online_session_misses_nothing_acknowledged(server: Server) -> None:
-    """Killed in the middle of the stream: every acknowledged message arrives, a topic's order holds."""
+    """Killed in the middle of the stream: every acknowledged message arrives, the order within a topic holds."""
     durable = Client(server, "durable", clean=False)
     durable.subscribe(("line/#", 1))
     publisher = Client(server, "publisher", clean=False)
@@ -129,7 +129,7 @@ def test_a_slow_reader_costs_no_memory(server: Server) -> None:
 
 
 def test_a_killed_broker_leaves_idle_connections_open(tmp_path: Path) -> None:
-    """Proxy and broker as processes: the broker is killed and comes back; nobody who waited has to connect again."""
+    """Proxy and broker as processes: the broker is killed and returns; no idle client has to connect again."""
     broker = Process(tmp_path / "broker", ["broker", "--data", str(tmp_path / "data")], "remoting")
     broker.start()
     proxy = Process(tmp_path / "proxy", ["proxy", "--set", f"proxy.broker=127.0.0.1:{broker.port}"], "mqtt")

@@ -38,8 +38,8 @@ def group(tmp_path: Path) -> Iterator[BrokerGroup]:
         made.end()
 
 
-def test_qos_2_is_taken_once_and_in_order(group: BrokerGroup) -> None:
-    """Both exchanges are under way when the master dies: clients of raw packets repeat what was not answered, only."""
+def test_qos_2_is_delivered_once_and_in_order(group: BrokerGroup) -> None:
+    """Both exchanges are in flight when the master dies: clients of raw packets repeat only what was not answered."""
     subscriber = ExactClient("subscriber", lambda: group.proxy.port, subscribe_to="exact/#").run()
     publisher = ExactClient("publisher", lambda: group.proxy.port, publish_to="exact/x")
     try:
@@ -62,8 +62,8 @@ def test_qos_2_is_taken_once_and_in_order(group: BrokerGroup) -> None:
         subscriber.stop()
 
 
-def test_a_shared_group_goes_on_where_it_was(group: BrokerGroup) -> None:
-    """Every acknowledged message reaches a member; what comes again is what was under way."""
+def test_a_shared_group_continues_where_it_was(group: BrokerGroup) -> None:
+    """Every acknowledged message reaches a member; only what was in flight comes again."""
     members = [member(group.proxy, f"m{index}", clean=index == 0) for index in range(3)]
     stream = Stream(group.proxy, TOPIC)
     for _ in range(FAILOVERS):
@@ -76,7 +76,7 @@ def test_a_shared_group_goes_on_where_it_was(group: BrokerGroup) -> None:
 
 
 def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: BrokerGroup) -> None:
-    """All were given to a master that is dead when they are due: each comes once, and the newest is what is kept."""
+    """All were accepted by a master that is dead when they are due: each comes once, and the newest one is retained."""
     watcher = Client(group.proxy, "watcher", clean=False)
     watcher.subscribe(("wills/#", 1), ("later/#", 1), ("marker", 1))
     sender = Client(group.proxy, "sender")
@@ -95,7 +95,7 @@ def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: Bro
     master.kill()
     stays.vanish()
     until(group.master, "no new master")
-    hangs_on.vanish()  # while the proxy takes the sessions again
+    hangs_on.vanish()  # while the proxy reopens the sessions
     wanted = Counter([f"later/{number}" for number in range(5)] + ["wills/stays", "wills/hangs_on", "wills/leaves"])
     watcher.until_come(lambda: len(watcher.messages) >= wanted.total())
     sender.publish("marker", b"behind them all")
@@ -111,7 +111,7 @@ def test_wills_delayed_and_retained_messages_come_from_the_new_master(group: Bro
 
 
 class Leaving:
-    """A client of MQTT 5 whose will is due some time after it has gone."""
+    """A client of MQTT 5 whose will is due some time after it has left."""
 
     def __init__(self, port: int) -> None:
         self.client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "leaves", protocol=mqtt.MQTTv5)
@@ -125,13 +125,13 @@ class Leaving:
         self.client.publish("nobody/hears", b"", 1).wait_for_publish(30)
 
     def close(self) -> None:
-        """Leave without a word that takes the will back."""
+        """Leave without a DISCONNECT, which would drop the will."""
         reason = mqtt.ReasonCode(PacketTypes.DISCONNECT, "Disconnect with will message")
         self.client.disconnect(reasoncode=reason)
         self.client.loop_stop()
 
 
-def test_a_tail_goes_on_at_the_new_master(group: BrokerGroup) -> None:
+def test_a_tail_continues_at_the_new_master(group: BrokerGroup) -> None:
     """`lightmq tail --follow` prints every message once, in order, over a failover."""
     stream = Stream(group.proxy, TOPIC)
     stream.flowing()

@@ -1,4 +1,4 @@
-"""What was acknowledged can be found: with the answer to what created a topic, every controller has its route."""
+"""Routes of new topics: once the request that created a topic is answered, every controller has its route."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Place:
         assert reply.code == ResponseCode.SUCCESS, reply.remark
 
     def misses(self, topic: str) -> list[int]:
-        """The controllers that do not know the topic now."""
+        """The controllers that do not know the topic at this moment."""
         query = {"topic": topic}
         replies = [
             each.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=dict(query))) for each in self.controllers
@@ -77,7 +77,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         process.kill_if_running()
 
 
-def test_every_new_topic_is_found_with_the_answer_to_its_first_send(place: Place) -> None:
+def test_every_new_topic_is_found_once_its_first_send_is_answered(place: Place) -> None:
     misses = {}
     for number in range(TOPICS):
         topic = f"new-{number}"
@@ -97,7 +97,7 @@ def test_every_new_topic_is_found_with_the_answer_to_its_first_send(place: Place
 
 
 @pytest.mark.parametrize("fate", [signal.SIGSTOP, signal.SIGKILL])
-def test_sends_go_on_when_the_only_controller_stands_still_or_is_dead(tmp_path: Path, fate: signal.Signals) -> None:
+def test_sends_continue_while_the_only_controller_is_paused_or_dead(tmp_path: Path, fate: signal.Signals) -> None:
     place = one_broker(tmp_path, ("--set", "broker.registration_wait_ms=500"))
     broker, controller = place.processes
     try:

@@ -1,4 +1,4 @@
-"""0x10, no matching subscribers: said by every kind of installation, for QoS 1 and 2, of the right messages only."""
+"""0x10, no matching subscribers: from every kind of installation, for QoS 1 and 2, for the right messages only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NOBODY = 0x10
 
 
 class Installation:
-    """Something that serves MQTT: where to publish, and where to subscribe."""
+    """A place to publish at and one to subscribe at."""
 
     def __init__(self, publishing: Server, subscribing: Server, end: Callable[[], None]) -> None:
         self.publishing, self.subscribing, self.end = publishing, subscribing, end
@@ -45,7 +45,7 @@ def proxies_apart(folder: Path) -> Installation:
 
 
 def cluster(folder: Path) -> Installation:
-    """Two brokers of a group, and a second proxy at which the subscribers are."""
+    """Two brokers of a group, and a second proxy that has the subscribers."""
     group = BrokerGroup(folder, brokers=2, arguments={"proxy": OPTION})
     other = Process(folder / "other-proxy", ["proxy", "--controllers", group.addresses, *OPTION], "mqtt")
 
@@ -113,7 +113,7 @@ class Client5:
 
 @pytest.mark.parametrize("qos", [1, 2])
 @pytest.mark.parametrize("durable", [False, True], ids=["clean", "durable"])
-def test_only_what_nobody_has_subscribed_to(installation: Installation, qos: int, durable: bool) -> None:
+def test_only_messages_without_subscribers(installation: Installation, qos: int, durable: bool) -> None:
     """Exact and wildcard filters, groups, sessions that are away: wherever the subscriber is connected."""
     name = f"t{qos}{durable}"
     publisher = Client5(installation.publishing, f"publisher-{name}", expiry_s=60 * durable)
@@ -138,7 +138,7 @@ def test_only_what_nobody_has_subscribed_to(installation: Installation, qos: int
 
 @pytest.mark.parametrize("qos", [1, 2])
 def test_own_retained_and_delayed_messages(installation: Installation, qos: int) -> None:
-    """No Local excludes its own client alone; a retained message is kept all the same; a delayed one is not judged."""
+    """No Local excludes only its own client; a retained message is stored all the same; a delayed one is not judged."""
     name = f"s{qos}"
     client, other = (Client5(installation.publishing, f"{who}-{name}") for who in ("own", "other"))
     client.subscribe(f"{name}/own/#", no_local=True)
@@ -157,7 +157,7 @@ def test_own_retained_and_delayed_messages(installation: Installation, qos: int)
         one.close()
 
 
-def test_clients_of_3_1_1_see_nothing_of_it(installation: Installation) -> None:
+def test_clients_of_3_1_1_get_no_code(installation: Installation) -> None:
     client = Client(installation.publishing, "old")
     for qos in (1, 2):
         client.publish("old/nobody", b"x", qos)
@@ -165,7 +165,7 @@ def test_clients_of_3_1_1_see_nothing_of_it(installation: Installation) -> None:
 
 
 @pytest.mark.parametrize("qos", ["1", "2"])
-def test_pub_says_it_in_words(installation: Installation, qos: str) -> None:
+def test_pub_prints_it(installation: Installation, qos: str) -> None:
     arguments = ["pub", "-p", str(installation.publishing.port), "-V", "5", "-q", qos, "-t", "pub/nobody", "-m", "x"]
     done = subprocess.run(
         [sys.executable, "-m", "lightmq", *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
@@ -175,7 +175,7 @@ def test_pub_says_it_in_words(installation: Installation, qos: str) -> None:
     assert done.stderr == f"the server accepted the message, but {said}\n"
 
 
-def test_nothing_is_said_unless_it_is_asked_for(tmp_path: Path) -> None:
+def test_the_code_is_off_by_default(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.start()
     try:

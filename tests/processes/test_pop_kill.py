@@ -1,7 +1,7 @@
 """POP through `kill -9`: what was acknowledged never comes again, everything else comes until it is acknowledged.
 
 A consumer pops and acknowledges four of five messages while the broker is killed again and again, or the master of a
-group is killed for good. At the end everything that was not acknowledged is popped to the last one.
+group is killed for good. At the end everything that was not acknowledged is popped, to the last one.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def acknowledging(message: StoredMessage, answer: Command, broker: str) -> Comma
 
 
 class Consumer(threading.Thread):
-    """Sends, pops and acknowledges; leaves every fifth message of its first try."""
+    """Sends, pops and acknowledges; leaves every fifth message at its first delivery."""
 
     def __init__(self, address: str, broker: str) -> None:
         super().__init__(daemon=True)
@@ -92,7 +92,7 @@ class Consumer(threading.Thread):
                 self.stopped.wait(0.05)  # the server is being started
 
     def consume(self, connection: BlockingConnection, *, leave: bool, poll_ms: int = 200) -> int:
-        """Pop once and acknowledge what comes; returns how many messages came."""
+        """Pop once and acknowledge the messages; returns how many came."""
         answer = connection.request(popping(poll_ms))
         if answer.code == ResponseCode.POLLING_TIMEOUT:
             return 0
@@ -107,7 +107,7 @@ class Consumer(threading.Thread):
             reply = connection.request(acknowledging(message, answer, self.broker))
             if reply.code == ResponseCode.NO_MESSAGE:
                 self.unsure.discard(number)
-                continue  # its time was over on the way: it comes again
+                continue  # its time ended in transit: it comes again
             checked(reply)
             self.unsure.discard(number)
             with self._grew:
@@ -116,14 +116,14 @@ class Consumer(threading.Thread):
         return len(messages)
 
     def flowing(self) -> None:
-        """Return when some more acknowledgements were answered."""
+        """Return when this many more acknowledgements were answered."""
         with self._grew:
             wanted = len(self.acknowledged) + ACKNOWLEDGED
             assert self._grew.wait_for(lambda: len(self.acknowledged) >= wanted, 60)
 
 
 def judge(consumer: Consumer) -> None:
-    """Let the consumer end and take the rest: everything comes, nothing that was acknowledged comes again."""
+    """Let the consumer end and pop the rest: everything comes, nothing that was acknowledged comes again."""
     consumer.flowing()
     consumer.stopped.set()
     consumer.join()
@@ -138,7 +138,7 @@ def judge(consumer: Consumer) -> None:
 @pytest.mark.parametrize(
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
-def test_acknowledgements_hold_and_the_rest_comes_again_over_kills(tmp_path: Path, kills: int) -> None:
+def test_acknowledgements_survive_kills_and_the_rest_is_delivered_again(tmp_path: Path, kills: int) -> None:
     server = Installation(tmp_path / "data")
     server.start()
     try:

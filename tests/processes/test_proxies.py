@@ -1,4 +1,4 @@
-"""Several proxies on the same ports: clients on each, one session over all, one killed, one drained, all ended."""
+"""Several proxies on the same ports: clients on each, one session across them, one killed, one drained, all ended."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def until(condition: Callable[[], Any]) -> Any:
 
 
 def both(server: Server) -> list[dict[str, int]]:
-    """The two proxies, none while one of them is missing."""
+    """The two proxies; none while one of them is missing."""
     found = proxies(server)
     return found if len(found) == 2 else []
 
 
 def ended(server: Server, at: int) -> bool:
-    """End one of the two; False while there are not two, or when the page still showed one that had gone."""
+    """End one of the two; False while there are not two, or when the page still listed one that had ended."""
     found = both(server)
     if not found:
         return False
@@ -76,7 +76,7 @@ def sessions(server: Server) -> list[float]:
 
 
 def test_one_installation_behind_several_proxies(server: Server) -> None:
-    """Messages cross from one proxy to the other; a client id lives once; a killed proxy is started again."""
+    """Messages cross from one proxy to the other; a client id is connected once; a killed proxy is started again."""
     clients: list[Client] = []
     while len(clients) < 4 or min(sessions(server)) < 2:
         clients.append(Client(server, f"client-{len(clients)}"))
@@ -90,7 +90,7 @@ def test_one_installation_behind_several_proxies(server: Server) -> None:
     taken.client.on_disconnect = lambda *_: ends.append(1)
     taker = Client(server, "taken", clean=False)
     until(lambda: ends)
-    taken.close()  # before it would come back and take over again
+    taken.close()  # before it would reconnect and take over again
     assert taker.present
     clients[0].publish("mine/1", b"for the taker")
     taker.until(lambda: bool(taker.messages))
@@ -118,13 +118,13 @@ def test_one_installation_behind_several_proxies(server: Server) -> None:
 
 
 def test_rolling_restart_under_load_loses_nothing(server: Server) -> None:
-    """Each proxy is ended in turn while messages flow: everything acknowledged arrives, nobody is stuck."""
+    """Each proxy is ended in turn while messages flow: everything acknowledged arrives, no client is stuck."""
     subscriber = Client(server, "subscriber", clean=False)
     subscriber.subscribe(("load/#", 1))
     publisher = Client(server, "publisher", clean=False)
     total = 3_000
     for number in range(total):
-        publisher.client.publish("load/n", b"%d" % number, 1)  # what finds no connection goes out with the next one
+        publisher.client.publish("load/n", b"%d" % number, 1)  # what finds no connection is sent over the next one
         if number % 1_000 == 500:
             until(lambda at=number // 1_000 % 2: ended(server, at))
     subscriber.until(lambda: len({message.payload for message in subscriber.messages}) == total)
@@ -134,7 +134,7 @@ def test_rolling_restart_under_load_loses_nothing(server: Server) -> None:
 
 
 def test_no_proxy_outlives_its_supervisor(server: Server) -> None:
-    """Not even when that is killed."""
+    """Not even when the supervisor is killed."""
     pids = [each["pid"] for each in proxies(server)]
     server.kill()
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

@@ -1,4 +1,4 @@
-"""The rooms with typed modules pass their unit tests uncompiled too: elsewhere the suite runs on what was compiled."""
+"""The rooms with typed modules pass their unit tests uncompiled too: elsewhere the suite runs on compiled ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def rooms(package: ModuleType) -> list[str]:
-    """Where the tests of its typed modules lie."""
+    """Where the tests of its typed modules are."""
     return sorted(
         {
             f"tests/unit/{package.TYPED.package}/{module.rpartition('.')[0].replace('.', '/')}"
@@ -32,7 +32,7 @@ def rooms(package: ModuleType) -> list[str]:
 @pytest.mark.skipif(bool(mqtt_proxy.TYPED.reason), reason="this whole run is on the pure twin already")
 @pytest.mark.parametrize("package", [remoting, broker, mqtt_proxy], ids=lambda package: str(package.__name__))
 def test_unit_tests_pass_on_the_pure_twin(package: ModuleType) -> None:
-    """A run of its own, because a process takes its twin when it imports a package."""
+    """In a process of its own, because the twin is chosen when a package is imported."""
     found = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", *rooms(package)],
         cwd=ROOT, env={**os.environ, PURE_VARIABLE: "1"}, capture_output=True, text=True, check=False,

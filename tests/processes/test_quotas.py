@@ -1,4 +1,4 @@
-"""Quotas with real clients: flow control without loss, refusals with their reason codes, counters that show it."""
+"""Quotas with real clients: flow control without loss, refusals with their reason codes, counters that show them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_client_above_its_rate_is_slowed_down_and_loses_nothing(tmp_path: Path
         took_s = time.monotonic() - began
         assert watcher.numbers("t/fast") == list(range(MESSAGES))
         assert in_between < MESSAGES
-        # A second's worth may come at once, and one read of the socket may go beyond the quota.
+        # A second's worth may come at once, and one read of the socket may exceed the quota.
         assert took_s > (MESSAGES - 2 * RATE) / RATE - 0.2, took_s
         assert not gone
         assert counted(server, 'rocketmq_mqtt_rate_pauses_total{quota="client_messages"}') >= 1
@@ -48,8 +48,8 @@ def test_a_client_above_its_rate_is_slowed_down_and_loses_nothing(tmp_path: Path
         server.kill_if_running()
 
 
-def test_an_address_that_connects_too_fast_hears_why(tmp_path: Path) -> None:
-    """0x9F to a client of MQTT 5; later it may come again."""
+def test_an_address_that_connects_too_fast_is_told_why(tmp_path: Path) -> None:
+    """0x9F for a client of MQTT 5; later it may connect again."""
     quotas = ("connects_per_address_per_s=2", "connects_per_address_burst=2")
     server = Server(tmp_path / "data", *(f"--set=proxy.quotas.{one}" for one in quotas))
     server.start()
@@ -59,7 +59,7 @@ def test_an_address_that_connects_too_fast_hears_why(tmp_path: Path) -> None:
         until = time.monotonic() + DEADLINE_S
         while connect5(server, "again") != 0:
             assert time.monotonic() < until
-            time.sleep(1)  # each attempt counts, so only a slow one is let in
+            time.sleep(1)  # each attempt counts, so only a slow client is admitted
         assert counted(server, 'rocketmq_mqtt_connects_refused_total{reason="connect_rate"}') >= 2
         server.end(15)
         no_traceback(server)
@@ -68,7 +68,7 @@ def test_an_address_that_connects_too_fast_hears_why(tmp_path: Path) -> None:
 
 
 def connect5(server: Server, client_id: str) -> int | None:
-    """The reason code of one attempt to connect with MQTT 5; None when the socket was closed without a word."""
+    """The reason code of one attempt to connect with MQTT 5; None when the socket was closed without an answer."""
     codes: list[int] = []
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id, protocol=mqtt.MQTTv5)
     client.on_connect = lambda _client, _data, _flags, reason, _properties: codes.append(reason.value)

@@ -1,4 +1,4 @@
-"""A real broker with reader processes: advertised, supervised, alike in their rules, and gone with their broker."""
+"""A real broker with reader processes: advertised, supervised, with the broker's rules, and ended with their broker."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    """Processes come and go; there is no event of theirs to wait for here."""
+    """Processes start and end; there is no event of theirs to await here."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert time.monotonic() < deadline
@@ -110,7 +110,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_ranges_come_from_the_readers_and_they_come_back(server: Server) -> None:
+def test_readers_serve_ranges_and_are_restarted(server: Server) -> None:
     publish(server, 50)
     until(lambda: metric(server, "rocketmq_range_readers ") == READERS)
     told = bounds(server)
@@ -119,14 +119,14 @@ def test_ranges_come_from_the_readers_and_they_come_back(server: Server) -> None
     with connect(server, "readers") as connection:
         assert pull(connection, told.light.id).count == 50
         publish(server, 10)
-        assert pull(connection, told.light.id, 50).count == 10, "what is acknowledged is there at once"
+        assert pull(connection, told.light.id, 50).count == 10, "what is acknowledged is visible at once"
     until(lambda: metric(server, "rocketmq_range_reader_requests_total") == 2)
     assert metric(server, "rocketmq_range_reader_bytes_total") > 60 * 80
     before = children(server)
     assert len(before) == READERS
     for pid in before:
         os.kill(pid, signal.SIGKILL)
-    # In this order: the number of readers is an old one until both deaths have been noticed.
+    # In this order: the count of readers is out of date until both deaths have been noticed.
     until(lambda: metric(server, "rocketmq_range_reader_restarts_total") == READERS)
     until(lambda: metric(server, "rocketmq_range_readers ") == READERS)
     assert not set(before) & set(children(server))
@@ -147,8 +147,8 @@ def test_no_reader_outlives_a_killed_broker(server: Server) -> None:
         socket.create_connection(("127.0.0.1", server.ports["readers"]))
 
 
-def test_readers_ask_the_access_list_of_the_broker(tmp_path: Path) -> None:
-    """A key reads there what it may read at the broker and nothing else, and a changed list counts there too."""
+def test_readers_apply_the_brokers_access_list(tmp_path: Path) -> None:
+    """A key may read there what it may read at the broker and nothing else, and a changed list applies there too."""
     listed = tmp_path / "acl"
     listed.write_text(
         "user watch\nrole monitor\nuser feeder\nrole proxy\n"
@@ -194,7 +194,7 @@ def test_readers_ask_the_access_list_of_the_broker(tmp_path: Path) -> None:
         server.kill_if_running()
 
 
-def test_without_readers_nobody_is_told_of_any(tmp_path: Path) -> None:
+def test_without_readers_none_is_advertised(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.start()
     try:

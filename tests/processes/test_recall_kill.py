@@ -1,9 +1,8 @@
 """Recall and change of time of delayed messages through `kill -9` and a change of master.
 
-What was recalled never comes, the rest waits and comes once.
-
-A producer sends messages that wait and recalls the odd ones while the broker is killed again and again, or the master
-of a group is killed for good. A recall that was not answered is made again at the end.
+What was recalled never comes, the rest waits and comes once. A producer sends delayed messages and recalls the odd ones
+while the broker is killed again and again, or the master of a group is killed for good. A recall that was not answered
+is repeated at the end.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Producer(threading.Thread):
         self._grew = threading.Condition()
 
     def send(self, connection: BlockingConnection, number: int, due_ms: int) -> str:
-        """The handle of a message that says its number."""
+        """The handle of a message with this number."""
         properties = {b"UNIQ_KEY": b"%032d" % number, b"TIMER_DELIVER_MS": b"%d" % due_ms}
         fields = {"a": "g", "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % 4), "f": "0", "g": "5", "h": "0",
                   "i": encode_properties(properties.items()).decode()}  # fmt: skip
@@ -55,7 +54,7 @@ class Producer(threading.Thread):
         return checked(connection.request(command)).fields["recallHandle"]
 
     def recall(self, connection: BlockingConnection, number: int) -> None:
-        """Recall a message that was acknowledged; again is the same as once."""
+        """Recall a message that was acknowledged; doing so twice has the effect of once."""
         fields = {"producerGroup": "g", "topic": TOPIC, "recallHandle": self.handles[number]}
         reply = checked(connection.request(Command(RequestCode.RECALL_MESSAGE, fields=fields)))
         assert reply.fields["msgId"] == f"{number:032d}"
@@ -64,7 +63,7 @@ class Producer(threading.Thread):
             self._grew.notify_all()
 
     def reschedule(self, connection: BlockingConnection, number: int, delay_ms: int) -> None:
-        """Change the time of a message; where that was not answered its handle may be void."""
+        """Change the time of a message; if that was not answered its handle may be void."""
         fields = {"topic": TOPIC, "recallHandle": self.handles[number], "delayMs": str(delay_ms)}
         reply = checked(connection.request(Command(RequestCode.RESCHEDULE_MESSAGE, fields=fields)))
         self.handles[number] = reply.fields["recallHandle"]
@@ -86,18 +85,18 @@ class Producer(threading.Thread):
 
     @property
     def due_ms(self) -> int:
-        """When messages sent now are due."""
+        """The time at which messages sent now are due."""
         return time.time_ns() // 1_000_000 + FAR_MS
 
     def flowing(self) -> None:
-        """Return when some more recalls were answered."""
+        """Return when this many more recalls were answered."""
         with self._grew:
             wanted = len(self.recalled) + ANSWERED
             assert self._grew.wait_for(lambda: len(self.recalled) >= wanted, 60)
 
 
 def timers(connection: BlockingConnection) -> list[str]:
-    """The unique keys of all that wait."""
+    """The unique keys of all waiting messages."""
     found: list[str] = []
     after = "0/0"
     while True:
@@ -125,7 +124,7 @@ def published(connection: BlockingConnection) -> list[int]:
 
 
 def judge(producer: Producer) -> None:
-    """Recall the rest of the odd numbers: the even ones wait, and of some due soon the recalled one does not come."""
+    """Recall the rest of the odd numbers: the even ones wait; of some due soon the recalled one is not delivered."""
     producer.flowing()
     producer.stopped.set()
     producer.join()
@@ -155,7 +154,7 @@ def judge(producer: Producer) -> None:
 @pytest.mark.parametrize(
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
-def test_recalled_messages_stay_away_over_kills(tmp_path: Path, kills: int) -> None:
+def test_recalled_messages_are_not_delivered_after_kills(tmp_path: Path, kills: int) -> None:
     server = Installation(tmp_path / "data")
     server.start()
     try:

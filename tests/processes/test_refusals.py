@@ -1,4 +1,4 @@
-"""What servers refuse is never reported as done: `pub` and `sub` against real servers, by every reason they have."""
+"""What servers refuse is never reported as done: `pub` and `sub` against real servers, for every reason there is."""
 
 from __future__ import annotations
 
@@ -60,7 +60,9 @@ def stored(server: Server, topic: str) -> int:
     ],
     ids=["denied", "sys", "delay", "retained"],
 )
-def test_a_refused_publish_is_no_success(up: Server, options: tuple[str, ...], reason: str, qos: str) -> None:
+def test_a_refused_publish_is_not_reported_as_success(
+    up: Server, options: tuple[str, ...], reason: str, qos: str
+) -> None:
     status, said, error = pub(up, "-V", "5", "-q", qos, *options)
     assert (status, said["acknowledged"], said["refused"]) == (1, 0, 1)
     assert [each.partition(":")[0] for each in said["reasons"]] == [reason]
@@ -90,7 +92,7 @@ def test_an_accepted_publish_is_a_success(up: Server, version: str, qos: str) ->
     ("version", "reason"),
     [("3.1.1", "unspecified error (0x80); MQTT 3.1.1 does not say why"), ("5", "not authorized (0x87)")],
 )
-def test_a_refused_subscription_is_told(up: Server, version: str, reason: str) -> None:
+def test_a_refused_subscription_is_reported(up: Server, version: str, reason: str) -> None:
     status, out, error = lightmq("sub", "-p", str(up.port), "-V", version, "-t", "plant/ok/#", "-t", "plant/denied")
     assert (status, out) == (1, "")
     assert "the server refused to subscribe to plant/denied: " in error
@@ -122,7 +124,7 @@ def test_a_session_taken_over_ends_sub(up: Server, version: str, words: str) -> 
     assert ended(second)[0] == 130
 
 
-def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
+def test_the_stop_of_a_server_is_reported(tmp_path: Path) -> None:
     server = Server(tmp_path / "data")
     server.start()
     try:
@@ -135,7 +137,7 @@ def test_a_server_that_stops_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
-def test_a_full_disk_is_no_success(tmp_path: Path, version: str) -> None:
+def test_a_full_disk_is_not_reported_as_success(tmp_path: Path, version: str) -> None:
     server = Server(tmp_path / "data", "--set", f"broker.store.free_space_bytes_min={1 << 60}")
     server.start()
     try:

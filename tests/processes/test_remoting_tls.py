@@ -66,7 +66,7 @@ def lightmq(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Parts:
-    """Controller, broker with a reader where there can be one, and proxy, each a process; all enforce TLS."""
+    """Controller, broker (with a reader where possible) and proxy, each a process; all enforce TLS."""
 
     def __init__(self, folder: Path, authority: Authority, start: Callable[[Server], Server]) -> None:
         identity = authority.issue()
@@ -88,8 +88,10 @@ def ask_topics(controllers: str, *options: str) -> subprocess.CompletedProcess[s
     return lightmq("topics", "--server", controllers, *options)
 
 
-def test_every_part_comes_by_tls(authority: Authority, processes: Callable[[Server], Server], tmp_path: Path) -> None:
-    """Broker to controller, proxy to both, readers, command line; who does not speak TLS or trusts others could not."""
+def test_every_part_connects_by_tls(
+    authority: Authority, processes: Callable[[Server], Server], tmp_path: Path
+) -> None:
+    """Broker to controller, proxy to both, readers, command line; without TLS or trust they could not."""
     parts = Parts(tmp_path, authority, processes)
     device = Client(parts.proxy, "device")
     device.subscribe(("plant/#", 1))
@@ -116,16 +118,16 @@ def test_every_part_comes_by_tls(authority: Authority, processes: Callable[[Serv
 
 
 def looked_at(controllers: str, *options: str) -> dict[str, str]:
-    """What `lightmq doctor` finds of the broker."""
+    """The findings of `lightmq doctor` about the broker."""
     found = lightmq("doctor", "--json", "--server", controllers, *options)
     findings = json.loads(found.stdout)["findings"]
     return next(finding for finding in findings if finding["name"] == "broker")
 
 
-def test_the_doctor_looks_through_tls(
+def test_the_doctor_connects_by_tls(
     authority: Authority, processes: Callable[[Server], Server], tmp_path: Path
 ) -> None:
-    """With the options or the configuration for it; else it says what is missing."""
+    """With the options or the configuration for it; otherwise it names what is missing."""
     parts = Parts(tmp_path, authority, processes)
     trusting = ["--tls", "--tls-ca", str(authority.certificate)]
     assert looked_at(parts.controllers, *trusting)["state"] == "ok"
@@ -136,7 +138,7 @@ def test_the_doctor_looks_through_tls(
 
 
 def until_served(port: int, tls: ClientTls) -> None:
-    """A reader process opens its port a moment after the broker said it."""
+    """A reader process opens its port a moment after the broker has advertised it."""
     deadline = time.monotonic() + DEADLINE_S
     while True:
         try:
@@ -149,10 +151,10 @@ def until_served(port: int, tls: ClientTls) -> None:
             return
 
 
-def test_one_port_for_both_and_a_new_certificate_without_a_drop(
+def test_one_port_for_both_and_a_new_certificate_without_a_disconnect(
     authority: Authority, processes: Callable[[Server], Server], tmp_path: Path
 ) -> None:
-    """`lightmq up`, permissive: plain and TLS at one port; SIGHUP renews the certificate while a connection goes on."""
+    """`lightmq up`, permissive: plain and TLS at one port; SIGHUP renews the certificate under an open connection."""
     identity = authority.issue()
     server = processes(Server(tmp_path / "data", *listening("broker", identity, "permissive")))
     port = server.ports["remoting"]

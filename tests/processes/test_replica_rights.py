@@ -1,4 +1,4 @@
-"""A broker group with an access list: who has no right to its log gets no byte of it, whatever else the key may do."""
+"""A broker group with an access list: a key without the right to the log gets no byte of it."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerGroup]:
 
 
 def refusals(master: Broker) -> int:
-    """What the master has counted."""
+    """The number of refusals counted by the master."""
     found = re.search(rb"^rocketmq_replica_unproven_refusals_total (\d+)", master.page("/metrics"), re.MULTILINE)
     assert found
     return int(found[1])
 
 
 def test_a_key_without_the_role_is_refused(group: BrokerGroup) -> None:
-    """Proved or not shown at all, from this machine: no welcome, no log, and it is counted and said."""
+    """Authenticated or not shown at all, from this machine: no greeting, no log, and it is counted and logged."""
     master = group.settle()
     before = refusals(master)
 
@@ -98,7 +98,7 @@ def test_a_key_without_the_role_is_refused(group: BrokerGroup) -> None:
 
 
 def test_a_whole_broker_with_the_wrong_key_never_follows(group: BrokerGroup, tmp_path: Path) -> None:
-    """The controllers take it for one of the group, so it finds the master; the master sends it nothing."""
+    """The controllers accept it as a member of the group, so it finds the master; the master sends it nothing."""
     master = group.settle()
     impostor = group._broker(3, 2)
     impostor.arguments += settings("broker", access_key_file=key_of(tmp_path, "impostor"))

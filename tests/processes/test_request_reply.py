@@ -82,7 +82,7 @@ async def connected(server: Server) -> Connection:
 
 
 async def pulled(connection: Connection, queue: int) -> StoredMessage:
-    """The first message of a queue of `plant`, waited for."""
+    """The first message of a queue of `plant`; waits for it."""
     fields = {
         "consumerGroup": "services", "topic": "plant", "queueId": str(queue), "queueOffset": "0", "maxMsgNums": "1",
         "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "10000", "subscription": "*", "subVersion": "0",

@@ -1,4 +1,4 @@
-"""Many sessions that are away or do not read: a backlog stays in the log, and each gets all of it, once and in order.
+"""Many sessions that are away or do not read: a backlog stays in the log; each gets all of it, once, in order.
 
 `python -m benchmarks sessions` measures the same with ten thousand of them.
 """
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A server that keeps little for a socket that does not take it."""
+    """A server that buffers little for a socket that does not read."""
     started = Server(tmp_path / "data", f"--set=proxy.output_bytes_max={OUTPUT_BYTES_MAX}")
     started.start()
     yield started
@@ -53,14 +53,14 @@ class Numbers:
         assert self._take(5) == b"\x90\x03\x00\x01" + bytes([qos])
 
     def leave(self) -> None:
-        """DISCONNECT and wait for the end."""
+        """Send DISCONNECT and wait for the end."""
         self.socket.sendall(b"\xe0\x00")
         while self.socket.recv(65_536):
             pass
         self.socket.close()
 
     def read(self, frame_bytes: int, *, qos: int, topic: str) -> None:
-        """Read once; the number stands at the beginning of the payload."""
+        """Read once; the number is at the beginning of the payload."""
         data = self._rest + self.socket.recv(262_144)
         assert len(data) > len(self._rest), "the server closed the connection"
         whole = len(data) // frame_bytes * frame_bytes
@@ -103,18 +103,18 @@ def connected(server: Server, client_id: str) -> wire.Peer:
 
 
 def test_away(server: Server) -> None:
-    """300 sessions, 3,000 messages behind one filter: memory does not see them, each session gets every one once."""
+    """300 sessions, 3,000 messages behind one filter: memory does not grow, each session gets every message once."""
     count = 3_000
     for number in range(300):
         client = Numbers(server, f"away-{number}", clean=False)
         client.subscribe("backlog/#", 1)
         client.leave()
     publisher = connected(server, "publisher")
-    publish_numbers(publisher, "backlog/x", range(500), 200)  # what is allocated once
+    publish_numbers(publisher, "backlog/x", range(500), 200)  # one-time allocations
     before_kb = server.rss_kb()
     for first in range(500, count, 500):
         frame_bytes = publish_numbers(publisher, "backlog/x", range(first, first + 500), 200)
-    assert server.rss_kb() - before_kb < 1_500  # for one session they would be 500 KB
+    assert server.rss_kb() - before_kb < 1_500  # one session's share would be 500 KB
     for number in range(300):
         client = Numbers(server, f"away-{number}", clean=False)
         assert client.present
@@ -126,7 +126,7 @@ def test_away(server: Server) -> None:
 
 
 def test_slow(server: Server) -> None:
-    """50 sessions that read nothing, or a little: bounded memory, a quick one gets all, then so do they."""
+    """50 sessions that read little or nothing: bounded memory; a fast one gets all messages, then so do they."""
     count, padding_bytes, step = 4_000, 1_000, 200
     clients = [Numbers(server, f"slow-{number}", clean=True, receive_bytes=SMALL_RECEIVE_BYTES) for number in range(50)]
     for number, client in enumerate(clients):
@@ -139,14 +139,14 @@ def test_slow(server: Server) -> None:
         frame_bytes = publish_numbers(publisher, "busy/x", range(first, first + step), padding_bytes)
         while len(quick.got) < first + step:
             quick.read(frame_bytes, qos=1, topic="busy/x")
-        for number in range(0, 50, 2):  # each at a place of its own
+        for number in range(0, 50, 2):  # each at a different position
             for _ in range(number // 2):
                 clients[number].read(frame_bytes - 2, qos=0, topic="busy/x")
     assert quick.got == list(range(count))
     grown_kb = server.rss_kb() - before_kb
     behind = [count - len(client.got) for client in clients]
     assert min(behind) > count // 4, behind
-    assert grown_kb < 50 * 400, grown_kb  # of 4,000 KB each that they were not given
+    assert grown_kb < 50 * 400, grown_kb  # out of 4,000 KB each that they were not given
     read_to_the_end(clients, frame_bytes, count)
     publisher.close()
 

@@ -1,4 +1,4 @@
-"""Shared subscriptions on real processes: each message to one member, none lost whoever is killed."""
+"""Shared subscriptions on real processes: each message goes to one member, none is lost by any kill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPIC = "line/a"
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A started server that is gone afterwards."""
+    """A started server that is ended after the test."""
     started = Server(tmp_path / "data")
     started.start()
     yield started
@@ -40,21 +40,21 @@ class Cluster:
             proxy.start()
 
     def end(self) -> None:
-        """For the end of a test, however it went."""
+        """At the end of a test, whatever its outcome."""
         for part in (*self.proxies, self.broker):
             part.kill_if_running()
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A started cluster that is gone afterwards."""
+    """A started cluster that is ended after the test."""
     started = Cluster(tmp_path)
     yield started
     started.end()
 
 
 def member(server: Server, name: str, *, clean: bool = True, acknowledge: bool = True) -> Client:
-    """A client that is subscribed to the group."""
+    """A client subscribed to the group."""
     joined = Client(server, name, clean=clean)
     if not acknowledge:
         joined.client.manual_ack_set(True)
@@ -63,7 +63,7 @@ def member(server: Server, name: str, *, clean: bool = True, acknowledge: bool =
 
 
 def until_all(members: Sequence[Client], count: int) -> Counter[int]:
-    """Wait until the members together have every number, for as long as further ones come; how often each came."""
+    """Wait until the members together have every number, as long as more arrive; returns how often each came."""
     had, deadline = 0, time.monotonic() + DEADLINE_S
     while True:
         seen = Counter(number for one in members for number in one.numbers(TOPIC))
@@ -79,14 +79,14 @@ def until_all(members: Sequence[Client], count: int) -> Counter[int]:
             members[0].changed.wait(0.1)
 
 
-def test_each_message_goes_to_one_member_and_to_everybody_else(server: Server) -> None:
+def test_each_message_goes_to_one_member_and_to_ordinary_subscribers(server: Server) -> None:
     """Fair among members, in order for each, beside ordinary subscriptions; bad names are refused."""
     members = [member(server, f"m{index}") for index in range(3)]
     watcher = Client(server, "watcher")
     assert watcher.subscribe(("line/#", 1), ("$share//line", 1), ("$share/g", 1)) == [1, 128, 128]
     publisher = Client(server, "publisher")
     publisher.publish("line/kept", b"-1", retain=True)
-    for first in range(0, 1_200, 30):  # nobody is busy when the next ones come, so turns alone decide
+    for first in range(0, 1_200, 30):  # no member is busy when the next ones come, so turns alone decide
         publisher.publish_many(TOPIC, first, 30)
         until_all(members, first + 30)
     for one in members:
@@ -100,7 +100,7 @@ def test_each_message_goes_to_one_member_and_to_everybody_else(server: Server) -
     assert not late.messages, "retained messages are not for shared subscriptions"
     for one in members:
         one.client.unsubscribe(FILTER)
-        one.subscribe(("line/c", 1))  # answered behind the UNSUBSCRIBE
+        one.subscribe(("line/c", 1))  # answered after the UNSUBSCRIBE
     publisher.publish("line/b", b"0")
     late.until(lambda: bool(late.messages))
     for one in (*members, watcher, publisher, late):
@@ -110,7 +110,7 @@ def test_each_message_goes_to_one_member_and_to_everybody_else(server: Server) -
 
 
 def test_what_a_vanished_member_did_not_acknowledge_goes_to_another(server: Server) -> None:
-    """A member that acknowledges nothing holds what it was given; when its socket breaks another gets exactly that."""
+    """A member that acknowledges nothing keeps what it was given; when its socket breaks another gets exactly that."""
     stuck = member(server, "stuck", acknowledge=False)
     publisher = Client(server, "publisher")
     publisher.publish_many(TOPIC, 0, 100)
@@ -127,7 +127,7 @@ def test_what_a_vanished_member_did_not_acknowledge_goes_to_another(server: Serv
 
 
 def test_a_group_of_durable_sessions_keeps_its_place(server: Server) -> None:
-    """All members away, the server killed: what came meanwhile is there for whoever comes first."""
+    """All members away, the server killed: what came meanwhile goes to the first member that returns."""
     for name in ("a", "b"):
         member(server, name, clean=False).close()
     publisher = Client(server, "publisher")
@@ -141,7 +141,7 @@ def test_a_group_of_durable_sessions_keeps_its_place(server: Server) -> None:
     back.close()
 
 
-def test_a_killed_proxy_takes_nothing_with_it(cluster: Cluster) -> None:
+def test_a_killed_proxy_loses_no_message(cluster: Cluster) -> None:
     """Members on two proxies, one is killed in the stream: the others get what its members had not acknowledged."""
     one, two = cluster.proxies
     lost = [member(one, f"one-{index}") for index in range(2)]
@@ -156,7 +156,7 @@ def test_a_killed_proxy_takes_nothing_with_it(cluster: Cluster) -> None:
     seen = until_all([*lost, *kept], count)
     assert all(one.numbers(TOPIC) for one in (*lost, *kept))
     repeated = [number for number, times in seen.items() if times > 1]
-    assert len(repeated) <= 2 * 64, "only what was under way to the two lost members may come again"
+    assert len(repeated) <= 2 * 64, "only what was in flight to the two lost members may come again"
     for client in kept:
         assert not set(client.numbers(TOPIC)) & set(kept[kept.index(client) - 1].numbers(TOPIC))
         client.close()
@@ -176,7 +176,7 @@ def test_a_client_with_both_kinds_of_subscription_gets_both(server: Server) -> N
 
 
 def test_a_killed_broker_repeats_little(cluster: Cluster) -> None:
-    """Members stay connected over it; acknowledged messages come again only if they were not yet written."""
+    """Members stay connected; acknowledged messages come again only if their acknowledgement was not yet written."""
     members = [member(proxy, f"m{index}", clean=index == 0) for index, proxy in enumerate(cluster.proxies)]
     disconnects: list[object] = []
     for client in members:
@@ -196,7 +196,7 @@ def test_a_killed_broker_repeats_little(cluster: Cluster) -> None:
     no_traceback(*cluster.proxies, cluster.broker)
 
 
-def test_messages_of_qos_2_are_done_when_their_exchange_is(server: Server) -> None:
+def test_qos_2_messages_are_settled_by_their_exchange(server: Server) -> None:
     """Durable and clean members; each message to one of them, acknowledged by PUBCOMP, nothing left over."""
     members = [Client(server, "clean"), Client(server, "durable", clean=False)]
     for one in members:
@@ -208,7 +208,7 @@ def test_messages_of_qos_2_are_done_when_their_exchange_is(server: Server) -> No
     assert set(until_all(members, 500).values()) == {1}
     assert {message.qos for one in members for message in one.messages} == {2}
     for one in members:
-        one.subscribe(("other", 0))  # answered behind what was acknowledged before
+        one.subscribe(("other", 0))  # answered after what was acknowledged before
     for one in (*members, publisher):
         one.close()
     late = Client(server, "durable", clean=False)
@@ -235,7 +235,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_stream(cluster: Cluste
     count = stream.end()
     seen = until_all(members, count)
     assert all(client.numbers(TOPIC) for client in members)
-    # What was under way is published again, and what was acknowledged in the last interval comes again.
+    # What was in flight is published again, and what was acknowledged in the last interval comes again.
     assert sum(seen.values()) < 2 * count
     for client in members:
         client.close()
@@ -243,7 +243,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_in_the_stream(cluster: Cluste
 
 
 def exact_member(server: Server, *, clean: bool) -> wire.Peer:
-    """A member of raw packets that is given the message 0 with QoS 2 and does not answer."""
+    """A member of raw packets that receives the message 0 with QoS 2 and does not answer."""
     peer = wire.Peer(server.port)
     peer.send(wire.connect("exact", flags=2 if clean else 0) + wire.subscribe((FILTER, 2)))
     assert peer.receive(9) == b"\x20\x02\x00\x00\x90\x03\x00\x01\x02"
@@ -255,19 +255,19 @@ def exact_member(server: Server, *, clean: bool) -> wire.Peer:
 
 
 def next_message_of_other(server: Server) -> None:
-    """Another member gets what is published now, and nothing from before."""
+    """Another member gets what is published now, and nothing older."""
     other = Client(server, "other")
     assert other.subscribe((FILTER, 2)) == [2]
     other.publish(TOPIC, b"1", 2)
     other.until(lambda: bool(other.messages))
     other.subscribe(("barrier", 0))
-    assert other.numbers(TOPIC) == [1], "what came back would have gone out first"
+    assert other.numbers(TOPIC) == [1], "what was given back would have been sent first"
     other.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_qos_2_in_the_middle_waits_for_its_member(server: Server, killed: bool) -> None:
-    """[MQTT-4.8.2-4] its connection broke, or everything was killed: nobody else gets it, and each step goes on."""
+    """[MQTT-4.8.2-4] its connection broke, or all was killed: no other member gets it, and each step continues."""
     peer = exact_member(server, clean=False)
     if killed:
         server.kill()
@@ -294,7 +294,7 @@ def test_qos_2_in_the_middle_waits_for_its_member(server: Server, killed: bool) 
 
 @pytest.mark.parametrize("clean", [False, True])
 def test_qos_2_in_the_middle_ends_with_its_session(server: Server, clean: bool) -> None:
-    """[MQTT-4.8.2-5] a session without expiry ends with its connection, a kept one when it is cleaned away."""
+    """[MQTT-4.8.2-5] a session without expiry ends with its connection, a kept one when it is cleaned."""
     exact_member(server, clean=clean).close()
     if not clean:
         peer = wire.Peer(server.port)

@@ -86,8 +86,8 @@ def test_rows_are_there_exactly_once_after_kill_9(tmp_path: Path, kills: int) ->
         stack.stop()
 
 
-def test_the_query_says_what_is_wrong(tmp_path: Path) -> None:
-    """A driver pointed at nothing ends, after a restart that did not help, with an error that names the address."""
+def test_a_query_reports_a_wrong_address(tmp_path: Path) -> None:
+    """A driver without a server ends, after one restart, with an error that names the address."""
     command = [sys.executable, "-m", "lightmq.demo.query", *query(tmp_path, 1), "--restarts", "1"]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, input="drain\n", timeout=200)
     events = [json.loads(line) for line in finished.stdout.splitlines() if line.startswith("{")]

@@ -32,8 +32,8 @@ def test_every_row_once_whatever_is_killed(tmp_path: Path, master: str, kills: i
     assert set(done) == set(kinds(master))
 
 
-def test_what_grows_is_named() -> None:
-    """A part that was larger in the last third than in the middle one, beyond what is allowed."""
+def test_growing_parts_are_named() -> None:
+    """A part that was larger in the last third than in the middle one, beyond the tolerance."""
     samples = [{"flat": 50_000, "leak": 50_000 + 10_000 * n} for n in range(9)]
     found = spark_soak.growth(samples)
     assert found == {"flat": (50_000, 50_000), "leak": (90_000, 120_000)}

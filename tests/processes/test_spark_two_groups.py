@@ -1,4 +1,4 @@
-"""A batch of Spark staged at two broker groups: killed between their commits it is finished, exactly once."""
+"""A batch of Spark staged at two broker groups: killed between their commits it is completed, exactly once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Groups:
         return decode(LedgerState, self.ask(broker, Command(RequestCode.LEDGER, body=body))).last_batch
 
     def rows(self) -> list[int]:
-        """Every number that anybody can read."""
+        """Every number that readers get."""
         found = []
         for broker in self.brokers:
             for queue, end in self.bounds(broker):
@@ -106,7 +106,7 @@ def driver(groups: Groups, log: Path, version: int) -> subprocess.Popen[bytes]:
 
 
 def until(condition, running: subprocess.Popen[bytes], log: Path) -> None:  # type: ignore[no-untyped-def]
-    """Wait for what the driver brings about."""
+    """Wait for an effect of the driver."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         assert running.poll() is None, log.read_text()[-3_000:]
@@ -114,13 +114,13 @@ def until(condition, running: subprocess.Popen[bytes], log: Path) -> None:  # ty
 
 
 def test_a_driver_killed_between_two_commits(groups: Groups, tmp_path: Path) -> None:
-    """The home has decided, the other group shows nothing yet; the same write again shows the rest, nothing twice."""
+    """The home group has committed, the other shows nothing yet; the same write again shows the rest, nothing twice."""
     home, other = groups.brokers
     log = tmp_path / "driver.log"
     first = driver(groups, log, 1)
     try:
         until(lambda: groups.visible(home) > 0, first, log)
-        # Its commit is under way in many small groups, behind the preparation of the other one, which falls silent now.
+        # Its commit runs in many small groups, after the other group, which is stopped now, has prepared.
         assert other.process is not None
         os.kill(other.process.pid, signal.SIGSTOP)
         until(lambda: groups.last_batch(home) == 1, first, log)

@@ -1,4 +1,4 @@
-"""A master that stood still and was replaced tells nobody what was true before; one that was not replaced goes on."""
+"""A master that was paused and replaced gives no outdated answer; one that was not replaced continues."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def bounds(broker: Broker) -> Command:
 
 
 async def outcome(read: Awaitable[object]) -> object:
-    """What a read ended with."""
+    """How a read ended."""
     try:
         return await asyncio.wait_for(read, ANSWER_S)
     except (Refused, ConnectionLost) as error:
@@ -58,7 +58,7 @@ async def outcome(read: Awaitable[object]) -> object:
 
 
 async def publish(group: BrokerGroup) -> None:
-    """Have a message acknowledged by whoever is the master, once there is one."""
+    """Publish a message until the present master acknowledges it."""
 
     def sent() -> bool:
         try:
@@ -83,13 +83,13 @@ async def read_after_a_pause(group: BrokerGroup) -> None:
     assert end > 0
     parked = [asyncio.create_task(outcome(each.pull(end, wait_ms=PARKED_MS))) for each in asking[1:]]
     asked = asyncio.create_task(outcome(asking[0].max_offset()))
-    assert await asked == end  # the pulls on the other connections came in before it
+    assert await asked == end  # the pulls on the other connections arrived before it
     signalled(old, signal.SIGSTOP)
     await publish(group)  # returns when another master has acknowledged it
     reads = [asking[0].max_offset(), asking[0].pull(end, wait_ms=0), asking[0].pull(0, wait_ms=0)]
     waiting = [asyncio.create_task(outcome(each)) for each in reads]
     late = [asyncio.create_task(outcome(bounds(old))) for _ in range(2)]
-    await asyncio.sleep(0.2)  # in the sockets of the process that stands still
+    await asyncio.sleep(0.2)  # in the sockets of the paused process
     signalled(old, signal.SIGCONT)
     found = await asyncio.gather(*waiting, *late, *parked)
     assert all(isinstance(each, Refused | ConnectionLost) for each in found), found
@@ -100,8 +100,8 @@ async def read_after_a_pause(group: BrokerGroup) -> None:
     assert await (await reader(new, queue)).max_offset() > end
 
 
-def test_a_replaced_master_tells_no_old_end_of_a_queue(tmp_path: Path) -> None:
-    """Neither to requests that waited in its sockets, nor to parked ones whose time is over, nor to new ones."""
+def test_a_replaced_master_shows_no_old_end_of_a_queue(tmp_path: Path) -> None:
+    """Neither to requests that waited in its sockets, nor to parked ones past their deadline, nor to new ones."""
     group = BrokerGroup(tmp_path, brokers=3)
     try:
         group.start()
@@ -136,7 +136,7 @@ async def after_connecting(broker: Broker, queue: int) -> int:
 
 
 def test_without_controllers_the_members_in_sync_end_the_doubt(tmp_path: Path) -> None:
-    """Nobody has to come back for a group to go on after a pause."""
+    """No member has to return for a group to continue after a pause."""
     group = BrokerGroup(tmp_path, brokers=3)
     try:
         group.start()

@@ -1,4 +1,4 @@
-"""A session moves between proxies: taken over while it is connected, continued after `kill -9`, refused to others."""
+"""A session moves between proxies: taken over while connected, continued after `kill -9`, refused to others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 class Client5:
-    """An MQTT 5 client whose events are waited for."""
+    """An MQTT 5 client whose events are awaited."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Client5:
 
 
 def test_a_session_is_taken_over_through_another_proxy(parts: Parts) -> None:
-    """The first connection is told 0x8E; subscriptions, options and what was not acknowledged go along."""
+    """The first connection gets 0x8E; subscriptions, options and unacknowledged messages move along."""
     one, two = parts.proxies
     sender = Client5(two, "sender", clean=True)
     first = Client5(one, "c", manual_ack=True)
@@ -136,15 +136,15 @@ def test_a_session_is_taken_over_through_another_proxy(parts: Parts) -> None:
     sender.publish("t/2", b"2", retain=True)
     message = second.next()
     assert (message.payload, message.retain, message.properties.SubscriptionIdentifier) == (b"2", True, [7])
-    one.kill()  # nothing of the session was there any more
+    one.kill()  # nothing was left of the session
     sender.publish("t/3", b"3")
     assert second.next().payload == b"3"
     second.close()
     sender.close()
 
 
-def test_another_user_gets_no_session_of_somebody_else(parts: Parts) -> None:
-    """Not by resuming, not by cleaning, and the owner hears nothing of it."""
+def test_another_users_session_is_refused(parts: Parts) -> None:
+    """Neither to resume nor to clean it, and the owner does not notice."""
     one, two = parts.proxies
     owner = Client5(one, "c")
     owner.subscribe("t", SubscribeOptions(1))

@@ -1,7 +1,7 @@
-"""Filters wider than the rights of who subscribes, by real clients and a real server: what may not be seen never comes,
-by no road, and everything else does.
+"""Filters wider than the rights of the subscriber, by real clients and a real server.
 
-A message that is the last one on every road is what each client waits for: whatever was to come before it has come.
+What may not be read never arrives, on any path, and everything else does. Each client waits for a message that is the
+last one on every path: whatever was to come before it has come.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ALLOWED = ["Secret/x", "secrets", "a/b/c", "a/B", "a/b/", "/a/b", "x/hidden", "a
 
 
 class Guarded(Server):
-    """A server with an access list that a test may replace."""
+    """A server whose access list a test may replace."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.acl = folder / "acl"
@@ -40,7 +40,7 @@ class Guarded(Server):
         self.variables = {"LIGHTMQ_PROXY__ACL_FILE": str(self.acl)}
 
     def replace_list(self, text: str) -> None:
-        """Other rules, in force when this returns."""
+        """New rules, in force when this returns."""
         self.acl.write_text(text)
         assert self.process is not None
         before = self.log.read_text().count("mqtt_acl_read")
@@ -64,7 +64,7 @@ def server(tmp_path: Path) -> Iterator[Guarded]:
 
 
 def publish_all(server: Server, *, retain: bool = False, end: str = "end") -> None:
-    """All names, the denied ones first, then the last one of all."""
+    """All topics, the denied ones first, then the last one of all."""
     publisher = Client(server, "publisher")
     for topic in [*DENIED, *ALLOWED, end]:
         publisher.publish(topic, b"m", retain=retain)
@@ -94,7 +94,7 @@ def test_a_filter_that_is_denied_as_a_whole_is_refused(server: Guarded) -> None:
 
 
 def test_overlapping_filters(server: Guarded) -> None:
-    """A denied topic comes by none of them; an allowed one once."""
+    """A denied topic arrives by none of them; an allowed one once."""
     client = Client(server, "reader")
     client.subscribe(("#", 0), ("a/#", 1), ("a/+/c", 1), ("+/hidden/#", 1))
     publish_all(server)
@@ -104,7 +104,7 @@ def test_overlapping_filters(server: Guarded) -> None:
 
 
 def test_retained_history_delayed_and_wills(server: Guarded) -> None:
-    """What is kept, asked for from before, comes later, or is left behind is judged like everything else."""
+    """Stored, historical, delayed messages and wills are judged like all others."""
     publish_all(server, retain=True)
     retained = Client(server, "retained")
     retained.subscribe(("#", 1))
@@ -124,8 +124,8 @@ def test_retained_history_delayed_and_wills(server: Guarded) -> None:
     publisher.close()
 
 
-def test_a_session_that_comes_back_and_one_whose_rules_change(server: Guarded) -> None:
-    """What waited is judged when it is sent, by the rules of that moment; offsets step over what is not for it."""
+def test_a_resumed_session_and_one_whose_rules_change(server: Guarded) -> None:
+    """Waiting messages are judged when they are sent, by the rules of that moment; offsets skip denied ones."""
     client = Client(server, "kept", clean=False)
     client.subscribe(("#", 1))
     client.close()
@@ -135,7 +135,7 @@ def test_a_session_that_comes_back_and_one_whose_rules_change(server: Guarded) -
     client.until(lambda: "end" in client.latest)
     assert topics_of(client) == {*ALLOWED, "end"} - {"Secret/x"}
     client.close()
-    again = Client(server, "kept", clean=False)  # nothing is left of what was stepped over
+    again = Client(server, "kept", clean=False)  # nothing is left of what was skipped
     server.replace_list("topic readwrite #\n")
     publish_all(server, end="second")
     again.until(lambda: "second" in again.latest)
@@ -148,8 +148,8 @@ def test_a_session_that_comes_back_and_one_whose_rules_change(server: Guarded) -
     again.close()
 
 
-def test_a_shared_subscription_loses_nothing_that_another_member_may_see(server: Guarded) -> None:
-    """Each message goes to a member that may see it; what none may see is passed over and holds nothing up."""
+def test_a_shared_subscription_loses_nothing_that_another_member_may_read(server: Guarded) -> None:
+    """Each message goes to a member that may read it; one that none may read is skipped and delays nothing."""
     members = [Client(server, f"m{number}") for number in (1, 2, 3)]
     for member in members:
         assert member.subscribe(("$share/g/#", 1)) == [1]

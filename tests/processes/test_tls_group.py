@@ -1,4 +1,4 @@
-"""A broker group in which everything speaks TLS: controllers, brokers, the log between them, and the proxy."""
+"""A broker group in which everything uses TLS: controllers, brokers, the log between them, and the proxy."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 
-def test_a_master_dies_and_nothing_was_ever_said_without_tls(tmp_path: Path) -> None:
-    """Acknowledged means: two brokers have it, so the log went to a replica. Who speaks no TLS is not even greeted."""
+def test_a_master_dies_and_everything_was_encrypted(tmp_path: Path) -> None:
+    """Acknowledged means: two brokers have it, so the log went to a replica. Without TLS there is no greeting."""
     authority = Authority(tmp_path / "certificates")
     identity = authority.issue()
     arguments = {

@@ -1,7 +1,7 @@
 """Transactions through `kill -9`: what was committed is published once, what was rolled back or left open never.
 
 A producer prepares and decides while the broker is killed again and again, or the master of a group is killed for good.
-Decisions that were not answered are made again at the end; one that was carried out already must not publish twice.
+Decisions that were not answered are repeated at the end; one that was carried out already must not publish twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DECIDED = 60
 
 
 def half(number: int) -> Command:
-    """A half message that says its number."""
+    """A half message with this number."""
     properties = {b"TRAN_MSG": b"true", b"PGROUP": GROUP.encode(), b"UNIQ_KEY": b"%032d" % number}
     fields = {"a": GROUP, "b": TOPIC, "c": "TBW102", "d": "4", "e": str(number % 4), "f": "4", "g": "5", "h": "0",
               "i": encode_properties(properties.items()).decode()}  # fmt: skip
@@ -38,7 +38,7 @@ def half(number: int) -> Command:
 
 
 class Producer(threading.Thread):
-    """Prepares, and decides what was prepared a little before: of five two are committed, two rolled back, one left."""
+    """Prepares messages and decides them a little later: of five two are committed, two rolled back, one is left."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -50,7 +50,7 @@ class Producer(threading.Thread):
         self._grew = threading.Condition()
 
     def decision(self, number: int) -> Command | None:
-        """What the producer says about a half message that was acknowledged; None for one it leaves open."""
+        """The producer's decision on an acknowledged half message; None for one it leaves open."""
         if number % 5 == 4:
             return None
         sent = self.prepared[number].fields
@@ -74,7 +74,7 @@ class Producer(threading.Thread):
                 self.stopped.wait(0.05)  # the server is being started
 
     def decide(self, connection: BlockingConnection, number: int) -> None:
-        """Say how it ends, if it is there and not left open."""
+        """Decide it, if it is there and not left open."""
         command = self.decision(number) if number in self.prepared else None
         if command is not None:
             checked(connection.request(command))
@@ -83,7 +83,7 @@ class Producer(threading.Thread):
                 self._grew.notify_all()
 
     def flowing(self) -> None:
-        """Return when some more decisions were answered."""
+        """Return when this many more decisions were answered."""
         with self._grew:
             wanted = len(self.answered) + DECIDED
             assert self._grew.wait_for(lambda: len(self.answered) >= wanted, 60)
@@ -105,7 +105,7 @@ def published(connection: BlockingConnection) -> list[int]:
 
 
 def judge(producer: Producer) -> None:
-    """Let the producer end, and decide the rest: each committed number is there once, no other one."""
+    """Let the producer end, and decide the rest: each committed number is there once, and no other."""
     producer.flowing()
     producer.stopped.set()
     producer.join()

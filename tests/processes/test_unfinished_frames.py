@@ -1,5 +1,6 @@
-"""Many connections that each send most of a large frame, or nothing: memory stays within its budget, they are cut in
-time, and clients are served meanwhile. At brokers, controllers and administration ports.
+"""Many connections that each send most of a large frame, or nothing: memory stays within its budget.
+
+They are cut in time, and clients are served meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CONNECTIONS_BEGUN = 1
 
 @pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[Server]:
-    """With rules: on this machine, too, a key must be proved."""
+    """With rules: a key must be proved on this machine too."""
     made = start(tmp_path, *rules(tmp_path, "broker"))
     yield made
     made.kill_if_running()
@@ -59,7 +60,7 @@ def unguarded(tmp_path: Path) -> Iterator[Server]:
 
 
 def rules(folder: Path, part: str) -> tuple[str, str]:
-    """Settings of a part with an access list: one key writes, one may see the metrics."""
+    """Settings of a part with an access list: one key may write, one may read the metrics."""
     (folder / "rules").write_text("user etl\ntopic readwrite plant/#\nuser watch\nrole monitor\n")
     return f"{part}.access_list={folder / 'rules'}", f"{part}.access_keys=etl:secret,watch:secret"
 
@@ -71,7 +72,7 @@ def start(folder: Path, *settings: str) -> Server:
 
 
 def begin(server: Server, head: bytes) -> list[socket.socket]:
-    """Connections that send the head, then zeros, as far as the broker takes them."""
+    """Connections that send the head, then zeros, as far as the broker reads."""
     opened = []
     for _ in range(CONNECTIONS):
         made = socket.create_connection(("127.0.0.1", server.ports["remoting"]))
@@ -140,11 +141,11 @@ def head_of(command: Command) -> bytes:
     return encode_frame(command)[: len(empty)]
 
 
-def test_without_a_key_nothing_large_is_held(guarded: Server) -> None:
+def test_without_a_key_nothing_large_is_buffered(guarded: Server) -> None:
     holds_nothing_large(guarded)
 
 
-def test_controllers_hold_nothing_large_either(controller: Server) -> None:
+def test_controllers_buffer_nothing_large_either(controller: Server) -> None:
     holds_nothing_large(controller)
 
 
@@ -161,8 +162,8 @@ def holds_nothing_large(server: Server) -> None:
 
 
 @pytest.mark.parametrize("kind", ["guarded", "controller"])
-def test_silent_connections_hold_no_place(kind: str, request: pytest.FixtureRequest) -> None:
-    """A hundred and twenty that say nothing, and one that begins a small frame, are gone; a client with a key stays."""
+def test_silent_connections_do_not_use_up_the_limit(kind: str, request: pytest.FixtureRequest) -> None:
+    """A hundred and twenty silent ones, and one that begins a small frame, are cut; a client with a key stays."""
     server: Server = request.getfixturevalue(kind)
     command = Command(RequestCode.GET_BROKER_CLUSTER_INFO)
     address = f"127.0.0.1:{server.ports['remoting']}"
@@ -181,8 +182,8 @@ def test_silent_connections_hold_no_place(kind: str, request: pytest.FixtureRequ
             close(opened)
 
 
-def test_the_administration_port_holds_little_for_anybody(guarded: Server) -> None:
-    """Three hundred unfinished requests, and as many in advance whose answers nobody takes; a probe is answered."""
+def test_the_administration_port_buffers_little(guarded: Server) -> None:
+    """Three hundred unfinished requests, and as many whose answers are not read; a probe is answered."""
     before = guarded.rss_kb()
     request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
     whole = request + b"X: " + b"x" * 4_000 + b"\r\n\r\n"
@@ -200,7 +201,7 @@ def test_the_administration_port_holds_little_for_anybody(guarded: Server) -> No
         close(opened)
 
 
-def test_the_name_of_a_key_opens_no_more_than_the_share_of_an_address(guarded: Server) -> None:
+def test_a_claimed_key_allows_no_more_than_the_share_of_an_address(guarded: Server) -> None:
     """A client's first request may be large, because its signature can only be checked at its end."""
     assert send_large(guarded, Signer("etl", "secret")).code == 0
     before = guarded.rss_kb()

@@ -22,7 +22,7 @@ RULES = "user writer\ntopic write plant\n"
 
 
 class Started(Server):
-    """`up`, or a broker by itself without controllers, on a port of our choice."""
+    """`up`, or a broker by itself without controllers, on a chosen port."""
 
     def __init__(self, part: str, data: Path, port: int, *options: str) -> None:
         super().__init__(data, *options)
@@ -69,7 +69,7 @@ def test_sends_two_below_and_the_route_names_the_main_port(part: str, tmp_path: 
 
 
 @pytest.mark.parametrize("part", ["up", "broker"])
-def test_a_taken_port_keeps_no_broker_from_starting(part: str, tmp_path: Path, servers: list[Started]) -> None:
+def test_a_port_in_use_does_not_prevent_the_start(part: str, tmp_path: Path, servers: list[Started]) -> None:
     port = free_port()
     servers.append(server := Started(part, tmp_path / "data", port))
     with socket.create_server(("127.0.0.1", port - 2)):
@@ -79,7 +79,7 @@ def test_a_taken_port_keeps_no_broker_from_starting(part: str, tmp_path: Path, s
     assert server.log.read_text().count("vip_port_unavailable") == 1
 
 
-def test_a_member_of_a_group_answers_there_what_it_answers_at_its_port(tmp_path: Path, servers: list[Started]) -> None:
+def test_a_member_of_a_group_gives_the_same_answers_at_both_ports(tmp_path: Path, servers: list[Started]) -> None:
     """Without a controller it is no master, at either port."""
     port = free_port()
     settings = ("replication.enabled=true", "replication.port=0", "controllers=127.0.0.1:1")
@@ -101,8 +101,8 @@ def test_off(tmp_path: Path, servers: list[Started]) -> None:
         """Nobody listens."""
 
 
-def test_the_same_rules_hold_there(tmp_path: Path, servers: list[Started]) -> None:
-    """Keys and rights are asked for as at the main port, and connections of both are counted together."""
+def test_the_same_rules_apply_there(tmp_path: Path, servers: list[Started]) -> None:
+    """Keys and rights are required as at the main port, and connections of both are counted together."""
     (tmp_path / "rules").write_text(RULES)
     port = free_port()
     settings = (

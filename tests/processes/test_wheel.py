@@ -1,4 +1,4 @@
-"""The wheel that users get: built by the one command, installed where there is no compiler, compiled code in use."""
+"""The wheel that users get: built by the one command, installed without a compiler, its compiled code in use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print(broker.__file__, store.name, store.reason, in_flight.__file__.rpartition("
 @pytest.mark.slow
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, version: str) -> None:
-    """pip writes the files of a wheel in their order, so that sources are younger than what was built from them."""
+    """pip writes the files of a wheel in their order, so that sources are newer than what was built from them."""
     base = interpreter(version)
     if base is None:
         pytest.skip(f"no CPython {version} on this machine")
@@ -70,7 +70,7 @@ def interpreter(version: str) -> str | None:
 
 
 def installed(wheel: Path, base: str, environment: Path, variables: dict[str, str]) -> Path:
-    """The interpreter of a new environment with nothing but this wheel and what it requires, all of it from wheels."""
+    """The interpreter of a new environment with nothing but this wheel and its requirements, all from wheels."""
     uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
     subprocess.run([uv, "venv", "--quiet", "--python", base, environment], env=variables, check=True)
     python = environment / "bin" / "python"

@@ -42,14 +42,14 @@ def parts(tmp_path: Path) -> Iterator[Parts]:
 
 
 def watch(server: Server) -> Client:
-    """Somebody who sees all wills, and a marker behind them."""
+    """A subscriber to all wills, and to a marker behind them."""
     watcher = Client(server, "watcher", clean=False)
     watcher.subscribe(("wills/#", 1), ("marker", 1))
     return watcher
 
 
 def seen(watcher: Client, count: int) -> list[str]:
-    """The topics of the wills once there are so many and a message published afterwards has come too."""
+    """The topics of the wills, once there are this many and a message published afterwards has arrived too."""
     watcher.until(lambda: sum(message.topic != "marker" for message in watcher.messages) >= count)
     before = len(watcher.messages)
     watcher.client.publish("marker", b"", 1)
@@ -58,7 +58,7 @@ def seen(watcher: Client, count: int) -> list[str]:
 
 
 def test_wills_of_a_proxy_that_was_killed(parts: Parts) -> None:
-    """Of clean sessions and of others; a client that took its leave and one elsewhere leave none."""
+    """Of clean sessions and of others; a client that disconnected and one elsewhere leave none."""
     dying, living = parts.proxies
     watcher = watch(living)
     clients = [
@@ -82,7 +82,7 @@ def test_wills_of_a_proxy_that_was_killed(parts: Parts) -> None:
 
 
 def test_the_only_proxy_is_killed_and_started_again(parts: Parts) -> None:
-    """Nobody was there to judge meanwhile: the wills waited."""
+    """Nothing could judge them meanwhile: the wills waited."""
     proxy, other = parts.proxies
     other.kill()
     watcher = watch(proxy)
@@ -93,14 +93,14 @@ def test_the_only_proxy_is_killed_and_started_again(parts: Parts) -> None:
     assert seen(watcher, 1) == ["wills/c"]
 
 
-def test_a_restart_of_the_broker_is_no_reason_for_a_will(parts: Parts) -> None:
-    """The connections live on; the wills are still there when they end."""
+def test_a_restart_of_the_broker_publishes_no_will(parts: Parts) -> None:
+    """The connections continue; the wills are still there when they end."""
     proxy = parts.proxies[0]
     watcher = watch(proxy)
     client = Client(proxy, "c", will=("wills/c", b"gone", 1, False))
     parts.broker.kill()
     parts.broker.start()
-    watcher.publish("marker", b"")  # the proxy has found the broker again
+    watcher.publish("marker", b"")  # the proxy has connected to the broker again
     leaver = Client(proxy, "leaver", will=("wills/leaver", b"gone", 1, False))
     leaver.vanish()
     assert seen(watcher, 1) == ["wills/leaver"]
@@ -109,7 +109,7 @@ def test_a_restart_of_the_broker_is_no_reason_for_a_will(parts: Parts) -> None:
 
 
 def test_everything_is_killed(tmp_path: Path) -> None:
-    """All connections are gone with the process: every will comes once, after its start, and not after the next."""
+    """All connections end with the process: every will comes once, after its start, and not after the next one."""
     server = Server(tmp_path / "data", *GRACE)
     server.start()
     try:

@@ -1,7 +1,7 @@
 """The Spark program of the test with two broker groups: numbered rows for one topic, written under one version.
 
 Runs as a process of its own, which the test kills with everything below it; run again with the same arguments it writes
-the same rows under the same name. Says what it does on its standard output.
+the same rows under the same name. Its progress is on its standard output.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Raw bytes for peers that break the rules: MQTT packets made by hand and sockets that wait for the end."""
+"""Raw bytes for peers that break the rules: hand-made MQTT packets and sockets that wait for the end."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class Peer:
         self.socket = socket.create_connection(("127.0.0.1", port), DEADLINE_S)
 
     def send(self, data: bytes) -> None:
-        """Send as much as the other side takes."""
+        """Send as much as the peer reads."""
         try:
             self.socket.sendall(data)
         except OSError:
-            return  # it has closed already: that is what the tests look at
+            return  # it has closed already, which is what the tests look for
 
     def receive(self, count: int) -> bytes:
         """Exactly this many bytes; fewer at the end of the stream."""
@@ -64,7 +64,7 @@ class Peer:
         return data
 
     def until_closed(self) -> bytes:
-        """What comes until the other side closes; fails when it does not."""
+        """Everything until the peer closes; fails when it does not."""
         data = b""
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Plays one scenario against a target and says at which line, and how, it went otherwise."""
+"""Plays one scenario against a target and reports the line and kind of a difference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.conformance.wire import read_variable
 
 
 class Run:
-    """The state of one scenario being played."""
+    """The state of one scenario while it is played."""
 
     def __init__(self, target: Target, unique: str) -> None:
         self.target = target
@@ -17,7 +17,7 @@ class Run:
         self.last_id: dict[str, int] = {}
 
     def play(self, scenario: Scenario) -> None:
-        """All steps; AssertionError names the line."""
+        """All steps; an AssertionError names the line."""
         try:
             for number, words in scenario.steps:
                 words = [word.replace("{u}", self.unique) for word in words]
@@ -67,10 +67,10 @@ class Run:
         expected = self.bytes_of(words)
         if f"id={ANY_ID}" in words:
             expected = self.with_id_of(name, expected, raw)
-        assert raw == expected, f"came {raw.hex(' ')} instead of {expected.hex(' ')}"
+        assert raw == expected, f"received {raw.hex(' ')} instead of {expected.hex(' ')}"
 
     def with_id_of(self, name: str, expected: bytes, raw: bytes) -> bytes:
-        """The PUBLISH expected, with the packet id that came and is remembered; it stands behind the topic [3.3.2]."""
+        """The PUBLISH expected, with the packet id received, which is remembered; it follows the topic [3.3.2]."""
         _, topic = read_variable(expected, 1)
         at = topic + 2 + int.from_bytes(expected[topic : topic + 2], "big")
         self.last_id[name] = int.from_bytes(raw[at : at + 2], "big")
@@ -82,19 +82,19 @@ class Run:
         self.send(name, "puback", f"id={self.last_id[name]}")
 
     def quiet(self, name: str) -> None:
-        """Nothing came before the answer to a ping."""
+        """Nothing arrived before the answer to a ping."""
         self.send(name, "pingreq")
         self.expect(name, "pingresp")
 
     def closed(self, name: str) -> None:
-        """The server closed and sent nothing more."""
+        """The server closed the connection and sent nothing more."""
         raw = self.client(name).next_packet()
-        assert not raw, f"came {raw.hex(' ')} instead of the end"
+        assert not raw, f"received {raw.hex(' ')} instead of the end"
 
     def drop(self, name: str) -> None:
-        """The client goes without a word."""
+        """The client disappears without DISCONNECT."""
         self.clients.pop(name).drop()
 
     def silence(self, seconds: str) -> None:
-        """Nobody says anything for a while."""
+        """Nothing is sent for a while."""
         self.target.silence(float(seconds))

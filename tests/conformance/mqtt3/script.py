@@ -1,5 +1,6 @@
-"""Reads scenario scripts and turns the words of a line into the bytes of a packet; the README beside this file has the
-language, `tests/conformance/wire.py` the encoding.
+"""Reads scenario scripts and encodes their lines as packets.
+
+The README beside this file has the language, `tests/conformance/wire.py` the encoding.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def load_scenarios(folder: Path = HERE) -> list[Scenario]:
 
 
 def fields_of(words: list[str]) -> dict[str, list[str]]:
-    """key=value words; a word without = is a flag; a key may come several times."""
+    """key=value words; a word without = is a flag; a key may be repeated."""
     fields: dict[str, list[str]] = {}
     for word in words:
         key, separator, value = word.partition("=")
@@ -58,7 +59,7 @@ def fields_of(words: list[str]) -> dict[str, list[str]]:
 
 
 class Fields:
-    """The fields of one packet, taken one by one; what is left over is a mistake of the script."""
+    """The fields of one packet, taken one by one; a field left over is a mistake in the script."""
 
     def __init__(self, words: list[str]) -> None:
         self.fields = fields_of(words)
@@ -72,7 +73,7 @@ class Fields:
         return self.fields.pop(key)[0] if key in self.fields else None
 
     def number(self, key: str, default: int = 0) -> int:
-        """A number; any packet id stands as 0 until one has come."""
+        """A number; an arbitrary packet id is 0 until one has been received."""
         value = self.text(key, str(default))
         return 0 if value == ANY_ID else int(value, 0)
 
@@ -81,7 +82,7 @@ class Fields:
         return self.text(key, "0") == "1"
 
     def many(self, key: str) -> list[str]:
-        """All values of a field that may come several times."""
+        """All values of a field that may be repeated."""
         return self.fields.pop(key, [])
 
     def packet_id(self) -> bytes:

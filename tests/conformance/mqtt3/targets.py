@@ -1,6 +1,6 @@
 """What the scenarios run against: the session core with a small owner around it, or a server at an address.
 
-A client of either target sends bytes and takes packets as raw bytes; b"" means that the server has closed.
+A client of either target sends and receives raw bytes; b"" means that the server has closed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Target(Protocol):
 
 
 class CoreTarget:
-    """The session core; the owner accepts everybody, confirms at once and delivers what matches, at the lower QoS."""
+    """The session core; its owner accepts all clients, confirms at once and delivers what matches, at the lower QoS."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -74,7 +74,7 @@ class CoreTarget:
 
 
 class CoreClient:
-    """A connection straight into a session."""
+    """A connection directly to a session."""
 
     def __init__(self, target: CoreTarget) -> None:
         self.target = target
@@ -139,7 +139,7 @@ class ServerTarget:
         return ServerClient(self.address)
 
     def silence(self, seconds: float) -> None:
-        time.sleep(seconds + 1)  # a real server may look a moment later; nothing can be awaited here
+        time.sleep(seconds + 1)  # a real server may need a moment; there is nothing to await here
 
 
 class ServerClient:
@@ -150,7 +150,7 @@ class ServerClient:
         self.received = b""
 
     def send(self, data: bytes) -> None:
-        with contextlib.suppress(ConnectionError):  # the server may have closed already; that is what is looked for
+        with contextlib.suppress(ConnectionError):  # the server may have closed already: tests look for that
             self.socket.sendall(data)
 
     def next_packet(self) -> bytes:

@@ -16,7 +16,7 @@ LONG_ID_BYTES = 1_025
 
 
 class Run5(Run):
-    """The state of one scenario being played."""
+    """The state of one scenario while it is played."""
 
     @staticmethod
     def bytes_of(words: tuple[str, ...]) -> bytes:
@@ -45,13 +45,15 @@ class Run5(Run):
             asked = [one for one in came.properties if one in expected.properties]
             left, right = came._replace(properties=asked), expected._replace(properties=sorted(expected.properties))
             left.properties.sort()
-        assert left == right, f"came {raw.hex(' ')}: {came} instead of {expected}"
+        assert left == right, f"received {raw.hex(' ')}: {came} instead of {expected}"
 
     def compared(
         self, name: str, words: tuple[str, ...], came: Parts, expected: Parts, bounds: list[str]
     ) -> tuple[Parts, Parts]:
-        """A PUBLISH and what is expected of it, without what a server is free in: the packet id where any will do, the
-        order of unlike properties and of subscription identifiers, and how much of a message's expiry has passed.
+        """A PUBLISH and its expectation without what a server may choose.
+
+        That is the packet id where any will do, the order of unlike properties and of subscription identifiers, and how
+        much of a message's expiry has passed.
         """
         if f"id={ANY_ID}" in words:
             assert came.packet_id, f"a packet id of 0: {came}"
@@ -68,7 +70,7 @@ class Run5(Run):
 
 
 def _in_order(parts: Parts) -> list[tuple[int, bytes]]:
-    """Properties by identifier; what may repeat stays in its order, subscription identifiers apart [3.3.4]."""
+    """Properties by identifier; repeated ones keep their order, subscription identifiers apart [3.3.4]."""
     return sorted(parts.properties, key=lambda one: (one[0], one[1] if one[0] == SUBSCRIPTION_ID else b""))
 
 

@@ -25,12 +25,12 @@ def packet_of(words: list[str]) -> bytes:
 
 
 def _properties(fields: Fields) -> bytes:
-    """Whichever of table 2-4 the line names, those of a will left out."""
+    """The properties of table 2-4 that the line names, those of a will left out."""
     return wire.properties([(name, word) for name in wire.PROPERTIES for word in fields.many(name)])
 
 
 def _connect(fields: Fields) -> bytes:
-    """CONNECT [3.1]; the properties of a will stand in front of its topic [3.1.3.2]."""
+    """CONNECT [3.1]; the properties of a will precede its topic [3.1.3.2]."""
     will = [(name.removeprefix("will_"), word) for name in WILL for word in fields.many(name)]
     will += [("will_delay", word) for word in fields.many("will_delay")]
     return script.connect_packet(fields, LEVEL, "user_name", _properties(fields), wire.properties(will))

@@ -1,4 +1,4 @@
-"""Every scenario that the session core decides by itself."""
+"""Every scenario that the session core can decide alone."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ SCENARIOS = [scenario for scenario in load_scenarios(HERE) if not scenario.needs
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_scenario(scenario: Scenario) -> None:
-    """The script goes through against the core."""
+    """The script passes against the core."""
     Run5(CoreTarget(), "u1").play(scenario)

@@ -2,7 +2,7 @@
 
 The bytes and codes are those of the standard, written by hand; the clause stands beside each. A packet that cannot be
 parsed is malformed (0x81), one that can be parsed and is not allowed, or not now, is a protocol error (0x82) [1.2], and
-a more exact code is used where the standard names it. Both codecs are asked.
+a more exact code is used where the standard names it. Both codecs are tested.
 
 Control characters and non-characters SHOULD NOT be in a string, and a receiver MAY close on them [1.5.4]: this server
 takes them, because a device that sends them would be cut off for what its other receivers take; U+0000 and surrogates
@@ -151,8 +151,8 @@ def test_connected(row: tuple[str, str, int, str], cut: bool) -> None:
 
 
 @pytest.mark.parametrize("text", TAKEN)
-def test_characters_that_should_not_be_there_are_taken(text: str) -> None:
-    """In a topic, twice: the second time it is known."""
+def test_characters_that_should_not_be_there_are_accepted(text: str) -> None:
+    """In a topic, twice: the second time it is cached."""
     session, name = connected(), bytes.fromhex(text)
     packet = bytes((0x30, len(name) + 3, 0, len(name))) + name + b"\0"
     (batch,) = session.feed(packet + packet, 0)
@@ -160,8 +160,8 @@ def test_characters_that_should_not_be_there_are_taken(text: str) -> None:
     assert [one.topic for one in batch.publishes] == [name, name]
 
 
-def test_the_largest_packet_is_what_connack_says() -> None:
-    """One of exactly that size is taken, header included [3.1.2.11.4]."""
+def test_the_largest_packet_is_the_one_announced_in_connack() -> None:
+    """One of exactly that size is accepted, header included [3.1.2.11.4]."""
     session = fresh()
     session.feed(bytes.fromhex(CONNECT), 0)
     session.answers.accept(False)

@@ -35,5 +35,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerTarget]:
 
 @pytest.mark.parametrize("scenario", load_scenarios(HERE), ids=lambda scenario: scenario.name)
 def test_scenario(scenario: Scenario, server: ServerTarget) -> None:
-    """The script goes through against the server."""
+    """The script passes against the server."""
     Run5(server, f"u{os.getpid()}y{next(NUMBERS)}").play(scenario)

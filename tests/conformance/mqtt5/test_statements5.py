@@ -1,4 +1,4 @@
-"""Every numbered statement is shown by a scenario or says why not; no scenario names one that does not exist."""
+"""Every numbered statement has a scenario or a reason for having none; no scenario names one that does not exist."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_statements_and_scenarios_agree() -> None:
     assert shown <= set(listed), shown - set(listed)
     silent = {statement for statement, reason in listed.items() if not reason}
     assert silent <= shown, sorted(silent - shown)
-    assert not shown & (set(listed) - silent), "a statement with a scenario needs no excuse"
+    assert not shown & (set(listed) - silent), "a statement with a scenario needs no reason"
 
 
 def test_scripts_are_well_formed() -> None:
-    """Each has a name of its own, steps, and only known ones."""
+    """Each has a unique name and steps, all of them known."""
     scenarios = load_scenarios(HERE)
     names = [scenario.name for scenario in scenarios]
     assert len(set(names)) == len(names)
