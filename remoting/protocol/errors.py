@@ -5,9 +5,9 @@
     │   └── RecordTooLarge a record that no segment of the log can hold
     ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
     │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
-    └── Refused           a valid "no": a response code and a remark for the peer
+    └── Refused           a valid request that is refused: a response code and a remark for the peer
 
-Invariant: decoding functions raise RemoteViolation (or CorruptRecord) for whatever bytes they get, nothing else.
+Invariant: decoding functions raise RemoteViolation (or CorruptRecord) for malformed bytes, nothing else.
 Thread rule: plain values, usable anywhere.
 """
 
@@ -19,11 +19,11 @@ class LightMQError(Exception):
 
 
 class LocalMisuse(LightMQError):
-    """Our own caller passed a value or made a call the interface forbids."""
+    """Code on this side passed a value or made a call that the interface forbids."""
 
 
 class RecordTooLarge(LocalMisuse):
-    """One message that the log can never hold; the caller's limits must be below."""
+    """A message too large for the log; the caller's limits must be lower."""
 
 
 class RemoteViolation(LightMQError):
@@ -39,7 +39,7 @@ class CorruptRecord(RemoteViolation):
 
 
 class Refused(LightMQError):
-    """A valid request that is answered "no": a response `code`, a `remark`, and perhaps `fields` for the peer."""
+    """A valid request that is refused: a response `code`, a `remark`, and optional `fields` for the peer."""
 
     def __init__(self, code: int, remark: str, fields: dict[str, str] | None = None) -> None:
         super().__init__(f"code {code}: {remark}")

@@ -1,8 +1,8 @@
-"""Host and Origin headers of browsers: which hosts a page can have reached without lending this server its own name.
+"""Host and Origin headers of browsers: protection against DNS rebinding.
 
-A page whose name an attacker lets point to 127.0.0.1 (DNS rebinding) sends that name as Host, and as Origin. An address
-in figures and `localhost` cannot be lent, so they are safe, and every other name must be listed.
-Invariant: whatever cannot be read is not safe. Pure.
+A page whose host name an attacker points to 127.0.0.1 sends that name as Host, and as Origin. IP addresses and
+`localhost` cannot be redirected, so they are safe; every other name must be listed.
+Invariant: an unreadable header is not safe. Pure.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ DEFAULT_PORTS = {"http": "80", "https": "443"}
 
 
 def split_host(header: str) -> tuple[str, str]:
-    """Host and port of a Host header, in lower case; an empty port where there is none."""
+    """Return host and port of a Host header, in lower case; the port is empty when absent."""
     host = header.strip().lower()
     if host.startswith("["):
         name, _, rest = host[1:].partition("]")
@@ -24,7 +24,7 @@ def split_host(header: str) -> tuple[str, str]:
 
 
 def is_safe_host(header: str, names: Collection[str] = ()) -> bool:
-    """Whether the host is `localhost`, an address in figures, or one of `names`."""
+    """Whether the host is `localhost`, an IP address, or one of `names`."""
     host, _ = split_host(header)
     if host == "localhost" or host in {name.lower().rstrip(".") for name in names}:
         return True
@@ -36,7 +36,7 @@ def is_safe_host(header: str, names: Collection[str] = ()) -> bool:
 
 
 def is_same_origin(origin: str, host_header: str) -> bool:
-    """Whether the page of this Origin came from the host and port that are asked now."""
+    """Whether the page of this Origin was loaded from the host and port of this request."""
     scheme, separator, rest = origin.strip().lower().rstrip("/").partition("://")
     if not separator or scheme not in DEFAULT_PORTS:
         return False

@@ -1,10 +1,10 @@
-"""Requests that wait for their answers at a client, and how a handler's result becomes the answer at a server.
+"""Pending requests of a client, and how a handler's result becomes the answer at a server.
 
 `Calls`: number -> future or callback, with a time limit and a limit of bytes in flight. `answer` and `failure_reply`
 are the same on a socket and inside one process.
 Invariants: an entry leaves the table exactly once, by its answer, its time limit, its caller's cancellation or the
 connection's end, and its bytes leave the count at the same moment; a request that is not one-way gets exactly one
-reply, from here or from the one the handler left it to; no failure of a handler reaches the connection.
+reply, from here or, later, from its handler; no failure of a handler reaches the connection.
 Loop rule: all on the loop's thread.
 """
 
@@ -23,16 +23,16 @@ from remoting.transport.contracts import Answered, Handler, Peer
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 REQUEST_OVERHEAD_BYTES = 256
-"""What a request without a body counts for in the limit of bytes in flight."""
+"""Bytes in flight that a request counts for without its body."""
 
 OPAQUE_MAX = 0x7FFF_FFFF
 
 SWEEP_MS = 250
-"""Requests made by `begin` share one timer, so that each is given up up to two of these after its time limit."""
+"""Interval of the timer shared by requests of `begin`; each times out at most two intervals after its limit."""
 
 
 class _Begun:
-    """A request made by `begin`, in the place of a future; `sweep`: number of the sweep that may give it up."""
+    """A request made by `begin`, instead of a future; `sweep`: number of the sweep that may time it out."""
 
     __slots__ = ("answered", "code", "size", "sweep", "timeout_ms")
 
@@ -60,7 +60,7 @@ class Calls:
         self._opaque = 0
         self._lost: str | None = None
         self.late_answers = 0
-        """Answers to requests that had already been given up."""
+        """Answers to requests that had already timed out or been cancelled."""
 
     @property
     def in_flight_bytes(self) -> int:
@@ -71,7 +71,7 @@ class Calls:
         return len(self._pending)
 
     async def call(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None]) -> Command:
-        """Number the command, hand it to `transmit` when there is room, wait for its answer."""
+        """Number the command, pass it to `transmit` when there is room, wait for its answer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         size = len(command.body) + REQUEST_OVERHEAD_BYTES
@@ -94,7 +94,7 @@ class Calls:
             self._wake()
 
     def begin(self, command: Command, timeout_ms: int, transmit: Callable[[Command], None], answered: Answered) -> None:
-        """As `call`, with a callback instead of a coroutine; the command is transmitted at once when there is room."""
+        """As `call`, with a callback instead of a coroutine; transmits the command immediately when there is room."""
         size = len(command.body) + REQUEST_OVERHEAD_BYTES
         if self._waiting or not self._has_room(size):
             task = asyncio.get_running_loop().create_task(self._begin_later(command, timeout_ms, transmit, answered))
@@ -103,7 +103,7 @@ class Calls:
             return
         self._check_open()
         opaque = command.opaque = self.next_opaque()
-        # Counted in sweeps, because asking the loop for its time, or for itself, costs more than all the rest.
+        # Counted in sweeps, because reading the loop's clock, or finding the loop, costs more than all the rest.
         sweep = self._sweeps + (timeout_ms + SWEEP_MS - 1) // SWEEP_MS + 1
         self._pending[opaque] = _Begun(answered, command.code, sweep, size, timeout_ms)
         self._in_flight_bytes += size
@@ -131,7 +131,7 @@ class Calls:
         _tell(begun.answered, response, error)
 
     def _sweep(self) -> None:
-        """Give up what is overdue; the timer runs only while requests of this kind are under way."""
+        """Time out overdue requests; the timer runs only while requests of this kind are pending."""
         self._sweeper = None
         self._sweeps += 1
         for opaque, entry in list(self._pending.items()):
@@ -141,7 +141,7 @@ class Calls:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_MS / 1000, self._sweep)
 
     def answer(self, response: Command) -> None:
-        """Hand a response to the request it belongs to; late ones are counted and forgotten."""
+        """Complete the request of a response; late responses are counted and dropped."""
         entry = self._pending.get(response.opaque)
         if isinstance(entry, _Begun):
             self._finish(response.opaque, entry, response, None)
@@ -151,7 +151,7 @@ class Calls:
             entry.set_result(response)
 
     def fail(self, reason: str) -> None:
-        """End every request with `ConnectionLost`; later ones fail at once."""
+        """Fail every pending request, and all later ones, with `ConnectionLost`."""
         if self._lost is None:
             self._lost = reason
         if self._sweeper is not None:
@@ -167,7 +167,7 @@ class Calls:
                 waiter.set_exception(self._loss())
 
     def next_opaque(self) -> int:
-        """A number no pending request has."""
+        """Return a number that no pending request has."""
         while True:
             self._opaque = self._opaque + 1 if self._opaque < OPAQUE_MAX else 1
             if self._opaque not in self._pending:
@@ -181,7 +181,7 @@ class Calls:
             raise self._loss()
 
     def _has_room(self, size: int) -> bool:
-        # One request always fits, else a body above the limit could never be sent.
+        # One request always fits; otherwise a body above the limit could never be sent.
         return not self._pending or self._in_flight_bytes + size <= self._in_flight_bytes_max
 
     async def _room(self, size: int, deadline: float, code: int, timeout_ms: int) -> None:
@@ -190,7 +190,7 @@ class Calls:
         first = True
         while first or not self._has_room(size):
             future: asyncio.Future[None] = loop.create_future()
-            # Who was already first in the line stays first when the room was too small for it.
+            # The first in the line stays first when the room was too small for it.
             (self._waiting.append if first else self._waiting.appendleft)(future)
             first = False
             timer = loop.call_at(deadline, self._expire, future, code, timeout_ms)
@@ -217,7 +217,7 @@ class Calls:
 
 
 def _tell(answered: Answered, response: Command | None, error: Exception | None) -> None:
-    """A callback that fails must not lose the other answers of the same read."""
+    """Run a callback; its failure must not lose the other answers of the same read."""
     try:
         answered(response, error)
     except Exception as failure:  # noqa: BLE001
@@ -234,7 +234,7 @@ class CountsRefusals(Protocol):
     """A peer whose refusals have a limit."""
 
     def refused(self) -> None:
-        """One more request of it was refused for lack of a right."""
+        """Count a request that was refused for lack of a right."""
 
 
 def answer(handler: Handler, peer: Peer, command: Command) -> None:
@@ -243,20 +243,20 @@ def answer(handler: Handler, peer: Peer, command: Command) -> None:
         reply = handler(peer, command)
         if reply is not None and not command.is_oneway:
             peer.send(reply)
-    except Exception as error:  # noqa: BLE001 - whatever failed, the peer gets an answer
+    except Exception as error:  # noqa: BLE001 - the peer always gets an answer
         reply = failure_reply(peer, command, error)
         if not command.is_oneway:
             peer.send(reply)
 
 
 def failure_reply(peer: Peer, command: Command, error: Exception) -> Command:
-    """The reply for a failed request: a refusal's own code, a malformed body as such, anything else logged."""
+    """Return the reply to a failed request: the refusal, malformed, or a system error, which is logged."""
     if isinstance(error, Refused):
         if error.code == ResponseCode.NO_PERMISSION:
             note_refusal(peer)
         return command.reply(error.code, error.remark, dict(error.fields))
     if isinstance(error, RemoteViolation):
-        # The frame was sound, only its content was not: an answer helps the peer more than a closed connection.
+        # Only the frame's content is malformed: an answer helps the peer more than a closed connection.
         LOG.warning("request %d of %s is malformed: %s", command.code, peer.address, error)
         return command.reply(ResponseCode.INVALID_PARAMETER, f"request {command.code} is malformed: {error}")
     LOG.error("request %d of %s failed", command.code, peer.address, exc_info=error)
@@ -264,6 +264,6 @@ def failure_reply(peer: Peer, command: Command, error: Exception) -> Command:
 
 
 def note_refusal(peer: Peer) -> None:
-    """Count a refusal for lack of a right, where it is counted; the connection may end of it."""
+    """Count a refusal for lack of a right, at peers that limit these; may close the connection."""
     if isinstance(peer, CountsRefusals):
         peer.refused()

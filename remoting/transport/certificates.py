@@ -1,13 +1,13 @@
-"""TLS contexts of a listener, made of files and made anew when those change; and how a remoting port uses TLS.
+"""TLS contexts of a listener, made from files and again when those change; and how a remoting port uses TLS.
 
     disabled     TLS is refused
     permissive   the first byte of a connection decides; RocketMQ's own default
     enforcing    connections without TLS get an error at their first request and are closed
 
-Invariants: a connection keeps the context it began with, so a reload drops nobody; a context is used only as a whole
-(certificate, key and authorities fit), otherwise the previous one stays and the owner gets the reason; enforcing
-without a certificate cannot be made. At least TLS 1.2, no renegotiation, no compression. No text of an error holds a
-part of a key. Thread rule: the loop's thread; reading the files takes a millisecond and happens when they changed.
+Invariants: a connection keeps the context it began with, so a reload drops no connection; a context is used only as a
+whole (certificate, key and authorities fit), otherwise the previous one stays and the owner gets the reason; enforcing
+needs a certificate. At least TLS 1.2, no renegotiation, no compression. No error text contains part of a key. Thread
+rule: the loop's thread; reading the files takes a millisecond and happens only when they have changed.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Protocol
 from remoting.protocol.errors import LocalMisuse
 
 LOOK_INTERVAL_MS = 2_000
-"""How often the files are looked at. A change counts once two looks saw the same, so that half a pair is not taken."""
+"""Interval of checks for changes. A change counts once two checks see the same, so that half a pair is not taken."""
 
 
 class CertificateProblem(LocalMisuse):
-    """The files make no context: missing, unreadable, or not fitting each other."""
+    """The files cannot be used: missing, unreadable, or not matching each other."""
 
 
 class CertificateFiles:
-    """The files of one TLS identity and the context made of them. A subclass may count and log what became of them."""
+    """The files of one TLS identity and the context made from them. A subclass may count and log reloads."""
 
     def __init__(
         self, certificate: Path, key: Path, *, client_ca: Path | None = None, client_required: bool = False
     ) -> None:
-        """Reads the files. CertificateProblem when they cannot be used: do not start then."""
+        """Read the files. Raises CertificateProblem when they cannot be used."""
         self.certificate = certificate
         self._key = key
         self._client_ca = client_ca
@@ -42,16 +42,16 @@ class CertificateFiles:
         self._used = self._seen = self._fingerprint()
         self._looked_ms: int | None = None
         self.context = self._make()
-        """What new connections use."""
+        """The context of new connections."""
 
     def renewed(self) -> None:
-        """New files are in use."""
+        """Called when new files have come into use."""
 
     def unusable(self, problem: CertificateProblem) -> None:
-        """New files are there, and the old context stays in use."""
+        """Called when new files cannot be used, and the old context stays in use."""
 
     def refresh(self, now_ms: int) -> None:
-        """Take the files into use if they have changed and rest; does nothing more often than every two seconds."""
+        """Reload the files if they have changed and settled; checks at most every LOOK_INTERVAL_MS."""
         if self._looked_ms is not None and now_ms - self._looked_ms < LOOK_INTERVAL_MS:
             return
         self._looked_ms = now_ms
@@ -61,7 +61,7 @@ class CertificateFiles:
             self.reload()
 
     def reload(self) -> bool:
-        """Read the files again; whether they are in use now. A problem keeps what there is."""
+        """Read the files again; return whether they are in use now. On a problem the old context stays."""
         self._used = self._seen = self._fingerprint()
         try:
             self.context = self._make()
@@ -86,7 +86,7 @@ class CertificateFiles:
 
 
 def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
-    """Have a context show this certificate. Raises CertificateProblem that names the files and nothing in them."""
+    """Load this certificate into a context. Raises CertificateProblem with the files' names, never their content."""
     _using(
         f"certificate {certificate} with key {key}",
         lambda: context.load_cert_chain(certificate, key, password=_no_passphrase),
@@ -94,7 +94,7 @@ def load_pair(context: ssl.SSLContext, certificate: Path, key: Path) -> None:
 
 
 def load_authorities(context: ssl.SSLContext, path: Path, what: str) -> None:
-    """Have a context trust the authorities of a file. Raises CertificateProblem."""
+    """Make a context trust the authorities of a file. Raises CertificateProblem."""
     _using(f"{what} {path}", lambda: context.load_verify_locations(path))
 
 
@@ -107,7 +107,7 @@ def _using(what: str, load: Callable[[], None]) -> None:
 
 
 def _no_passphrase() -> str:
-    raise ValueError("the key has a passphrase; a process that starts by itself cannot ask for it")
+    raise ValueError("the key has a passphrase, which a service cannot prompt for")
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
@@ -124,7 +124,7 @@ DISABLED, PERMISSIVE, ENFORCING = MODES = ("disabled", "permissive", "enforcing"
 
 
 class ListenSettings(Protocol):
-    """The part of a configuration about it."""
+    """The TLS part of a configuration."""
 
     @property
     def mode(self) -> str:
@@ -164,7 +164,7 @@ class ServerTls(CertificateFiles):
         client_ca: Path | None = None,
         client_required: bool = False,
     ) -> None:
-        """CertificateProblem when the files cannot be used."""
+        """Read the files. Raises CertificateProblem when they cannot be used."""
         super().__init__(certificate, key, client_ca=client_ca, client_required=client_required)
         assert mode in (PERMISSIVE, ENFORCING)
         self.mode = mode
@@ -173,7 +173,7 @@ class ServerTls(CertificateFiles):
 
     @classmethod
     def of(cls, settings: ListenSettings) -> ServerTls | None:
-        """As configured; None where TLS is off. LocalMisuse when it is to be enforced and there is no certificate."""
+        """Return the configured TLS, None when it is off. LocalMisuse when a mode needs a certificate and has none."""
         if settings.mode == DISABLED or (settings.mode == PERMISSIVE and settings.certificate is None):
             return None
         if settings.certificate is None or settings.key is None:
@@ -189,7 +189,7 @@ class ServerTls(CertificateFiles):
     def renewed(self) -> None:
         """Count and log that new files are in use."""
         self.reloads += 1
-        LOG.info("certificate %s read again", self.certificate)
+        LOG.info("certificate %s reloaded", self.certificate)
 
     def unusable(self, problem: CertificateProblem) -> None:
         """Count and log that new files are unusable."""

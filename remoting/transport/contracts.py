@@ -1,7 +1,7 @@
 """The interfaces of every transport of commands, on a socket or inside one process, and how a connection ends.
 
-`Peer` is what a server's handler sees of one client; `Connection` is what a client sees of one server. Code above the
-transport knows these two only, which is why the all-in-one can leave the sockets out.
+`Peer` is one client as seen by a server's handler; `Connection` is one server as seen by a client. Code above the
+transport uses only these two, so the all-in-one needs no sockets.
 Invariant: `Ending.closing` is set when the end begins, `reason` when it is complete; a callback runs once, and one that
 fails does not stop the others. Loop rule: every method is called on the event loop's thread; none blocks.
 """
@@ -16,16 +16,16 @@ from typing import Protocol
 from remoting.protocol.frames.commands import Command
 
 REQUEST_TIMEOUT_MS = 10_000
-"""How long a request waits for its answer unless the caller says otherwise."""
+"""How long a request waits for its answer by default."""
 
 IN_FLIGHT_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of requests without an answer that one connection holds; the next request waits for room."""
+"""Most bytes of unanswered requests on one connection; the next request waits for room."""
 
 CloseCallback = Callable[[str], object]
-"""Called once, with the reason, when the other side is gone."""
+"""Called once, with the reason, when the connection has ended."""
 
 Answered = Callable[[Command | None, Exception | None], None]
-"""Called once with the response of a request, whatever its code, or with why there is none."""
+"""Called once, with the response of a request (of any code) or with the error."""
 
 PushCallback = Callable[[Command], None]
 """Called with each command a server sends on its own."""
@@ -39,24 +39,24 @@ class Peer(Protocol):
     loopback: bool
     """True when the client runs on this machine."""
     attributes: dict[str, object]
-    """Room for what handlers remember of this client; dropped with it."""
+    """State that handlers keep for this client; dropped with it."""
 
     @property
     def writable(self) -> bool:
-        """False while more output waits than the limit allows: hold back what nobody asked for."""
+        """False while output above the limit is queued: hold back pushes."""
 
     def send(self, command: Command) -> None:
-        """Queue a reply or a push; everything of one loop turn leaves in one write. A gone client is not an error."""
+        """Queue a reply or a push; all output of a loop turn is one write. A closed connection is not an error."""
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` when this client is gone; at once (next turn) if it already is."""
+        """Call `callback(reason)` when the connection has ended; next turn if it already has."""
 
 
 Handler = Callable[[Peer, Command], Command | None]
-"""Answers one request: the reply, or None when `peer.send(command.reply(...))` follows later (or never, one-way)."""
+"""Handles one request: returns the reply, or None if `peer.send(command.reply(...))` follows later (one-way: never)."""
 
 
 class Connection(Protocol):
@@ -67,14 +67,14 @@ class Connection(Protocol):
 
     @property
     def closed(self) -> bool:
-        """True when no request can be made any more."""
+        """True when no more requests can be made."""
 
     @property
     def writable(self) -> bool:
-        """False while more output waits than the limit allows: hold back one-way commands."""
+        """False while output above the limit is queued: hold back one-way commands."""
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
-        """Send a request and wait for its answer, whatever its code. The command is given away (its opaque is set).
+        """Send a request and return its answer, of any code. The command must not be reused (its opaque is set).
 
         Raises `RequestTimeout` or `ConnectionLost`; waits for room first while too many bytes are in flight.
         """
@@ -82,7 +82,7 @@ class Connection(Protocol):
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
         """As `request`, without a coroutine: `answered` is called once, in a later step, never inside this call.
 
-        The request leaves at once when there is room. Raises `ConnectionLost` when closed.
+        The request is sent immediately when there is room. Raises `ConnectionLost` when closed.
         """
 
     def oneway(self, command: Command) -> None:
@@ -92,24 +92,24 @@ class Connection(Protocol):
         """Call `callback(command)` for each command the server sends on its own."""
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` when the connection is gone; at once (next turn) if it already is."""
+        """Call `callback(reason)` when the connection has ended; next turn if it already has."""
 
     def abort(self, reason: str) -> None:
-        """Close at once, without waiting for anything to be taken. Requests without an answer fail in a later step."""
+        """Close without sending what is queued. Pending requests fail in a later step."""
 
     async def close(self) -> None:
-        """Close and wait until it is closed. Requests without an answer fail with `ConnectionLost`."""
+        """Close and wait until closed. Pending requests fail with `ConnectionLost`."""
 
 
 Dial = Callable[[str], Awaitable[Connection]]
-"""Makes a connection to `host:port`; raises what went wrong."""
+"""Connects to `host:port`; raises the error when it cannot."""
 
 
 LOG = logging.getLogger("remoting")
 
 
 class Ending:
-    """The end of one connection, which has not come yet."""
+    """The close state of one connection and the callbacks waiting for it."""
 
     __slots__ = ("_callbacks", "closing", "reason")
 
@@ -117,7 +117,7 @@ class Ending:
         self.closing: str | None = None
         """Why it is ending or has ended; None while it is open."""
         self.reason: str | None = None
-        """Why it has ended."""
+        """Why it has ended; None before."""
         self._callbacks: list[CloseCallback] = []
 
     def on_close(self, callback: CloseCallback) -> None:
@@ -128,7 +128,7 @@ class Ending:
             asyncio.get_running_loop().call_soon(callback, self.reason)
 
     def finish(self) -> None:
-        """It has ended, for the reason that it was closed for: tell everyone."""
+        """Mark it as ended, for the reason it was closed, and run the callbacks."""
         assert self.closing is not None
         self.reason = self.closing
         callbacks, self._callbacks = self._callbacks, []

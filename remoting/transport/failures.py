@@ -1,6 +1,6 @@
-"""What can go wrong between two sides that both behave: no way there, the way gone, no answer in time.
+"""Failures between two correct sides: unreachable, connection lost, no answer in time, not the master.
 
-None of these says whether the server carried the request out. A caller that repeats one must be able to bear it twice.
+With most of these it is unknown whether the server carried out the request, so a repeated one may take effect twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class ConnectionLost(LightMQError):
 
 
 class Unreachable(ConnectionLost):
-    """No connection could be made; the text names host and port and says what to do."""
+    """No connection could be made; the text has host, port and a remedy."""
 
     def __init__(self, host: str, port: int, cause: BaseException) -> None:
         reason = getattr(cause, "strerror", None) or str(cause) or type(cause).__name__
@@ -29,7 +29,7 @@ class Unreachable(ConnectionLost):
 
 
 class TlsFailed(Unreachable):
-    """The two sides do not agree on TLS: a certificate that is not trusted, a wrong name, no common version."""
+    """TLS failed: an untrusted certificate, a wrong name, no common version."""
 
     def __init__(self, host: str, port: int, reason: str) -> None:
         LightMQError.__init__(
@@ -42,21 +42,21 @@ class TlsFailed(Unreachable):
 
 
 class RequestTimeout(LightMQError, TimeoutError):
-    """No answer came in time; the server may still have carried the request out."""
+    """No answer came in time; the server may still have carried out the request."""
 
     def __init__(self, code: int, address: str, timeout_ms: int) -> None:
         super().__init__(f"request {code} got no answer from {address} within {timeout_ms} ms")
 
 
 OUTCOME_FIELD = "outcome"
-"""Field of an answer NOT_MASTER: `unknown` when the request was begun before the broker ceased to be the master."""
+"""Field of a NOT_MASTER answer: `unknown` when the request was begun while the broker was still the master."""
 OUTCOME_UNKNOWN = "unknown"
 
 
 class NotMaster(ConnectionLost):
-    """The broker is not the master of its group (any more): `address` is who is, empty when it does not know.
+    """The broker is not, or no longer, the master of its group; `address` is the master's, empty when unknown.
 
-    `is_begun`: the request was begun while it still was, so it may have been carried out; else it was not.
+    `is_begun`: the request was begun while it still was, so it may have been carried out; otherwise it was not.
     """
 
     def __init__(self, response: Command) -> None:
@@ -69,33 +69,33 @@ class NotMaster(ConnectionLost):
 
 
 def not_master(response: Command) -> NotMaster | None:
-    """Why a master has to be looked for, if the answer says so.
+    """Return the NotMaster of an answer that has one, else None.
 
-    To the codes of RocketMQ a broker says it with the code those clients know, and the fields with the epoch.
+    RocketMQ's requests are answered with a code that its clients know, and the fields with the epoch.
     """
     told = response.code == ResponseCode.SERVICE_NOT_AVAILABLE and MASTER_EPOCH_FIELD in response.fields
     return NotMaster(response) if told or response.code == ResponseCode.NOT_MASTER else None
 
 
 def checked(response: Command) -> Command:
-    """The response itself if it says success, else `Refused` with its code and remark."""
+    """Return a successful response. Raises `Refused` with the code and remark of any other."""
     if response.code != 0:
         raise refusal(response)
     return response
 
 
 def refusal(response: Command) -> Refused:
-    """What a response that does not say success says."""
+    """Return the code and remark of an unsuccessful response as `Refused`."""
     return Refused(response.code, response.remark or f"refused with code {response.code}")
 
 
 def join_address(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address; what `split_address` takes apart."""
+    """Return `host:port`, with brackets around an IPv6 address; the inverse of `split_address`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port` as (host, port); ValueError names what is wrong."""
+    """Return (host, port) of `host:port` or `[v6]:port`. Raises ValueError."""
     host, separator, port = address.strip().rpartition(":")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
         message = f"{address!r} is not an address of the form host:port"
@@ -104,5 +104,5 @@ def split_address(address: str) -> tuple[str, int]:
 
 
 def reason_of(error: Exception) -> str:
-    """What went wrong, without the file and line of a C library."""
+    """Return an error's text without the file and line of a C library."""
     return getattr(error, "verify_message", None) or getattr(error, "reason", None) or str(error)

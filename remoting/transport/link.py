@@ -1,11 +1,11 @@
 """Bytes of one socket <-> commands: the protocol object of every connection, and its output.
 
-What was read in one turn is decoded in one go; all frames of one turn leave in one write. Above the limit of waiting
-output `Output.is_writable` is False until the other side has taken most of it, and a link that pauses reading (the
-server's) neither reads nor hands on commands. A peer that takes nothing while output grows to OVERRUN_FACTOR times the
-limit is cut off.
-Invariants: frames leave in the order they came, and none before a turn of the loop has ended or `flush`; `link_lost` of
-the link's user is called exactly once, and nothing is handed on after it. Loop rule: all on the loop's thread.
+Input of one turn is decoded together; all frames of one turn leave in one write. Above the limit of queued output
+`Output.is_writable` is False until the peer has taken most of it, and a link that pauses reading (the server's)
+neither reads nor delivers commands. A peer that reads nothing while output grows to OVERRUN_FACTOR times the limit is
+cut off.
+Invariants: frames leave in the order they were added, at the end of a loop turn or by `flush`; `link_lost` of the
+link's user is called exactly once, and no command is delivered after it. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from remoting.transport.contracts import CloseCallback, Ending
 from remoting.transport.tls import TlsTransport
 
 OUTPUT_BYTES_MAX = 8 * 1024 * 1024
-"""Output waiting for one peer above which nothing more is read from it."""
+"""Bytes of output queued for a peer above which nothing more is read from it."""
 
 OVERRUN_FACTOR = 8
-"""Output of this many times the limit means the peer does not read at all: the connection is cut."""
+"""Output of this many times the limit means that the peer does not read at all: the connection is cut."""
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 """Size of the buffer a socket is read into; shared by all links of one server or client."""
@@ -44,19 +44,19 @@ class LinkCounters:
     frames_out: int = 0
     writes: int = 0
     paused: int = 0
-    """Times a peer's output was above the limit."""
+    """Times a peer's output rose above the limit."""
     overruns: int = 0
     """Peers cut off because they read nothing."""
     violations: int = 0
-    """Peers cut off because their bytes were no frames."""
+    """Peers cut off because their bytes were not frames."""
     foreign: int = 0
     """Those among them that spoke HTTP, gRPC or MQTT."""
     sends_after_close: int = 0
-    """Commands for peers that were already gone."""
+    """Commands for connections that had already ended."""
     tls_handshakes: int = 0
     """Connections on which TLS began."""
     tls_failures: int = 0
-    """Connections closed because TLS was not agreed upon or was broken."""
+    """Connections closed because the handshake failed or the peer broke TLS."""
 
 
 @dataclass(slots=True)
@@ -66,19 +66,19 @@ class LinkSettings:
     frame_size_bytes_max: int = FRAME_SIZE_BYTES_MAX
     output_bytes_max: int = OUTPUT_BYTES_MAX
     counters: LinkCounters = field(default_factory=LinkCounters)
-    # One buffer is enough: the loop fills it and calls buffer_updated in the same step, and the decoder keeps copies.
+    # One buffer suffices: the loop fills it and calls buffer_updated in the same step, and the decoder keeps copies.
     receive_buffer: memoryview = field(default_factory=lambda: memoryview(bytearray(RECEIVE_BUFFER_BYTES)))
 
 
 class Output:
-    """The frames of one link that have not left."""
+    """The frames of one link that are not written yet."""
 
     def __init__(self, settings: LinkSettings, changed: Callable[[], None], overrun: Callable[[int], None]) -> None:
-        """`changed` is called when `is_writable` has; `overrun` with the bytes that a peer which reads nothing left."""
+        """`changed`: called when `is_writable` changes; `overrun`: with the bytes queued for a peer that reads none."""
         self.is_writable = True
-        """False while more output waits than the limit allows."""
+        """False while output above the limit is queued."""
         self.transport: asyncio.Transport | TlsTransport | None = None
-        """Where it goes; None before the socket is there."""
+        """Where output goes; None before the socket is connected."""
         self._bytes_max = settings.output_bytes_max
         self._counters = settings.counters
         self._changed = changed
@@ -90,12 +90,12 @@ class Output:
         self._is_transport_full = False
 
     def begin(self, transport: asyncio.Transport) -> None:
-        """The socket is there."""
+        """Start writing: the socket is connected."""
         self.transport = transport
         transport.set_write_buffer_limits(high=self._bytes_max)
 
     def add(self, frame: bytes) -> None:
-        """One more frame, to leave at the end of this turn."""
+        """Queue a frame, to be written at the end of this turn."""
         self._frames.append(frame)
         self._bytes += len(frame)
         if not self._is_due:
@@ -105,7 +105,7 @@ class Output:
             self._grew()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the queued frames now."""
         self._is_due = False
         frames, transport = self._frames, self.transport
         if not frames or transport is None:
@@ -120,18 +120,18 @@ class Output:
             self._grew()
 
     def clear(self) -> None:
-        """Forget what waits."""
+        """Drop the queued frames."""
         self._frames.clear()
         self._bytes = 0
 
     def end(self) -> None:
-        """The socket is gone: nothing is written and nobody told any more."""
+        """Stop: the socket has closed, so nothing is written or reported any more."""
         self.clear()
         self.transport = None
         self._changed = self._overrun = _ignore
 
     def transport_full(self, is_full: bool) -> None:
-        """Whether the socket's own buffer is above the limit, or the peer has taken most of it."""
+        """Note that the transport's buffer is above its limit, or that the peer has taken most of it."""
         self._is_transport_full = is_full
         self._update()
 
@@ -152,39 +152,39 @@ class Output:
 
 
 def _ignore(*_waiting: int) -> None:
-    """In the place of those who were told."""
+    """Replaces the callbacks after the end."""
 
 
 LOG = logging.getLogger("remoting")
 
 CLOSE_DEADLINE_SECONDS = 5.0
-"""How long a closing link tries to get its last output out."""
+"""How long a closing link tries to send its last output."""
 
 
 class LinkUser(Protocol):
-    """What a link tells the connection, or the peer, that it belongs to."""
+    """The connection or peer that uses a link."""
 
     def link_made(self, own_address: tuple[str, int] | None) -> None:
-        """The socket is there, the link's `address` is set; `own_address` is our end, None without a port."""
+        """The socket is connected and the link's `address` set; `own_address` is our end, None without a port."""
 
     def command_received(self, command: Command) -> None:
-        """One command of the peer."""
+        """Handle one command of the peer."""
 
     def link_lost(self, reason: str) -> None:
-        """The socket is gone; called once, before the callbacks of `on_close`."""
+        """The socket has closed; called once, before the callbacks of `on_close`."""
 
 
 class _Nobody:
-    """Whose link it is when it has ended."""
+    """The user of a link that has ended."""
 
     def link_made(self, own_address: tuple[str, int] | None) -> None:
-        """Never called: the socket is gone."""
+        """Never called after the end."""
 
     def command_received(self, command: Command) -> None:
-        """Nothing is handed on after the end."""
+        """Drop the command: none is delivered after the end."""
 
     def link_lost(self, reason: str) -> None:
-        """It was told before."""
+        """Ignore it: the end was reported before."""
 
 
 NOBODY = _Nobody()
@@ -194,13 +194,13 @@ class FrameLink(asyncio.BufferedProtocol):
     """One socket that carries commands."""
 
     def __init__(self, settings: LinkSettings, user: LinkUser, *, pauses_reading: bool = False) -> None:
-        """`pauses_reading`: for a server's side only, two that both stop reading would wait for each other for ever."""
+        """`pauses_reading`: for the server's side only; two sides that both stop reading would deadlock."""
         self.address = "?"
         self.decoder = FrameDecoder(settings.frame_size_bytes_max)
         self.on_first_bytes: Callable[[memoryview], None] | None = None
-        """Called once with what was read first of all, before it is decoded."""
+        """Called once, with the first bytes read, before they are decoded."""
         self.on_read: Callable[[int], None] | None = None
-        """Called after each read that was decoded with the number of frames that it made whole."""
+        """Called after each decoded read with the number of frames it completed."""
         self._user = user
         self._pauses_reading = pauses_reading
         self._counters = settings.counters
@@ -213,11 +213,11 @@ class FrameLink(asyncio.BufferedProtocol):
         self._ending = Ending()
         self._close_timer: asyncio.TimerHandle | None = None
 
-    # What users call.
+    # Called by users.
 
     @property
     def writable(self) -> bool:
-        """False while more output waits than the limit allows."""
+        """False while output above the limit is queued."""
         return self._output.is_writable
 
     @property
@@ -226,7 +226,7 @@ class FrameLink(asyncio.BufferedProtocol):
         return self._ending.closing
 
     def send(self, command: Command) -> None:
-        """Queue a command; everything of one loop turn leaves in one write."""
+        """Queue a command; all output of a loop turn is one write."""
         if self._ending.closing is not None:
             self._counters.sends_after_close += 1
             return
@@ -248,7 +248,7 @@ class FrameLink(asyncio.BufferedProtocol):
             self._close_timer = loop.call_later(CLOSE_DEADLINE_SECONDS, self._transport.abort)
 
     def abort(self, reason: str) -> None:
-        """Close at once and forget what is queued."""
+        """Close without sending what is queued."""
         ending = self._ending
         if ending.reason is not None:
             return
@@ -259,15 +259,15 @@ class FrameLink(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def violated(self, reason: str) -> None:
-        """The peer broke the protocol: count it, say it, close this link and no other."""
+        """Count and log a protocol violation of the peer, and close the link."""
         self._counters.violations += 1
         LOG.warning("connection with %s closed: %s", self.address, reason)
         self.end(f"violation: {reason}")
 
     def start_tls(self, context: ssl.SSLContext, server_name: str | None = None) -> asyncio.Future[None]:
-        """Begin TLS on the open socket, as the client of `server_name` or as the server; done when the handshake is.
+        """Begin TLS as the client of `server_name` or as the server; the future is done when the handshake is.
 
-        Nothing may have been sent before. A failure closes the link and is in the future.
+        Nothing may have been sent before. A failure closes the link and is set in the future.
         """
         transport = self._transport
         assert transport is not None
@@ -281,7 +281,7 @@ class FrameLink(asyncio.BufferedProtocol):
         return self._tls.done
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` once when the link is gone; next turn if it already is."""
+        """Call `callback(reason)` once when the link has ended; next turn if it already has."""
         self._ending.on_close(callback)
 
     def pause_reading(self) -> None:
@@ -291,16 +291,16 @@ class FrameLink(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Read again, unless output waits."""
+        """Read again, unless output above the limit is queued."""
         self._is_held = False
         may_read = self._output.is_writable or not self._pauses_reading
         if self._transport is not None and self._ending.closing is None and may_read:
             self._transport.resume_reading()
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember the socket and its peer."""
+        """Take the socket and note its peer's address."""
         self._transport = plain = cast("asyncio.Transport", transport)
         self._output.begin(plain)
         name, own = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
@@ -308,11 +308,11 @@ class FrameLink(asyncio.BufferedProtocol):
         self._user.link_made((own[0], own[1]) if isinstance(own, tuple) else None)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's own signature
-        """Where the loop puts what it reads."""
+        """Return where the loop puts its next read."""
         return self._receive_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decode what was read and hand it on."""
+        """Decode what was read and deliver the commands."""
         if self._ending.closing is not None:
             return
         if self.on_first_bytes is not None:
@@ -326,7 +326,7 @@ class FrameLink(asyncio.BufferedProtocol):
             self._bytes_received(nbytes)
 
     def pause_writing(self) -> None:
-        """The socket's own buffer is above the limit."""
+        """The transport's buffer is above its limit."""
         self._output.transport_full(True)
 
     def resume_writing(self) -> None:
@@ -334,7 +334,7 @@ class FrameLink(asyncio.BufferedProtocol):
         self._output.transport_full(False)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell the user, then everyone who asked."""
+        """Report the end to the user, then to the callbacks."""
         if self._close_timer is not None:
             self._close_timer.cancel()
         if self._tls is not None:
@@ -350,7 +350,7 @@ class FrameLink(asyncio.BufferedProtocol):
     # Input and output.
 
     def _bytes_received(self, nbytes: int) -> None:
-        """So many bytes of frames are in the buffer."""
+        """Decode `nbytes` bytes of frames in the buffer."""
         counters = self._counters
         counters.bytes_in += nbytes
         try:
@@ -369,7 +369,7 @@ class FrameLink(asyncio.BufferedProtocol):
             self.on_read(len(commands))
 
     def _release(self) -> None:
-        """Refer to nobody any more: what an unfinished frame holds is freed now, not when cycles are looked for."""
+        """Drop all references, so that an unfinished frame is freed now, not by the cycle collector."""
         self._user = NOBODY
         self._transport = self._tls = self.on_read = self.on_first_bytes = None
         self._output.end()

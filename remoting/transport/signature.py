@@ -1,11 +1,11 @@
-"""Signed requests: as RocketMQ's clients make them, and bound to their connection.
+"""Signed requests: in RocketMQ's form, and bound to their connection.
 
 RocketMQ   Signature = base64(HMAC-SHA1(secret, the values of all other fields in the order of their names, the body))
 bound      Signature = "2:" base64(HMAC-SHA256(secret, challenge | u64 count | u32 code | fields with lengths | body))
 
-Both show that the sender knows the secret and that nothing was changed. A request of the first kind can be copied and
-sent again, with another code too. One of the second kind holds once, on the connection on which the server gave the
-challenge: `count` rises with each request. Neither hides anything; off the machine they belong inside TLS.
+Both prove that the sender knows the secret and that nothing was changed. A request of the first kind can be replayed,
+even with another code. One of the second kind is valid once, on the connection on which the server gave the challenge:
+`count` rises with each request. Neither is encrypted; beyond one machine, use them inside TLS.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNATURE_FIELD = "Signature"
 COUNT_FIELD = "SignatureCount"
 """Number of a bound request on its connection."""
 CHALLENGE_FIELD = "challenge"
-"""In the answer to SIGN_CHALLENGE: what requests of this connection are bound to, in hexadecimal."""
+"""In the answer to SIGN_CHALLENGE: the challenge to which requests of this connection are bound, in hexadecimal."""
 CHALLENGE_BYTES = 16
 CHALLENGE_DIGITS_MAX = 128
 COUNT_DIGITS_MAX = 18
@@ -32,18 +32,18 @@ BOUND_PREFIX = "2:"
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret: str) -> str:
-    """The signature of a request with these fields (a `Signature` among them is left out) and body."""
+    """Return the signature of a request with these fields (except a `Signature` among them) and body."""
     content = "".join(fields[name] for name in sorted(fields) if name != SIGNATURE_FIELD).encode()
-    # SHA-1 is what RocketMQ's clients use; as a keyed hash it is still sound.
+    # RocketMQ's clients use SHA-1, which is still sound as a keyed hash.
     digest = hmac.new(secret.encode(), content + body, hashlib.sha1).digest()
     return base64.b64encode(digest).decode()
 
 
 def bound_signature(command: Command, challenge: bytes, count: int, secret: str) -> str:
-    """The signature of a request that is the `count`-th of the connection with this challenge."""
+    """Return the signature of the `count`-th request of the connection with this challenge."""
     parts = [challenge, count.to_bytes(8, "big"), command.code.to_bytes(4, "big", signed=True)]
     for name, value in sorted(command.fields.items()):
-        if value and name != SIGNATURE_FIELD:  # an empty value may be lost on the way
+        if value and name != SIGNATURE_FIELD:  # peers may leave out an empty value
             for text in (name.encode(), value.encode()):
                 parts += (len(text).to_bytes(4, "big"), text)
     mac = hmac.new(secret.encode(), b"".join(parts), hashlib.sha256)
@@ -60,13 +60,13 @@ class Signer:
     secret: str
 
     def sign(self, command: Command) -> None:
-        """Add `AccessKey` and `Signature` to the command's fields; call it when they are complete."""
-        command.fields.pop(COUNT_FIELD, None)  # of another connection on which it was tried before
+        """Add `AccessKey` and `Signature` to the command's fields, which must be complete."""
+        command.fields.pop(COUNT_FIELD, None)  # left over from an earlier attempt on another connection
         command.fields[ACCESS_KEY_FIELD] = self.access_key
         command.fields[SIGNATURE_FIELD] = signature(command.fields, command.body, self.secret)
 
     def bound(self, answer: Command) -> BoundSigner | None:
-        """The signer for a connection whose server answered SIGN_CHALLENGE with this; None when it knows none."""
+        """Return the signer for a connection with this answer to SIGN_CHALLENGE; None if it has no challenge."""
         text = answer.fields.get(CHALLENGE_FIELD, "")
         if answer.code != ResponseCode.SUCCESS or not 2 * CHALLENGE_BYTES <= len(text) <= CHALLENGE_DIGITS_MAX:
             return None
@@ -87,7 +87,7 @@ class BoundSigner:
         self._count = 0
 
     def sign(self, command: Command) -> None:
-        """Add the key, the request's number and the signature; call it when the fields are complete."""
+        """Add the key, the request's number and the signature to the fields, which must be complete."""
         self._count += 1
         command.fields[ACCESS_KEY_FIELD] = self._signer.access_key
         command.fields[COUNT_FIELD] = str(self._count)

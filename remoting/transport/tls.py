@@ -1,10 +1,10 @@
-"""TLS between a link and its socket: what arrives is decrypted into the link's buffer, what it writes is encrypted.
+"""TLS between a link and its socket: input is decrypted into the link's buffer, output is encrypted.
 
     socket -> get_buffer / buffer_updated -> `received` -> decrypted bytes in the same buffer -> `plain(size)`
     link   -> `write` -> encrypted -> the socket's transport
 
-The link uses it in place of its transport. Until the handshake is done, written bytes wait here and nothing is handed
-on. Invariants: no byte passes unencrypted once TLS has begun; a peer that breaks the rules, shows a wrong certificate
+The link uses it in place of its transport. Until the handshake is done, output waits here and nothing is delivered.
+Invariants: no byte passes unencrypted once TLS has begun; a peer that breaks the rules, presents a wrong certificate
 or does not finish its handshake in time is closed with a reason, and `failed` is called at most once.
 Loop rule: all on the loop's thread.
 """
@@ -23,13 +23,13 @@ HANDSHAKE_TIMEOUT_SECONDS = 10.0
 """Longest time from the first byte of TLS to the end of the handshake."""
 
 ENCRYPT_BYTES = 256 * 1024
-"""How much is encrypted at once: what OpenSSL grows to hold a piece of this size stays with the connection."""
+"""Bytes encrypted per call: OpenSSL's buffer grows to this size and stays with the connection."""
 
 _MORE = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class TlsTransport:
-    """What a link writes to once TLS has begun on its socket."""
+    """The transport of a link on whose socket TLS has begun."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class TlsTransport:
         failed: Callable[[str], None],
         server_name: str | None = None,
     ) -> None:
-        """`server_name`: this side is the client and that is whom it wants; None: this side is the server.
+        """`server_name`: this side is the client of that server; None: this side is the server.
 
         Raises ValueError for a name that cannot be one.
         """
@@ -59,20 +59,20 @@ class TlsTransport:
         self._ended = False
         self._timer: asyncio.TimerHandle | None = None
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Set when the handshake is; the SSLError or TimeoutError why it never will be, or SSLEOFError."""
+        """Done when the handshake is, or fails with SSLError, SSLEOFError or TimeoutError."""
 
     def begin(self) -> None:
-        """Send what begins a handshake, if this side begins; the time runs from now."""
+        """Start the handshake and its time limit; a client sends its first message."""
         self._timer = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_SECONDS, self._too_late)
         self._handshake()
 
     @property
     def version(self) -> str | None:
-        """`TLSv1.3` and the like, once it is agreed."""
+        """The negotiated version, such as `TLSv1.3`; None before."""
         return self._object.version()
 
     def received(self, size: int) -> None:
-        """The socket has put `size` bytes into the buffer."""
+        """Process the `size` encrypted bytes that the socket has put into the buffer."""
         if self._ended:
             return
         self._incoming.write(self._buffer[:size])
@@ -80,7 +80,7 @@ class TlsTransport:
             self._read()
 
     def write(self, data: bytes) -> None:
-        """Encrypt and send."""
+        """Encrypt and send; before the end of the handshake, keep."""
         if self._ended:
             return
         if not self.done.done():
@@ -96,33 +96,33 @@ class TlsTransport:
             self._fail(f"TLS: {reason_of(error)}", error)
 
     def close(self) -> None:
-        """Say that this is the end, then close once everything is out."""
+        """Send close_notify, then close once all output is sent."""
         if self.done.done() and not self._ended:
-            with contextlib.suppress(ssl.SSLError):  # the answer to our farewell is not waited for
+            with contextlib.suppress(ssl.SSLError):  # the peer's close_notify is not awaited
                 self._object.unwrap()
             self._send()
         self._end()
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, without a word to the other side."""
+        """Close without close_notify."""
         self._end()
         self._transport.abort()
 
     def lost(self) -> None:
-        """The socket is gone."""
+        """Note that the socket has closed."""
         self._end()
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Encrypt and send one after the other."""
+        """Encrypt and send the parts in order."""
         self.write(b"".join(parts))
 
     def is_closing(self) -> bool:
-        """Whether nothing can be written any more."""
+        """Whether nothing more can be written."""
         return self._ended or self._transport.is_closing()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """When the protocol is told to pause, in encrypted bytes."""
+        """Set when the protocol is paused and resumed, in encrypted bytes."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
@@ -138,18 +138,18 @@ class TlsTransport:
         self._transport.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """What the socket's transport knows."""
+        """Return the extra information of the socket's transport."""
         return self._transport.get_extra_info(name, default)
 
     def _handshake(self) -> bool:
-        """Go on with the handshake; whether it is done."""
+        """Continue the handshake; return whether it is done."""
         try:
             self._object.do_handshake()
         except _MORE:
             self._send()
             return False
-        except ssl.SSLError as error:  # a certificate that is not trusted is one
-            self._send()  # the alert that tells the other side
+        except ssl.SSLError as error:  # includes an untrusted certificate
+            self._send()  # the alert to the peer
             self._fail(f"TLS handshake: {reason_of(error)}", error)
             return False
         self._stop_timer()
@@ -161,7 +161,7 @@ class TlsTransport:
         return not self._ended
 
     def _read(self) -> None:
-        """Decrypt what there is, a full buffer at a time, and hand it on."""
+        """Decrypt the input, a full buffer at a time, and deliver it."""
         more = True
         while more and not self._ended:
             size = 0
@@ -175,7 +175,7 @@ class TlsTransport:
                     size += int(taken)
             except _MORE:
                 more = False
-            except ssl.SSLZeroReturnError:  # the other side's farewell; its end of the socket follows
+            except ssl.SSLZeroReturnError:  # the peer's close_notify; it closes the socket next
                 more = False
             except ssl.SSLError as error:
                 failure = error
@@ -209,10 +209,10 @@ class TlsTransport:
         self._never(ssl.SSLEOFError("the connection ended before TLS began"))
 
     def _never(self, error: Exception) -> None:
-        """The handshake will not be done."""
+        """Fail the handshake's future."""
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # looked at: who does not wait for it need not hear of it
+            self.done.exception()  # retrieved, so that asyncio does not report it when nothing awaits it
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

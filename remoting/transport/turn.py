@@ -1,15 +1,15 @@
-"""What is due at the end of this loop turn: callbacks that run after the current one, without a new round of the loop.
+"""Deferred callbacks of one loop turn: they run after the current callback, without another iteration of the loop.
 
-A request inside one process is a chain of small steps (gather, hand over, append, confirm, hand back), each of which
-must not run inside the step before. Asked of the loop, every step costs a handle, an epoll and a wake-up; here they
-wait in one list that a single loop callback works off, round by round: what a round asks for runs in the next round.
-What says `at_end` waits until no round asks for anything more: the writing, once for all that happened. And whoever is
-a loop callback himself and knows that much will follow, holds the turn and runs it: not even one callback is needed.
+A request inside one process is a chain of small steps (gather, hand over, append, confirm, hand back), none of which
+may run inside the step before. With `call_soon`, every step costs a handle, an epoll and a wake-up; here they wait in a
+list that a single loop callback runs, round by round: callbacks added in a round run in the next one. `at_end`
+callbacks, such as writing output, run once no round adds any more. A loop callback that causes much of this work calls
+`begin` and `run` itself, which saves even the single callback.
 
 Invariant: `soon` never runs the callback inside its caller, callbacks run in the order of the calls, and one that
-raises is reported to the loop and stops no other. After `ROUNDS_MAX` rounds the loop has its turn, so that a chain
-without an end starves no socket; what waits for the end has run by then. Loop rule: call on the loop's thread; each
-loop has its own turn.
+raises is reported to the loop and stops no other. After `ROUNDS_MAX` rounds the rest waits for the next iteration of
+the loop, so that an endless chain starves no socket; `at_end` callbacks have run by then. Loop rule: call on the loop's
+thread; each loop has its own turn.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ Due = Callable[[], object]
 
 
 class Turn:
-    """The callbacks of one loop."""
+    """The deferred callbacks of one loop."""
 
     __slots__ = ("_asked", "_begun", "_due", "_last", "loop", "thread")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self.thread = get_ident()
-        """Where the loop runs."""
+        """Identifier of the loop's thread."""
         self._due: list[Due] = []
         self._last: list[Due] = []
         self._asked = False
         self._begun = False
 
     def soon(self, callback: Due) -> None:
-        """Call back in the next round of whatever is due then."""
+        """Run the callback in the next round."""
         self._due.append(callback)
         if not self._begun and not self._asked:
             self._ask()
 
     def at_end(self, callback: Due) -> None:
-        """Call back when nothing else is due in this turn; what that asks for still belongs to it."""
+        """Run the callback when no others are left in this turn; callbacks it adds still belong to the turn."""
         self._last.append(callback)
         if not self._begun and not self._asked:
             self._ask()
 
     def begin(self) -> None:
-        """Schedule nothing at the loop: the caller is one of its callbacks and calls `run` before it returns."""
+        """Schedule nothing with the loop: the caller is a loop callback and calls `run` before it returns."""
         global _running  # noqa: PLW0603 - see below
         self._begun = True
         _running = self
 
     def run(self) -> None:
-        """Work off what is due, round by round."""
+        """Run the callbacks, round by round."""
         self.begin()
         try:
             for _ in range(ROUNDS_MAX):
@@ -110,12 +110,12 @@ _latest: Turn | None = None
 """A one-entry cache: nearly every process has one loop."""
 
 _running: Turn | None = None
-"""The turn that is being run (of several loops with threads of their own the one that began last): callers inside it
-need not find out their loop, which is a system call."""
+"""The turn being run (of several loops in threads, the one that began last): callers inside it need not look up their
+loop, which is a system call."""
 
 
 def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
-    """The turn of this loop, which runs in this thread."""
+    """Return the turn of this loop, which runs in this thread."""
     global _latest  # noqa: PLW0603 - see above
     turn = _latest
     if turn is None or turn.loop is not loop:
@@ -124,7 +124,7 @@ def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
 
 
 def soon(callback: Callable[..., object], *arguments: Any) -> None:
-    """Call back at the end of this turn of the running loop, in the next round of whatever is due then."""
+    """Run the callback in the next round of the running loop's turn."""
     turn = _running
     if turn is None or turn.thread != get_ident():
         turn = turn_of(asyncio.get_running_loop())

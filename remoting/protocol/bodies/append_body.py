@@ -49,7 +49,7 @@ def encode_append_reply(
 
 
 def _bits(flags: Sequence[bool]) -> bytes:
-    """The flags, eight in a byte, the lowest bit first."""
+    """Return the flags, eight per byte, lowest bit first."""
     made = bytearray(-(-len(flags) // 8))
     for index, is_set in enumerate(flags):
         if is_set:
@@ -64,7 +64,7 @@ def decode_append_reply(body: bytes) -> tuple[int, list[tuple[int, int]]]:
 
 
 def decode_unwanted(body: bytes) -> frozenset[int]:
-    """Return the images, by number, without a subscriber; none when the answer has no such bits."""
+    """Return the numbers of the images without a subscriber; empty when the answer has no such bits."""
     _end_position, end, count = _reply_head(body)
     bits = body[end:]
     if not any(bits):
@@ -73,7 +73,7 @@ def decode_unwanted(body: bytes) -> frozenset[int]:
 
 
 def _reply_head(body: bytes) -> tuple[int, int, int]:
-    """(end position, where the places end, number of entries) of a reply whose size is right."""
+    """Return (end position, end of the places, number of entries) of a reply. RemoteViolation for a wrong size."""
     if len(body) < _REPLY.size:
         raise RemoteViolation(f"append reply of {len(body)} bytes has no head")
     count, end_position = _REPLY.unpack_from(body)
@@ -88,7 +88,7 @@ _LENGTH = struct.Struct(">h")
 
 
 class BatchMessage(msgspec.Struct):
-    """One message of a batch; `flag` is the client's own number, kept as it is."""
+    """One message of a batch; `flag` is the client's own number, kept unchanged."""
 
     body: bytes
     properties: list[tuple[bytes, bytes]] = []

@@ -6,7 +6,7 @@ the routes it pushes (9060, 9061). A header is a struct whose members are the co
 `from_fields` convert. Members beyond RocketMQ's own (haServerAddr, lastEpoch, logEnd, bootId, cleanShutdown, syncFlush)
 have defaults, so that RocketMQ's brokers and tools may leave them out. Keys on the wire are camelCase, and unknown
 members are ignored, because newer peers send more.
-Invariant: decoding raises RemoteViolation for whatever is malformed, nothing else. Pure.
+Invariant: decoding raises RemoteViolation for malformed input, nothing else. Pure.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PERM_INHERIT = 1
 
 
 class QueueData(msgspec.Struct, rename="camel"):
-    """How many queues of a topic one broker has, and what may be done with them."""
+    """The number of queues of a topic at one broker, and their permissions."""
 
     broker_name: str
     read_queue_nums: int
@@ -49,7 +49,7 @@ class BrokerData(msgspec.Struct, rename="camel"):
     enable_acting_master: bool = False
 
     def master(self) -> str | None:
-        """Address of the master, or of the lowest id when it acts for a missing master."""
+        """Return the address of the master, or of the lowest id when it acts for a missing master."""
         if not self.broker_addrs:
             return None
         lowest = min(self.broker_addrs)
@@ -67,7 +67,7 @@ class TopicRoute(msgspec.Struct, rename="camel"):
 
 
 class ClusterInfo(msgspec.Struct, rename="camel"):
-    """Body of 106: every broker group, and which groups form which cluster."""
+    """Body of 106: every broker group, and the groups of each cluster."""
 
     broker_addr_table: dict[str, BrokerData] = msgspec.field(default_factory=dict)
     cluster_addr_table: dict[str, list[str]] = msgspec.field(default_factory=dict)
@@ -139,12 +139,12 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """The body as standard JSON."""
+    """Return the body as standard JSON."""
     return msgspec.json.encode(body)
 
 
 def decode_body(data: bytes, kind: type[Body]) -> Body:
-    """The body of this kind, in standard JSON or as old Java peers write it; RemoteViolation when it is not one."""
+    """Return the body, from standard JSON or the form of old Java peers. Raises RemoteViolation when malformed."""
     try:
         # Not strict: some clients write numbers and booleans as text.
         return msgspec.json.decode(data, type=kind, strict=False)
@@ -157,17 +157,17 @@ def decode_body(data: bytes, kind: type[Body]) -> Body:
 
 
 NO_BROKER = -1
-"""Broker id of an election that no broker requests for itself, and the master's id where there is none."""
+"""Broker id in an election that no broker requests for itself, and the master's id when there is none."""
 
 NO_PRIORITY = 2**31 - 1
 """Election priority of a broker that has none; lower ones win."""
 
 LEADER_ADDRESS_FIELD = "leaderAddress"
-"""Field of a NOT_LEADER answer: `host:port` of the controller that leads, absent when none is known."""
+"""Field of a NOT_LEADER answer: `host:port` of the leading controller, absent when unknown."""
 
 MASTER_ADDRESS_FIELD = "masterAddress"
 MASTER_EPOCH_FIELD = "masterEpoch"
-"""Fields of a NOT_MASTER answer: where the master is and its epoch, empty when the broker does not know."""
+"""Fields of a NOT_MASTER answer: the master's address and epoch, empty when the broker does not know them."""
 
 BrokerId = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 """A broker's id at the controller; routes show the master as 0 whatever its id is."""
@@ -223,7 +223,7 @@ class ElectMasterHeader(GroupHeader, frozen=True):
 
 
 class AlterSyncStateSetHeader(Header, frozen=True):
-    """1001: the master reports its new set; the body has it with the set's epoch the master knows."""
+    """1001: the master reports its new set; the body has it with the epoch of the set known to the master."""
 
     broker_name: str
     master_broker_id: BrokerId
@@ -244,7 +244,7 @@ class ReplicaInfoRequest(Header, frozen=True):
 
 
 class MasterHeader(Header, frozen=True):
-    """Answer to 1002, 1003 and 1004, and the push 1008: the master, or none, and the epochs; the body is the set."""
+    """Answer to 1002, 1003, 1004, and the push 1008: the master, if any, and the epochs; the body is the set."""
 
     master_epoch: Epoch
     sync_state_set_epoch: Epoch = 0
@@ -252,7 +252,7 @@ class MasterHeader(Header, frozen=True):
     master_address: str | None = None
     master_ha_address: str | None = msgspec.field(name="haAddress", default=None)
     broker_name: str | None = None
-    """The group, in the push alone: for brokers of several groups behind one address."""
+    """The group, only in the push: for brokers of several groups behind one address."""
 
 
 class ControllerMetadata(Header, frozen=True):
@@ -404,13 +404,13 @@ Kind = TypeVar("Kind", bound=Header)
 
 
 def to_fields(header: Header) -> dict[str, str]:
-    """The header as a command's fields; members that are None are left out."""
+    """Return the header as a command's fields; members that are None are left out."""
     values: dict[str, Any] = msgspec.to_builtins(header)
     return {name: _text(value) for name, value in values.items() if value is not None}
 
 
 def from_fields(fields: Mapping[str, str], kind: type[Kind]) -> Kind:
-    """The header of this kind; RemoteViolation names the field that is missing or wrong."""
+    """Return the header. Raises RemoteViolation that names the field that is missing or wrong."""
     try:
         # Java writes a null as an absent field, C++ clients as an empty one.
         return msgspec.convert({name: value for name, value in fields.items() if value}, kind, strict=False)
@@ -419,7 +419,7 @@ def from_fields(fields: Mapping[str, str], kind: type[Kind]) -> Kind:
 
 
 def decode_names(body: bytes) -> list[str]:
-    """Body of 1006: names of broker groups."""
+    """Return the names of broker groups in a body of 1006."""
     try:
         return msgspec.json.decode(body, type=list[str])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -4,7 +4,7 @@
       reply  n_add x i64 confirmed end of the queue, in the order of the request
     NOTIFY   u32 n, n x {u32 queue id, i64 confirmed end} | records; one-way, coalesced per proxy and turn of the
              broker's loop. records: raw, back to back, in log order; only after a FOLLOW with the field
-             `records` = "1", or "all": then records of other queues may be among them. Never a promise: any of them
+             `records` = "1", or "all": then records of other queues may be among them. Best effort: any of them
              may be missing and is then pulled
 
 Invariant: an end (exclusive queue offset) never falls. Thread rule: pure functions.
@@ -21,7 +21,7 @@ Buffer = bytes | bytearray | memoryview
 
 _HEAD = struct.Struct("<II")
 _COUNT = struct.Struct("<I")
-_NEWS = struct.Struct("<Iq")
+_GROWN = struct.Struct("<Iq")
 
 
 def encode_follow(add: Sequence[int], remove: Sequence[int] = ()) -> bytes:
@@ -30,7 +30,7 @@ def encode_follow(add: Sequence[int], remove: Sequence[int] = ()) -> bytes:
 
 
 def decode_follow(body: Buffer) -> tuple[list[int], list[int]]:
-    """Return (queue ids to follow, queue ids to leave)."""
+    """Return (queue ids to follow, queue ids to stop following)."""
     if len(body) < _HEAD.size:
         raise RemoteViolation(f"follow of {len(body)} bytes has no head")
     n_add, n_remove = _HEAD.unpack_from(body)
@@ -52,11 +52,11 @@ def decode_follow_reply(body: Buffer) -> list[int]:
     return list(struct.unpack(f"<{len(body) // 8}q", body))
 
 
-def encode_notify(news: Sequence[tuple[int, int]], records: Sequence[bytes] = ()) -> bytes:
-    """Return a NOTIFY body of (queue id, confirmed end), with raw records behind it."""
-    parts = [_COUNT.pack(len(news))]
-    for queue_id, end in news:
-        parts.append(_NEWS.pack(queue_id, end))
+def encode_notify(ends: Sequence[tuple[int, int]], records: Sequence[bytes] = ()) -> bytes:
+    """Return a NOTIFY body of (queue id, confirmed end), followed by raw records."""
+    parts = [_COUNT.pack(len(ends))]
+    for queue_id, end in ends:
+        parts.append(_GROWN.pack(queue_id, end))
     parts += records
     return b"".join(parts)
 
@@ -66,7 +66,7 @@ def decode_notify(body: Buffer) -> tuple[list[tuple[int, int]], memoryview]:
     if len(body) < 4:
         raise RemoteViolation(f"notify of {len(body)} bytes has no count")
     (count,) = _COUNT.unpack_from(body)
-    end = 4 + count * _NEWS.size
+    end = 4 + count * _GROWN.size
     if len(body) < end:
         raise RemoteViolation(f"notify of {len(body)} bytes does not hold {count} queues")
-    return list(_NEWS.iter_unpack(body[4:end])), memoryview(body)[end:]
+    return list(_GROWN.iter_unpack(body[4:end])), memoryview(body)[end:]

@@ -1,6 +1,6 @@
 """Bodies of the requests that read queues: MULTI_PULL, RANGE_PULL, RECORDS_AT, FILTERED_PULL and QUEUE_BOUNDS.
 
-Records leave the log as they stand in it. Little-endian:
+Records are sent as stored in the log. Little-endian:
 
     MULTI_PULL   u32 n, n x {u32 queue id, i64 offset, u32 max_count, u32 max_bytes}
       reply      u32 n, n x {u32 queue id, u32 status, i64 first, next, min, max, u32 count, u32 blob_len}, blobs
@@ -12,9 +12,9 @@ Records leave the log as they stand in it. Little-endian:
       reply      u32 status, i64 first, next, min, max, u32 count, u32 blob_len, count x u32 record start,
                  count x u32 (offset - first), pad to 8, blob
 
-In a filtered reply `next` is behind the last record examined, matching or not: a reply may be empty without being the
-last. Every record that passes the filter and lies between `first` and `next` is in it; batches, which are packed as a
-whole, are among the records unless topics are given, of which they have none.
+In a filtered reply `next` follows the last record examined, matching or not: a reply may be empty without being the
+last. It has every record between `first` and `next` that passes the filter; batches, which are packed as a whole, pass
+unless topics are given, of which they have none.
 
 QUEUE_BOUNDS, JSON objects: which queues a topic or MQTT filter covers and how far they reach:
 
@@ -49,7 +49,7 @@ STATUS_OFFSET_TOO_SMALL = 1
 STATUS_NO_SUCH_QUEUE = 2
 STATUS_OFFSET_TOO_LARGE = 3
 STATUS_DAMAGED = 4
-"""The messages at the offset cannot be read, the log is damaged there; reading can go on at `first_offset`."""
+"""The messages at the offset cannot be read, because the log is damaged; reading can continue at `first_offset`."""
 
 Buffer = bytes | bytearray | memoryview
 
@@ -70,7 +70,7 @@ class QueueWant(msgspec.Struct, gc=False):
 
 
 class QueueRecords(msgspec.Struct):
-    """What a broker answers for one queue; offsets are queue offsets, `max_offset` is the confirmed end (exclusive)."""
+    """A broker's answer for one queue; offsets are queue offsets, `max_offset` is the confirmed end (exclusive)."""
 
     queue_id: int
     status: int
@@ -106,7 +106,8 @@ class RangeWant(msgspec.Struct, gc=False):
 class PulledRange(msgspec.Struct):
     """A decoded RANGE_PULL reply; `starts` is `count` little-endian u32, the start of each record in `blob`.
 
-    Record i has queue offset first + i (batches count on), unless `offsets` (u32 above `first_offset`) give others.
+    Record i has queue offset first + i (a batch advances it by its count), unless `offsets` (u32 above `first_offset`)
+    are given.
     """
 
     status: int
@@ -124,7 +125,7 @@ _ALIGNMENT = 8
 
 
 def _table(body: Buffer, item: struct.Struct, what: str) -> list[tuple[int, ...]]:
-    """Return the rows of a body that is a u32 count and nothing but so many items."""
+    """Return the rows of a body that consists of a u32 count and that many items."""
     if len(body) < 4:
         raise RemoteViolation(f"{what} of {len(body)} bytes has no count")
     (count,) = _COUNT.unpack_from(body)
@@ -144,7 +145,7 @@ def decode_multi_pull(body: Buffer) -> list[QueueWant]:
 
 
 def encode_multi_pull_reply(results: Sequence[QueueRecords]) -> bytes:
-    """Return a MULTI_PULL reply; the records are joined once, straight from the views of the log."""
+    """Return a MULTI_PULL reply; the records are copied once, from the views of the log."""
     heads = []
     for result in results:
         records = result.records
@@ -192,7 +193,7 @@ def encode_range_pull(queue_id: int, offset: int, end_offset: int, max_bytes: in
 def decode_range_pull(body: Buffer) -> RangeWant:
     """Return the request of a RANGE_PULL."""
     if len(body) != _RANGE.size:
-        raise RemoteViolation(f"range-pull of {len(body)} bytes, it has {_RANGE.size}")
+        raise RemoteViolation(f"range-pull of {len(body)} bytes, not {_RANGE.size}")
     return RangeWant(*_RANGE.unpack(body))
 
 
@@ -206,14 +207,14 @@ def encode_range_pull_reply(result: QueueRecords) -> bytes:
 
 
 def encode_pulled_range(pulled: PulledRange) -> bytes:
-    """Return a RANGE_PULL reply of records that already lie in one piece."""
+    """Return a RANGE_PULL reply of records that are already contiguous."""
     return _range_reply(pulled, pulled.count, pulled.starts, len(pulled.blob), (pulled.blob,))
 
 
 def _range_reply(
     result: QueueRecords | PulledRange, count: int, table: Buffer, blob_len: int, pieces: Sequence[Buffer]
 ) -> bytes:
-    """Put head, table and records together; the pad lets the reader look at the records as words where they are."""
+    """Join head, table and records; the padding aligns the records, so that readers need not copy them."""
     head = _RANGE_RESULT.pack(
         result.status,
         result.first_offset,
@@ -265,7 +266,7 @@ Names = Annotated[tuple[str, ...], Meta(max_length=NAMES_MAX)]
 
 
 class RowFilter(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is wanted: everything that is set must be true of a message; of several names one is enough.
+    """A message passes when it meets every condition that is set; of several names one is enough.
 
     `born_from_ms` is inclusive, `born_until_ms` exclusive; `sql` is one of `filtering.expressions`.
     """
@@ -285,7 +286,7 @@ _EVERYTHING = RowFilter()
 
 
 class FilteredWant(msgspec.Struct, gc=False):
-    """A FILTERED_PULL; `row_filter` is kept encoded, because its bytes identify the judge."""
+    """A FILTERED_PULL; `row_filter` stays encoded, because its bytes identify the compiled filter."""
 
     queue_id: int
     offset: int
@@ -302,7 +303,7 @@ def encode_filtered_pull(queue_id: int, offset: int, end_offset: int, max_bytes:
 def decode_filtered_pull(body: Buffer) -> FilteredWant:
     """Return the request of a FILTERED_PULL; the filter is decoded by `decode_row_filter`."""
     if len(body) < _FILTERED_WANT.size:
-        raise RemoteViolation(f"filtered-pull of {len(body)} bytes, its head has {_FILTERED_WANT.size}")
+        raise RemoteViolation(f"filtered-pull of {len(body)} bytes, shorter than its head of {_FILTERED_WANT.size}")
     queue_id, offset, end_offset, max_bytes = _FILTERED_WANT.unpack_from(body)
     return FilteredWant(queue_id, offset, end_offset, max_bytes, bytes(body[_FILTERED_WANT.size :]))
 
@@ -351,11 +352,11 @@ def decode_filtered_reply(body: Buffer) -> PulledRange:
 
 
 WAIT_MS_MAX = 60_000
-"""Longest time a request may ask to be held; more is refused as malformed."""
+"""Longest wait a request may specify; more is refused as malformed."""
 
 
 class QueueBoundsRequest(msgspec.Struct):
-    """Ask for bounds by parent topics or MQTT filter; `at_ms` also requests the first offset stored at or after it."""
+    """Request bounds by parent topics or MQTT filter; `at_ms` also requests the first offset stored at or after it."""
 
     topics: list[str] = []
     filter: str | None = None
@@ -385,7 +386,7 @@ class LightBounds(msgspec.Struct):
 
 
 class QueueBoundsReply(msgspec.Struct):
-    """All bounds of one broker, taken at one moment; `confirm` is its confirm position."""
+    """All bounds of one broker at the same moment; `confirm` is its confirm position."""
 
     broker: str
     epoch: int
@@ -393,7 +394,7 @@ class QueueBoundsReply(msgspec.Struct):
     queues: list[QueueBounds]
     light: LightBounds | None = None
     readers: str | None = None
-    """`host:port` that answers RANGE_PULL beside the broker; a client that cannot use it asks the broker."""
+    """`host:port` of reader processes that answer RANGE_PULL; a client that cannot reach them uses the broker."""
 
 
 def encode_bounds_request(request: QueueBoundsRequest) -> bytes:

@@ -1,9 +1,9 @@
-"""The handle of a waiting message, by which its producer recalls it: RocketMQ's form with one more item.
+"""The handle by which a producer recalls a waiting message: RocketMQ's form with one more item.
 
     base64url("v1 topic broker due_ms unique_key[ offset]")
 
-RocketMQ's clients read the version and the broker and send the handle back as it is. `offset` is where the message
-waits in the hidden queue of its span of time: a hint, because retention may have copied the message since.
+RocketMQ's clients read the version and the broker and return the handle unchanged. `offset` is the message's place in
+the hidden queue of its time span: a hint, because retention may have copied the message since.
 Invariant: decode_handle(encode_handle(x)) == x. Pure.
 """
 
@@ -24,7 +24,7 @@ HANDLE_BYTES_MAX = 4_096
 
 @dataclass(frozen=True, slots=True)
 class RecallHandle:
-    """What identifies one waiting message."""
+    """The identity of one waiting message."""
 
     topic: str
     broker: str
@@ -34,7 +34,7 @@ class RecallHandle:
 
 
 def encode_handle(handle: RecallHandle) -> str:
-    """Return the handle as clients get it."""
+    """Return the handle in the form sent to clients."""
     items = [VERSION, handle.topic, handle.broker, str(handle.due_ms), handle.unique_key]
     if handle.offset is not None:
         items.append(str(handle.offset))
@@ -42,7 +42,7 @@ def encode_handle(handle: RecallHandle) -> str:
 
 
 def decode_handle(text: str) -> RecallHandle:
-    """Return what a handle names. Raises RemoteViolation when it is none."""
+    """Return the parts of a handle. Raises RemoteViolation when it is malformed."""
     if len(text) > HANDLE_BYTES_MAX:
         raise RemoteViolation("recall handle is invalid")
     try:

@@ -1,6 +1,6 @@
 """Bodies of the requests about MQTT sessions, their wills, offsets and history, and about shared subscriptions.
 
-All are msgpack arrays but APPEND_OFFSETS, which is little-endian:
+All are msgpack arrays except APPEND_OFFSETS, which is little-endian:
 
     u32 n, n x {u16 key_len, u16 0, u32 queue id, i64 next offset, key bytes}          key = MQTT client id
 
@@ -9,22 +9,22 @@ request about the session. Of two owners only the one with the higher epoch is a
 added later: where one is missing, the default applies. Offsets are queue offsets, the lowest not yet acknowledged, so
 that a restart repeats and never skips; positions are byte offsets in the commit log.
 
-A will lives with the broker, which sends WILL_DUE to one proxy at its time; the proxy checks whether the client may
-still publish it and answers WILL_VERDICT. A will is known by client id and the epoch of the connection that left it, so
-a late verdict has no effect.
+The broker keeps wills, and sends WILL_DUE to one proxy at the due time; the proxy checks whether the client may still
+publish the will and answers WILL_VERDICT. A will is identified by client id and the epoch of its connection, so a late
+verdict has no effect.
 
-HISTORY reads, in bounded steps, what stood in the log before a wildcard filter's queue existed. A subscription that
-begins before its queue has a second offset: a log position, stored under the queue's id with `HISTORY_BIT` set. While
-no position is known, the requested start stands there as a negative number (`pack_before`); `FINISHED` means that the
+HISTORY reads, in bounded steps, messages stored before a wildcard filter's queue existed. A subscription that begins
+before its queue has a second offset: a log position, stored under the queue's id with `HISTORY_BIT` set. Until the
+position is known, the requested start is stored there as a negative number (`pack_before`); `FINISHED` means that the
 client has everything before the queue.
 
-    SHARED_TAKE    members that begin to take from their group; the reply names those that may
-    SHARED_SETTLE  what members have acknowledged or give back, and how many more they can take; one-way
+    SHARED_TAKE    members that join their group; the reply names those that may
+    SHARED_SETTLE  messages members acknowledged or return, and how many more they can take; one-way
     SHARED_GIVEN   u32 n, n x {u32 handle, u32 record size, i64 queue offset} | n raw records back to back; one-way,
                    little-endian
 
-A proxy names each of its members by a handle of its own; a handle is never used again on one connection. Requests take
-effect in the order sent.
+A proxy assigns each of its members a handle, which is never reused on one connection. Requests take effect in the
+order sent.
 Invariants: the second offset only rises: requested start < position < FINISHED; an offset is settled only by the member
 it was given to. Thread rule: plain values, pure functions; use `encode(message)` and `decode(Kind, body)`;
 records given are views of the body.
@@ -99,7 +99,7 @@ Qos = Annotated[int, Meta(ge=0, le=2)]
 
 
 class WillSpec(msgspec.Struct, array_like=True):
-    """A will as its client left it; `properties` are pairs as they stand in the record, behind topic and client id."""
+    """A will as set by its client; `properties` are the record's pairs after topic and client id."""
 
     topic: bytes
     payload: bytes
@@ -109,11 +109,11 @@ class WillSpec(msgspec.Struct, array_like=True):
     properties: list[tuple[bytes, bytes]] = []
     """Record properties of the message, in order."""
     author: bytes = b""
-    """Who left it, in the proxies' own words; the broker gives them back with WILL_DUE."""
+    """The client's identity in the proxies' own encoding; the broker returns it in WILL_DUE."""
 
 
 class WillDue(msgspec.Struct, array_like=True):
-    """Broker to proxy: may `author` still publish there?"""
+    """Broker to proxy: check whether `author` may still publish there."""
 
     client_id: str
     epoch: Epoch
@@ -124,7 +124,7 @@ class WillDue(msgspec.Struct, array_like=True):
 
 
 class WillVerdict(msgspec.Struct, array_like=True):
-    """Proxy to broker: publish it, or drop it for this reason. The reply follows when that is durable."""
+    """Proxy to broker: publish the will, or drop it for this reason. The reply follows when that is durable."""
 
     client_id: str
     epoch: Epoch
@@ -167,7 +167,7 @@ def decode_offsets(body: bytes) -> list[tuple[bytes, int, int]]:
 
 
 HISTORY_BIT = 0x8000_0000
-"""Set in the queue id of a place before a queue; ids of queues never have it."""
+"""Set in the queue id of a place before a queue; never set in ids of queues."""
 FINISHED = 2**62
 _LAST = 2**61
 
@@ -175,7 +175,7 @@ _LAST = 2**61
 class HistoryRequest(msgspec.Struct, array_like=True):
     """The next step: messages that match `filter`, from `position` (or, at first, stored from `from_ms` on).
 
-    With `last` > 0: find where the last so many begin, going down from `position` (0: from the queue's begin).
+    With `last` > 0: search backwards from `position` (0: from the queue's start) for the start of that many messages.
     """
 
     queue_id: U32
@@ -186,9 +186,9 @@ class HistoryRequest(msgspec.Struct, array_like=True):
 
 
 class HistoryReply(msgspec.Struct, array_like=True):
-    """Raw records of the step back to back, where the next step begins, and whether there is none.
+    """Raw records of the step back to back, where the next step begins, and whether this was the last one.
 
-    Of a search for `last`: `last` is how many are still to be found; when `done`, `position` is where they begin.
+    Of a search for `last`: `last` is the number still to be found; when `done`, `position` is where they begin.
     """
 
     position: Offset
@@ -200,13 +200,13 @@ class HistoryReply(msgspec.Struct, array_like=True):
 Place = Annotated[int, Meta(le=FINISHED)]
 
 
-def pack_before(wish: HistoryStart) -> int:
+def pack_before(start: HistoryStart) -> int:
     """Return the place of a requested start whose position is not known yet."""
-    return -_LAST - wish.last if wish.last is not None else -1 - (wish.from_ms or 0)
+    return -_LAST - start.last if start.last is not None else -1 - (start.from_ms or 0)
 
 
 def unpack_before(place: int) -> tuple[int, int, int]:
-    """Return (position, from_ms, last) of a place; of the three at most one is not 0."""
+    """Return (position, from_ms, last) of a place; at most one of the three is not 0."""
     if place >= 0:
         return place, 0, 0
     return (0, 0, -place - _LAST) if place <= -_LAST else (0, -place - 1, 0)
@@ -215,18 +215,18 @@ def unpack_before(place: int) -> tuple[int, int, int]:
 FAILURE = 0x80
 """SubscribeResult codes from here on are refusals: reason codes of MQTT 5. Below it is the granted QoS."""
 EXPIRY_NEVER = 0xFFFFFFFF
-"""SessionOpen.expiry_s: keep the session as long as the broker keeps any."""
+"""SessionOpen.expiry_s: keep the session for the broker's maximum."""
 PHASE_PUBLISH = 0
-"""The message was sent, and must be sent again."""
+"""The message was sent and must be resent."""
 PHASE_PUBREL = 1
-"""QoS 2: the client has the message (PUBREC), and must be sent PUBREL again."""
+"""QoS 2: the client has the message (PUBREC); PUBREL must be resent."""
 WILL_DISCARD = 0
 WILL_DUE = 1
-"""SessionClose.will: the client took its leave, or it did not."""
+"""SessionClose.will: dropped after a normal DISCONNECT, or due."""
 
 
 class SessionOpen(msgspec.Struct, array_like=True):
-    """Take a client's session over; `clean` forgets what was stored.
+    """Take over a client's session; `clean` discards its stored state.
 
     `expiry_s`: 0 ends it with the connection, EXPIRY_NEVER is the broker's maximum. `continues`: the epoch under which
     the same connection held the session before its proxy or the broker was lost, 0 for a new connection.
@@ -243,8 +243,7 @@ class SessionOpen(msgspec.Struct, array_like=True):
 class SessionSubscription(msgspec.Struct, array_like=True):
     """A stored subscription: its queue and the first queue offset not yet acknowledged.
 
-    What was sent with QoS 2 from `exact_from` to below `exact_below` is either among the deliveries in flight or with
-    the client: it is not sent again.
+    What was sent with QoS 2 from `exact_from` up to `exact_below` (exclusive) is in flight or received, and not resent.
     """
 
     filter: str
@@ -260,12 +259,12 @@ class SessionSubscription(msgspec.Struct, array_like=True):
 
 
 class InflightEntry(msgspec.Struct, array_like=True):
-    """A delivery sent but not acknowledged: its packet id and where its message is. The broker keeps it unread.
+    """A delivery sent but not acknowledged: its packet id and the place of its message. Opaque to the broker.
 
-    Packet id 0 is a proxy's own note: everything of the queue below `offset` that is not listed is acknowledged.
-    Queue id 0xFFFFFFFF means that `offset` is a log position (a retained message), `HISTORY_BIT` in it one
-    of history, `SHARED_BIT` that a group gave the message: the session's own place is another. Entries of
-    QoS 2 are not part of what a SESSION_CLOSE leaves: the broker knows them by SESSION_FLOW.
+    Packet id 0 is a proxy's own marker: everything of the queue below `offset` that is not listed is acknowledged.
+    Queue id 0xFFFFFFFF means that `offset` is the log position of a retained message, `HISTORY_BIT` that it is one
+    of history, `SHARED_BIT` that a group gave the message, apart from the session's own place in that queue. A
+    SESSION_CLOSE does not list entries of QoS 2: the broker has them from SESSION_FLOW.
     """
 
     packet_id: PacketId
@@ -278,9 +277,9 @@ class InflightEntry(msgspec.Struct, array_like=True):
 class SessionOpened(msgspec.Struct, array_like=True):
     """Reply to SESSION_OPEN; `present` goes into CONNACK, `epoch` into every later request.
 
-    `previous_epoch` is the one the session had before, 0 for a new session: who remembers something of that epoch knows
-    that nobody else has held the session since. `received`: packet ids of QoS 2 publishes that are stored and wait for
-    their PUBREL. `expiry_s` is what was granted.
+    `previous_epoch` is the session's epoch before, 0 for a new session: a proxy that still has state of that epoch
+    knows that no other has owned the session since. `received`: packet ids of QoS 2 publishes that are stored and wait
+    for their PUBREL. `expiry_s` is the granted value.
     """
 
     present: bool
@@ -293,10 +292,10 @@ class SessionOpened(msgspec.Struct, array_like=True):
 
 
 class SessionClose(msgspec.Struct, array_like=True):
-    """Give a session back; `durable` keeps it: (queue id, next offset) per queue, unacknowledged deliveries.
+    """Release a session; `durable` keeps it, with (queue id, next offset) per queue and unacknowledged deliveries.
 
-    `expiry_s` replaces that of SESSION_OPEN, None leaves it. `removed`: (reason, messages) the session did not get
-    because retention or their expiry had removed them.
+    `expiry_s` replaces that of SESSION_OPEN, None leaves it. `removed`: (reason, number of messages) that the session
+    did not get because retention or their expiry had removed them.
     """
 
     client_id: str
@@ -310,7 +309,7 @@ class SessionClose(msgspec.Struct, array_like=True):
 
 
 class SessionFlow(msgspec.Struct, array_like=True):
-    """What happened to the QoS 2 packet ids of one session; the members take effect in this order.
+    """Steps of the QoS 2 packet ids of one session; the members take effect in this order.
 
     `released`: inbound, PUBREL came. Outbound: `completed`, PUBCOMP (or a refusal) came; `received`, PUBREC came;
     `reserved`: (packet id, queue id, offset) of messages about to be sent for the first time.
@@ -331,10 +330,10 @@ class FlowBatch(msgspec.Struct, array_like=True):
 
 
 class HistoryStart(msgspec.Struct, array_like=True):
-    """Which messages from before a subscription it begins with; exactly one member is set.
+    """Where in the past a subscription starts; exactly one member is set.
 
     `from_ms`: stored at that time or later; `from_offset`: from that offset of the filter's queue on, 0 = everything
-    that is kept; `last`: so many.
+    that is kept; `last`: that many messages.
     """
 
     from_ms: Offset | None = None
@@ -362,9 +361,9 @@ class SubscribeRequest(msgspec.Struct, array_like=True):
 
 
 class SubscribeResult(msgspec.Struct, array_like=True):
-    """What became of one filter: granted QoS or a code from FAILURE on, its queue, where deliveries start.
+    """The result for one filter: granted QoS or a code from FAILURE on, its queue, where deliveries start.
 
-    `existed`: the session had this filter before. `live`: where the queue ended when the subscription began; what lies
+    `existed`: the session had this filter before. `live`: the queue's end when the subscription began; everything
     below it is history. `before`: as in SessionSubscription.
     """
 
@@ -393,15 +392,15 @@ class UnsubscribeRequest(msgspec.Struct, array_like=True):
 
 
 class Unsubscribed(msgspec.Struct, array_like=True):
-    """Reply to UNSUBSCRIBE: per filter whether it was there."""
+    """Reply to UNSUBSCRIBE: per filter whether it existed."""
 
     found: list[bool]
 
 
 class SessionFenced(msgspec.Struct, array_like=True):
-    """Told to the previous owner: another connection of this client id took over with a higher epoch.
+    """Push to the previous owner: another connection of this client id took over with a higher epoch.
 
-    `hand_over`: it is about to; give the session of this epoch back with SESSION_CLOSE first.
+    `hand_over`: it is about to take over; first release the session of this epoch with SESSION_CLOSE.
     """
 
     client_id: str
@@ -413,19 +412,19 @@ Handle = Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
 Buffer = bytes | bytearray | memoryview
 
 SHARED_BIT = 0x4000_0000
-"""Set in the queue id of a QoS 2 delivery that a session was given by a group: its own subscription to the same queue
-has another place in it."""
+"""Set in the queue id of a QoS 2 delivery that a group gave a session, to tell it from the session's own subscription
+to the same queue."""
 
 _GIVEN = struct.Struct("<IIq")
 
 
 def is_shared_place(queue_id: int) -> bool:
-    """Whether a delivery from this place was given by a group; places in the log have `HISTORY_BIT` set."""
+    """Whether a group gave the delivery from this place; places in the log have `HISTORY_BIT` set."""
     return queue_id & (HISTORY_BIT | SHARED_BIT) == SHARED_BIT
 
 
 class SharedMember(msgspec.Struct, array_like=True):
-    """One member: its session, its whole filter, how many messages it can take, and which it has from before."""
+    """One member: its session, its whole filter, how many messages it can take, and those it already has."""
 
     handle: Handle
     client_id: str
@@ -436,7 +435,7 @@ class SharedMember(msgspec.Struct, array_like=True):
 
 
 class SharedTake(msgspec.Struct, array_like=True):
-    """SHARED_TAKE: members of shared subscriptions begin, or resume after the proxy or the broker was away."""
+    """SHARED_TAKE: members of shared subscriptions begin, or resume after a failure of the proxy or the broker."""
 
     members: list[SharedMember]
 
@@ -448,9 +447,9 @@ class SharedTaken(msgspec.Struct, array_like=True):
 
 
 class SharedSettled(msgspec.Struct, array_like=True):
-    """Report of one member: `credit` more it can take (negative: fewer), offsets its client has, offsets given back.
+    """Report of one member: how many more it can take (`credit`; negative: fewer), offsets acknowledged and returned.
 
-    `sent`: of those it keeps, those that no other may get: sent with QoS 2 to a session that ends with its connection.
+    `sent`: unsettled offsets that no other member may get, sent with QoS 2 to a session that ends with its connection.
     """
 
     handle: Handle
@@ -459,11 +458,11 @@ class SharedSettled(msgspec.Struct, array_like=True):
     back: list[Offset] = []
     sent: list[Offset] = []
     refused: list[Offset] = []
-    """Given back because its client may not see them: they go to other members only."""
+    """Returned because the client may not read them: they go to other members only."""
 
 
 class SharedSettle(msgspec.Struct, array_like=True):
-    """SHARED_SETTLE: what members acknowledged, gave back, and can take."""
+    """SHARED_SETTLE: what members acknowledged, returned, and can take."""
 
     members: list[SharedSettled]
 

@@ -2,9 +2,9 @@
 
 Tasks stage their rows under (sink, batch, partition, attempt); the driver commits exactly one attempt per partition.
 The ledger remembers the last committed batch per sink, so a repeated commit is answered `already` and appends
-nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others are asked
-to `prepare` before, and the home keeps with its ledger what is to be committed where, for the one that finishes it.
-Invariant: what is prepared is kept until its batch or a later one is committed. Use `encode(message)` and
+nothing. A batch of several broker groups is decided by the commit at one of them, the sink's home: the others
+`prepare` it first, and the home keeps with its ledger what each has to commit, for whichever driver finishes it.
+Invariant: prepared attempts are kept until their batch or a later one is committed. Use `encode(message)` and
 `decode(Kind, body)`. Thread rule: plain values, pure functions.
 """
 
@@ -41,13 +41,13 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 class StageReply(msgspec.Struct, array_like=True):
-    """How many messages of this attempt are staged in all."""
+    """The number of messages staged by this attempt so far."""
 
     count: Count
 
 
 class StageHandle(msgspec.Struct, array_like=True):
-    """The attempt of a partition that counts, and how many messages it staged; the broker checks the number."""
+    """The attempt to commit for a partition, and the messages it staged; the broker checks the number."""
 
     partition: Count
     attempt: Count
@@ -55,7 +55,7 @@ class StageHandle(msgspec.Struct, array_like=True):
 
 
 class Planned(msgspec.Struct, array_like=True):
-    """What belongs to a batch at another broker group, by its name."""
+    """The part of a batch at another broker group, by the group's name."""
 
     group: str
     handles: list[StageHandle]
@@ -64,8 +64,8 @@ class Planned(msgspec.Struct, array_like=True):
 class CommitBatch(msgspec.Struct, array_like=True):
     """Make the staged attempts of one batch visible, all or nothing.
 
-    `plan`: what of the batch is at other groups; kept with the ledger. `prepare`: show nothing yet, but check the
-    attempts and keep them, however late the commit is.
+    `plan`: the parts of the batch at other groups; kept with the ledger. `prepare`: make nothing visible yet, but check
+    the attempts and keep them until the commit, however late.
     """
 
     sink: str
@@ -84,20 +84,20 @@ class BatchCommitted(msgspec.Struct, array_like=True):
 
 
 class AbortBatch(msgspec.Struct, array_like=True):
-    """Drop what was staged for a batch; NO_BATCH: the sink will not commit again, its ledger goes too."""
+    """Drop what was staged for a batch; NO_BATCH: the sink will not commit again, and its ledger is removed too."""
 
     sink: str
     batch: Batch
 
 
 class Ledger(msgspec.Struct, array_like=True):
-    """Ask for a sink's last committed batch."""
+    """Request a sink's last committed batch."""
 
     sink: str
 
 
 class LedgerState(msgspec.Struct, array_like=True):
-    """The last committed batch, NO_BATCH for none, and what of it is at other groups."""
+    """The last committed batch, NO_BATCH for none, and its parts at other groups."""
 
     last_batch: Batch
     plan: list[Planned] = []

@@ -21,7 +21,7 @@ PARTS = ("code", "opaque", "flag", "remark", "fields", "body", "language", "vers
 
 
 class Command:
-    """A remoting command as RocketMQ's RemotingCommand; `fields` is the header's string map, `body` opaque bytes."""
+    """A command like RocketMQ's RemotingCommand; `fields` is the header's string map, `body` opaque bytes."""
 
     __slots__ = ("body", "code", "fields", "flag", "language", "opaque", "remark", "serialize_type", "version")
 
@@ -59,7 +59,7 @@ class Command:
 
     @property
     def is_response(self) -> bool:
-        """True for an answer."""
+        """True for an answer to a request."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property

@@ -2,7 +2,7 @@
 
 Beyond standard JSON the reader takes keys without quotes (`{0:"a"}`, `{name:1}`), single quotes, and objects as keys
 (`{{"queueId":0}:{…}}`), which become text: the key object in standard JSON. Standard bodies take the fast path.
-Invariant: standard JSON is read as such; nothing but RemoteViolation leaves the reader.
+Invariant: standard JSON is read as such; the reader raises only RemoteViolation.
 Thread rule: pure functions.
 """
 
@@ -44,7 +44,7 @@ def loads(data: bytes | memoryview) -> Any:
 
 
 def object_keys(entries: Iterable[tuple[Mapping[str, Any], Any]]) -> bytes:
-    """Return an object whose keys are objects: `{{…}:…,…}`, what Java tools read as an offset table."""
+    """Return an object whose keys are objects, `{{…}:…,…}`: Java tools read it as an offset table."""
     return b"{" + b",".join([_encode(key) + b":" + _encode(value) for key, value in entries]) + b"}"
 
 
@@ -72,10 +72,10 @@ class _JsonParser:
         try:
             return _decode(word.encode())
         except (msgspec.MsgspecError, ValueError) as error:
-            raise RemoteViolation(f"JSON body: {word[:32]!r} before {self._at} is no value") from error
+            raise RemoteViolation(f"JSON body: {word[:32]!r} before {self._at} is not a value") from error
 
     def expect_end(self) -> None:
-        """Refuse what follows the value."""
+        """Refuse anything after the value."""
         if self._peek():
             raise RemoteViolation(f"JSON body: {self._text[self._at : self._at + 16]!r} follows its value")
 

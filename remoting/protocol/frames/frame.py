@@ -6,8 +6,8 @@
               i32 n, {i16 n, key, i32 n, value}*
 
 Invariant: feeding a byte stream in any pieces yields the same commands, and decode(encode(c)) == c for every command
-whose fields fit. What peers really send is accepted: numbers and booleans as field values, request codes above 16 bits
-wrapped by the binary form. Only RemoteViolation leaves a decoder; after one it drops everything, because nothing behind
+whose fields fit. Deviations of real peers are accepted: numbers and booleans as field values, request codes above 16
+bits wrapped by the binary form. A decoder raises only RemoteViolation and then drops everything, because nothing after
 a broken length can be trusted. Thread rule: one decoder belongs to one connection; the functions are pure.
 """
 
@@ -45,7 +45,7 @@ Value = TypeVar("Value")
 
 
 class _JsonHeader(msgspec.Struct, Generic[Value], omit_defaults=True):
-    """The JSON header as it stands on the wire; absent members take RocketMQ's defaults."""
+    """The JSON header on the wire; absent members take RocketMQ's defaults."""
 
     code: int
     language: str = "JAVA"
@@ -58,7 +58,7 @@ class _JsonHeader(msgspec.Struct, Generic[Value], omit_defaults=True):
 
 
 class _WrittenHeader(msgspec.Struct, omit_defaults=True):
-    """The JSON header as we write it: an id of 0 too, in whose absence Java gives the answer an id of its own."""
+    """The JSON header as written here, including an id of 0: without it Java assigns the answer a new id."""
 
     code: int
     language: str
@@ -73,9 +73,9 @@ class _WrittenHeader(msgspec.Struct, omit_defaults=True):
 _encode_json = msgspec.json.Encoder().encode
 
 _decode_plain = msgspec.json.Decoder(_JsonHeader[str]).decode
-"""As most peers write it: every field value a string."""
+"""The form of most peers: every field value is a string."""
 _decode_lenient = msgspec.json.Decoder(_JsonHeader[_Scalar]).decode
-"""As C++ clients mix them."""
+"""The form of C++ clients: field values are any JSON scalars."""
 
 
 def encode_header(command: Command) -> bytes:
@@ -101,7 +101,7 @@ def encode_header(command: Command) -> bytes:
 
 
 def decode_header(serialize_type: int, data: bytes | memoryview, body: bytes = b"") -> Command:
-    """Return the command of a header; RemoteViolation names the error."""
+    """Return the command of a header. Raises RemoteViolation."""
     if serialize_type == SERIALIZE_JSON:
         return _decode_json_header(data, body)
     if serialize_type == SERIALIZE_ROCKETMQ:
@@ -196,13 +196,13 @@ def _take(data: bytes, at: int, length: int) -> str:
 
 
 FRAME_SIZE_BYTES_MAX = 16_777_216
-"""Largest frame accepted by default, as RocketMQ's own limit; a longer one closes the connection."""
+"""Largest frame accepted by default, RocketMQ's own limit; a longer one closes the connection."""
 _HEADER_LENGTH_MAX = 0xFFFFFF
 _PREFIX = struct.Struct(">II")
 _PREFIX_SIZE = _PREFIX.size
 _WORD_SIZE = 4
 _VIEW_WORTH = 65_536
-"""Bytes of a body from which a view of the buffer costs less than a slice of it."""
+"""Body size in bytes from which a view of the buffer costs less than a slice of it."""
 
 
 def encode_frame(command: Command) -> bytes:
@@ -217,7 +217,7 @@ def encode_frame(command: Command) -> bytes:
 
 
 class FrameDecoder:
-    """Turns the bytes of one connection into commands; `feed` raises RemoteViolation once, then stays dead."""
+    """Turns the bytes of one connection into commands; once `feed` has raised RemoteViolation, it drops all input."""
 
     __slots__ = ("_buffer", "_dead", "_frame_size_bytes_max", "_wanted_bytes")
 
@@ -229,16 +229,16 @@ class FrameDecoder:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of an unfinished frame held back."""
+        """Bytes buffered of an unfinished frame."""
         return len(self._buffer)
 
     @property
     def frame_bytes(self) -> int:
-        """Size of the unfinished frame, as far as its first bytes show."""
+        """Size of the unfinished frame, once its first bytes are there."""
         return self._wanted_bytes
 
     def unfinished_head(self) -> Command | None:
-        """The header of the unfinished frame, without its body; None while it is not there. Raises RemoteViolation."""
+        """Return the unfinished frame's header, without body; None until it is complete. Raises RemoteViolation."""
         if len(self._buffer) < _PREFIX_SIZE:
             return None
         _, word = _PREFIX.unpack_from(self._buffer)
@@ -248,13 +248,13 @@ class FrameDecoder:
         return decode_header(word >> 24, bytes(self._buffer[_PREFIX_SIZE:body_at]), b"")
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Command]:
-        """Return the commands completed by `data`; those before a violation in the same piece are given up with it."""
+        """Return the commands completed by `data`; a violation also discards those before it in the same piece."""
         if self._dead:
             return []
         buffer = self._buffer
         if buffer:
             buffer += data
-            # A long frame arrives in many pieces: look at it again only when all of it is there.
+            # A long frame arrives in many pieces: it is parsed again only when complete.
             if len(buffer) < self._wanted_bytes:
                 return []
             source: bytes | bytearray = buffer
@@ -292,11 +292,11 @@ class FrameDecoder:
                 return commands, at
             header_at = at + _PREFIX_SIZE
             body_at = header_at + header_length
-            # Slices of a bytearray are copied to bytes: the buffer moves on, commands stay.
+            # Slices of a bytearray are copied to bytes: commands outlive the buffer's content.
             header = bytes(source[header_at:body_at])
             if frame_end - body_at < _VIEW_WORTH:
                 body = bytes(source[body_at:frame_end])
-            else:  # one copy of a large body instead of two; the view must be gone before the buffer moves on
+            else:  # one copy of a large body instead of two; the view must be released before the buffer is reused
                 with memoryview(source) as view:
                     body = bytes(view[body_at:frame_end])
             commands.append(decode_header(word >> 24, header, body))

@@ -1,19 +1,19 @@
-"""A record image: the log record as a sender writes it, without the broker's own fields. Little-endian.
+"""A record image: a log record as written by a sender, without the broker's own fields. Little-endian.
 
 An image is the record's fixed header and the record's tail, without dispatch entries: these are 16 bytes each, so that
 the tail (lengths table, topic, keys, tags, properties, body and the zeros between) is the same bytes in image and log.
 A request carries images back to back, without a count or an envelope. Header fields the broker fills in are zero, but
 
-     8 packet id of a QoS 2 publish whose id the broker has to note, else 0   (in the record: crc32c)
-    12 number of the wanted queue, 0xFFFF for any                             (in the record: epoch)
+     8 packet id of a QoS 2 publish whose id the broker has to store, else 0  (in the record: crc32c)
+    12 number of the requested queue, 0xFFFF for any                          (in the record: epoch)
 
 Its flags and type say whether an image goes to MQTT's queues, to a queue of a RocketMQ topic or is a batch. An image
 that is stored before it is published (rows of a sink before their commit, delayed messages) goes to one hidden queue,
 with the STAGED flag and, in producer_seq, what is needed to place it later:
 
-    bits 0-15 wanted queue | 16-23 kind | 24-31 low flags, of a batch format and codec | 32-63 its room's own
+    bits 0-15 requested queue | 16-23 kind | 24-31 low flags, of a batch format and codec | 32-63 the feature's own
 
-The flags above bit 7 stay where they are, so that a staged batch is a batch and counts its messages.
+The flags above bit 7 keep their place, so that a staged batch is a batch and counts its messages.
 Invariants: of an MQTT image the topic is the parent topic and the first property the full MQTT topic; one with a packet
 id has the client id as its second; a batch has nothing but a topic; `show` returns the image that was hidden. Thread
 rule: pure functions.
@@ -58,13 +58,13 @@ from remoting.protocol.records.record import (
 )
 
 QUEUE_INDEX_ANY = 0xFFFF
-"""The broker picks the queue."""
+"""The broker chooses the queue."""
 KIND_MQTT = 0
 KIND_QUEUE = 1
 KIND_BATCH = 2
-"""Where an image goes; staged records keep these numbers."""
+"""Kinds of images by destination; staged records contain these numbers."""
 MQTT_FLAGS = FLAG_MQTT | FLAG_QOS_MASK | FLAG_RETAIN
-"""What the maker of an MQTT image may set; grouping and staging are the broker's."""
+"""Flags that the sender of an MQTT image may set; grouping and staging belong to the broker."""
 QUEUE_FLAGS = FLAG_QOS_MASK | 0xFFFF << FLAG_SYS_SHIFT
 BATCH_FLAGS = FLAG_FORMAT_MASK | FLAG_CODEC_MASK
 PACKET_ID_AT = 8
@@ -74,7 +74,7 @@ _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
 _PREFIX = struct.Struct("<III")
 _PACKET_ID = struct.Struct("<I")
 _META_CACHE_ENTRIES_MAX = 8_192
-"""(topic, client id) pairs whose meta is kept ready; a device repeats its own. Beyond it the oldest is built again."""
+"""(topic, client id) pairs whose meta is cached; devices repeat theirs. The oldest is dropped first."""
 _pack = HEADER.pack
 
 
@@ -108,7 +108,7 @@ def encode_image(
 
 
 def encode_batch_image(*, topic: bytes, queue_index: int, born_ms: int, body: bytes, count: int, codec: int) -> bytes:
-    """Return the image of a batch whose body `remoting.batches.body` made; LocalMisuse for a wrong count."""
+    """Return the image of a batch whose body is made by `remoting.batches.body`; LocalMisuse for a wrong count."""
     if not 1 <= count <= BATCH_COUNT_MAX:
         raise LocalMisuse(f"a batch of {count} messages, 1 to {BATCH_COUNT_MAX} are possible")
     flags = FORMAT_ARROW << FLAG_FORMAT_SHIFT | codec << FLAG_CODEC_SHIFT
@@ -129,7 +129,7 @@ def encode_mqtt_image(
 ) -> bytes:
     """Return the image of one MQTT publish; `flags` holds QoS (bits 0-1) and retain (bit 2).
 
-    `packet_id`: of a QoS 2 publish whose id the broker has to note. `properties` stand behind topic and client id;
+    `packet_id`: of a QoS 2 publish whose id the broker has to store. `properties` follow topic and client id;
     LocalMisuse when they do not fit.
     """
     body_off, parent_len, props_len, meta = (
@@ -153,7 +153,7 @@ def mqtt_meta(topic: bytes, client_id: bytes) -> tuple[int, int, int, bytes]:
 def _meta_with(
     topic: bytes, client_id: bytes, properties: Sequence[tuple[bytes, bytes]]
 ) -> tuple[int, int, int, bytes]:
-    """As `mqtt_meta`, with more properties: those of a message are its own, so nothing of it is kept."""
+    """As `mqtt_meta`, with more properties, and not cached: these differ from message to message."""
     parent = parent_topic(topic)
     parts = [part for pair in ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, client_id), *properties) for part in pair]
     props = b"".join(parts)
@@ -176,7 +176,7 @@ def _head(
     counts: tuple[int, int, int, int, int],
     producer_seq: int = 0,
 ) -> tuple[bytes, bytes, bytes]:
-    """(fixed header, zeros between meta and body, zeros behind the body)."""
+    """Return (fixed header, zeros between meta and body, zeros after the body)."""
     meta_end = HEADER_SIZE + meta_len
     body_off = (meta_end + 7) & ~7
     body_end = body_off + body_len
@@ -206,25 +206,25 @@ def _lengths(n_props: int) -> struct.Struct:
 
 
 def kind_of(image: RecordView) -> int:
-    """Which of the KIND_* an image is."""
+    """Return the KIND_* of an image."""
     if image.type == BATCH & 0xFF:
         return KIND_BATCH
     return KIND_MQTT if image.flags & FLAG_MQTT else KIND_QUEUE
 
 
 def wanted_queue(image: RecordView) -> int:
-    """Number of the queue that an image requests, QUEUE_INDEX_ANY for any."""
+    """Return the number of the queue that an image requests, QUEUE_INDEX_ANY for any."""
     return image.epoch
 
 
 def packet_id_of(image: RecordView) -> int:
-    """Packet id of a QoS 2 publish whose id is to be noted, else 0."""
+    """Return the packet id of a QoS 2 publish whose id is to be stored, else 0."""
     (found,) = _PACKET_ID.unpack_from(image.raw, PACKET_ID_AT)
     return int(found)
 
 
 def client_id_of(image: RecordView) -> bytes:
-    """MQTT client id of an image that has a packet id: its second property."""
+    """Return the MQTT client id of an image with a packet id: its second property."""
     return image.properties()[1][1]
 
 
@@ -245,7 +245,7 @@ def image_views(images: Buffer) -> list[RecordView]:
 
 
 def check_image(images: Buffer, at: int, number: int) -> RecordView:
-    """Return the image at `at`, the `number`-th of a request. RemoteViolation names the error."""
+    """Return the image at `at`, the `number`-th of a request. Raises RemoteViolation."""
     try:
         image = RecordView(images, at)
         fields = HEADER.unpack_from(images, at)
@@ -269,7 +269,7 @@ def check_image(images: Buffer, at: int, number: int) -> RecordView:
 
 
 def _check_count(image: RecordView, magic: int, count: int, number: int) -> None:
-    """Only a batch holds more than one message, and its record has only the topic of them."""
+    """Refuse a count, format or property that contradicts the image's type: only a batch has several messages."""
     if magic == MESSAGE:
         if count != 1:
             raise RemoteViolation(f"image {number}: {count} messages, but it is no batch")
@@ -292,7 +292,7 @@ def _check_properties(image: RecordView, flags: int, number: int) -> None:
         key = bytes(meta[first : first + lengths[0]]) if lengths else b""
         if key != MQTT_TOPIC_KEY:
             raise RemoteViolation(f"image {number}: the first property of an MQTT message is originMqttTopic")
-    # A packet id stands in images of QoS 2 that name the client.
+    # A packet id occurs only in images of QoS 2 that name the client.
     wanted = flags & FLAG_MQTT and flags & FLAG_QOS_MASK == 2 and n_props >= 2
     if packet_id_of(image) and not (wanted and packet_id_of(image) <= 0xFFFF):
         raise RemoteViolation(f"image {number}: a packet id, but no QoS 2 publish of a client")
@@ -306,7 +306,7 @@ def change_image(
     producer_seq: int = 0,
     properties: Sequence[tuple[bytes, bytes]] | None = None,
 ) -> bytes:
-    """Return an image of the same message, made of an image or of its record, with these header fields."""
+    """Return an image of the same message, made from an image or its record, with these header fields."""
     n_props, topic, keys, tags, _props = image.counts
     meta = bytes(image.meta)
     counts = image.counts
@@ -340,7 +340,7 @@ def stamp(
 ) -> bytes:
     """Return the record that an image becomes at `position`; `dispatch` is (queue id, queue offset) per queue.
 
-    `flags`: those of the record, where they are others than the image's.
+    `flags`: those of the record, if they differ from the image's.
     """
     added = DISPATCH_SIZE * len(dispatch)
     fields = list(HEADER.unpack_from(image.raw))
@@ -364,7 +364,7 @@ def hide(image: RecordView, own: int = 0) -> bytes:
 
 
 def show(record: RecordView) -> bytes:
-    """Return the image that a staged record was hidden as."""
+    """Return the original image of a staged record."""
     seq, flags = record.producer_seq, record.flags
     low = 0 if flags & FLAG_FORMAT_MASK else seq >> 24 & 0xFF
     return change_image(record, flags=flags & ~0xFF | low, queue_index=seq & 0xFFFF)

@@ -1,7 +1,7 @@
 """Names of topics, groups and light queues, and which queue a key belongs to.
 
 A light queue is `%LMQ%` + the MQTT topic or filter with every byte outside [A-Za-z0-9_-] written as %XX (upper-case
-hex). The parent topic of an MQTT topic is its first level in the same writing, so a level can neither hit a system
+hex). The parent topic of an MQTT topic is its first level in the same encoding, so a level can neither name a system
 topic nor leave RocketMQ's alphabet:
 
     level                        parent topic
@@ -26,7 +26,7 @@ from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.records.record import tag_hash
 
 LMQ_PREFIX = b"%LMQ%"
-"""RocketMQ's prefix of light queue names; RocketMQ clients pull an MQTT queue by it."""
+"""RocketMQ's prefix of light queue names, by which RocketMQ clients pull an MQTT queue."""
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
@@ -39,7 +39,7 @@ GROUP_CHARS_MAX = 120
 _SAFE = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 _ESCAPES = tuple(bytes((byte,)) if byte in _SAFE else b"%%%02X" % byte for byte in range(256))
 _UNUSUAL = re.compile(rb"[^A-Za-z0-9_/-]")
-"""What keeps a name off the fast path: most topics are safe characters and slashes."""
+"""Bytes that keep a name off the fast path: most topics consist of safe characters and slashes."""
 _ESCAPED = re.compile(rb"(?:[A-Za-z0-9_-]|%[0-9A-F]{2})*")
 _ESCAPE = re.compile(rb"%([0-9A-F]{2})")
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -54,7 +54,7 @@ SYSTEM_TOPICS = frozenset(
         b"OFFSET_MOVED_EVENT",
     }
 )  # fmt: skip
-"""Topics with a meaning of their own in RocketMQ; no device may publish into them by its choice of a first level."""
+"""Topics with a special meaning in RocketMQ; no device may publish to them by its choice of a first level."""
 _SYSTEM_PREFIXES = (b"rmq_sys_", b"RMQ_SYS_")
 
 
@@ -71,7 +71,7 @@ def unescape(escaped: bytes) -> bytes:
         raise RemoteViolation(f"{escaped[:64]!r} is not an escaped name")
     name = _ESCAPE.sub(lambda found: bytes((int(found[1], 16),)), escaped)
     if escape(name) != escaped:
-        raise RemoteViolation(f"{escaped[:64]!r} escapes bytes that stand for themselves")
+        raise RemoteViolation(f"{escaped[:64]!r} escapes bytes that need no escape")
     return name
 
 
@@ -105,7 +105,7 @@ def _parent_of_level(level: bytes) -> bytes:
 
 
 def is_system_topic(topic: bytes) -> bool:
-    """True for the topics RocketMQ keeps for itself."""
+    """True for the topics RocketMQ reserves."""
     return topic in SYSTEM_TOPICS or topic.startswith(_SYSTEM_PREFIXES)
 
 
@@ -126,9 +126,9 @@ def valid_group(group: str) -> bool:
 
 
 def queue_of(key: bytes, queue_count: int) -> int:
-    """The queue of a key among `queue_count` of them: |Java's String.hashCode(key)| mod their number.
+    """Return the queue of a key: |Java's String.hashCode(key)| mod `queue_count`.
 
-    The same as RocketMQ's SelectMessageQueueByHash, so that a Java producer chooses the same queue for a key.
+    As RocketMQ's SelectMessageQueueByHash, so that a Java producer chooses the same queue for a key.
     """
     value = tag_hash(key)
     return abs(value - (value & 0x8000_0000) * 2) % queue_count

@@ -12,14 +12,14 @@ of an MQTT 5 publish as:
     mqttResponseTopic     Response Topic             text, quoted
     mqttCorrelationData   Correlation Data           base64
     mqttBridge            (none)                     name of the bridge connection by which it came in
-    any other             User Property              as it is, or quoted under `%user%` + quoted key
+    any other             User Property              unchanged, or quoted under `%user%` + quoted key
 
-They stand behind the first two properties of an MQTT record, originMqttTopic and clientId (a row of Spark's has only
-the first). User properties keep their key, order and repeats, so that RocketMQ clients and Spark see ordinary ones. A
-pair whose key means something else (ours, RocketMQ's, empty, beginning with `%`), or that holds one of the separators
-01 and 02, is escaped; quoting turns exactly `%`, 01 and 02 into `%25`, `%01` and `%02`.
+They follow the first two properties of an MQTT record, originMqttTopic and clientId (a row of Spark's has only the
+first). User properties keep their key, order and repeats, so that RocketMQ clients and Spark see ordinary ones. A
+pair whose key is reserved (ours, RocketMQ's, empty, beginning with `%`), or that contains one of the separators 01 and
+02, is escaped; quoting turns exactly `%`, 01 and 02 into `%25`, `%01` and `%02`.
 Invariants: encode then decode gives the same pairs in the same order; 01 and 02 never occur inside a key or a value, so
-no value can inject a property; the native core finds the same numbers in the same order; `from_pairs(to_pairs(p)) == p`
+no value can inject a property; the native core finds the same hashes in the same order; `from_pairs(to_pairs(p)) == p`
 for every p that is not empty. Thread rule: pure functions.
 """
 
@@ -56,18 +56,18 @@ RESERVED: frozenset[bytes] = frozenset(
     TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL TOPIC_SYS_FLAG GROUP_SYS_FLAG __BORNHOST BORN_TIMESTAMP DLQ_ORIGIN_TOPIC
     DLQ_ORIGIN_MESSAGE_ID __CRC32#""".split()
 )
-"""Names with a meaning of their own (RocketMQ MessageConst); a user's property may not use them."""
+"""Names with a special meaning (RocketMQ MessageConst); a user's property may not use them."""
 TRANSIENT_PREFIX = b"__RMQ.TRANSIENT."
-"""Properties with this prefix live on the wire only and are not stored."""
+"""Properties with this prefix exist on the wire only and are not stored."""
 
 
 def encode_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """Return the text form; LocalMisuse for a separator inside a pair or a text that is too long."""
+    """Return the text form. Raises LocalMisuse for a separator inside a pair or a text that is too long."""
     parts: list[bytes] = []
     for key, value in pairs:
         parts += (key, _NAME_END, value, _PAIR_END)
     text = b"".join(parts)
-    # As many separators as were written: none stands inside a pair.
+    # As many separators as were written: none is inside a pair.
     if 4 * text.count(_NAME_END) != len(parts) or 4 * text.count(_PAIR_END) != len(parts):
         key = next(part for part in parts[::4] + parts[2::4] if _NAME_END in part or _PAIR_END in part)
         raise LocalMisuse(f"property key or value {key[:64]!r} holds a separator (01 or 02)")
@@ -77,7 +77,7 @@ def encode_properties(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def decode_properties(text: bytes) -> list[tuple[bytes, bytes]]:
-    """Return the pairs of a text form; like RocketMQ, leave out what has no 01 and do without the last 02."""
+    """Return the pairs of a text form; like RocketMQ, skip items without 01, and do not require the last 02."""
     pairs = []
     for part in text.split(_PAIR_END):
         key, separator, value = part.partition(_NAME_END)
@@ -92,7 +92,7 @@ def is_reserved(key: bytes) -> bool:
 
 
 KEYS_PER_RECORD_MAX = 64
-"""Different keys of one record that can be looked up; RocketMQ's senders use one or two. Further ones are left out."""
+"""Distinct keys of one record that are indexed; RocketMQ's senders use one or two. Further ones are left out."""
 SEPARATOR = b" "
 
 
@@ -102,7 +102,7 @@ def key_hash(topic: bytes, key: bytes) -> int:
 
 
 def unique_key(view: RecordView) -> bytes:
-    """Return the unique key its producer gave a record; empty without one."""
+    """Return the unique key that its producer assigned; empty without one."""
     if view.flags & FLAG_MQTT:
         return b""
     return next((value for name, value in view.properties() if name == UNIQUE_KEY), b"")
@@ -141,10 +141,10 @@ CONTENT_TYPE = b"mqttContentType"
 RESPONSE_TOPIC = b"mqttResponseTopic"
 CORRELATION_DATA = b"mqttCorrelationData"
 USER_PREFIX = b"%user%"
-"""What an escaped user property's key begins with."""
+"""Prefix of an escaped user property's key."""
 
 BRIDGE_KEY = b"mqttBridge"
-"""The bridge connection by which a message arrived; no publisher can set it and no subscriber sees it."""
+"""The bridge connection by which a message arrived; never set by publishers nor shown to subscribers."""
 
 OWN_KEYS = frozenset({PAYLOAD_FORMAT, EXPIRY, CONTENT_TYPE, RESPONSE_TOPIC, CORRELATION_DATA})
 _IDENTITY_KEYS = frozenset({MQTT_TOPIC_KEY, CLIENT_ID_KEY, BRIDGE_KEY})
@@ -154,7 +154,7 @@ _SPECIAL = (b"%", b"\x01", b"\x02")
 
 
 class MessageProperties(msgspec.Struct, gc=False):
-    """The properties of one message that its receivers are to have; None = absent."""
+    """The properties of one message that its receivers get; None = absent."""
 
     payload_format: int | None = None
     expiry_s: int | None = None
@@ -165,7 +165,7 @@ class MessageProperties(msgspec.Struct, gc=False):
 
 
 def to_pairs(properties: MessageProperties) -> list[tuple[bytes, bytes]]:
-    """The record properties of a message, to stand behind originMqttTopic and clientId."""
+    """Return the record properties of a message, which follow originMqttTopic and clientId."""
     pairs: list[tuple[bytes, bytes]] = []
     if properties.payload_format is not None:
         pairs.append((PAYLOAD_FORMAT, b"%d" % properties.payload_format))
@@ -182,7 +182,7 @@ def to_pairs(properties: MessageProperties) -> list[tuple[bytes, bytes]]:
 
 
 def from_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> MessageProperties | None:
-    """The MQTT 5 properties in a record; None when there are none. Unreadable values of our keys are left out."""
+    """Return the MQTT 5 properties of a record, None without any. Unreadable values of our keys are left out."""
     found = MessageProperties()
     user: list[tuple[bytes, bytes]] = []
     said = False
@@ -199,7 +199,7 @@ def from_pairs(pairs: Iterable[tuple[bytes, bytes]]) -> MessageProperties | None
 
 
 def expiry_of(pairs: Iterable[tuple[bytes, bytes]]) -> int | None:
-    """The Message Expiry Interval of a record alone, in seconds; None when it does not expire."""
+    """Return only a record's Message Expiry Interval, in seconds; None when it does not expire."""
     for key, value in pairs:
         if key == EXPIRY:
             return _number(value)
@@ -228,7 +228,7 @@ def _take_own(found: MessageProperties, key: bytes, value: bytes) -> bool:
 
 
 def _number(value: bytes) -> int | None:
-    """A u32 in decimal; None for anything else: another writer may have put it there."""
+    """Return a decimal u32; None for anything else, which another writer may have stored."""
     if not value.isdigit() or len(value) > 10:
         return None
     return min(int(value), 0xFFFF_FFFF)
@@ -248,15 +248,15 @@ def _escaped(key: bytes, value: bytes) -> tuple[bytes, bytes]:
 
 
 def quoted(text: bytes) -> bytes:
-    """Text without `%` and the separators 01 and 02 of RocketMQ's text form."""
+    """Return text with `%` and the separators 01 and 02 of RocketMQ's text form escaped."""
     if not any(special in text for special in _SPECIAL):
         return text
     return b"".join([_QUOTED.get(byte) or bytes((byte,)) for byte in text])
 
 
 def unquoted(text: bytes) -> bytes:
-    """The text that `quoted` was given."""
+    """Return the original text of a `quoted` one."""
     if b"%" not in text:
         return text
-    # The sign itself last, so that what it gives is not looked at again.
+    # `%` itself last, so that its result is not unescaped again.
     return text.replace(b"%01", b"\x01").replace(b"%02", b"\x02").replace(b"%25", b"%")

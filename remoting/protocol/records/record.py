@@ -28,7 +28,7 @@ HEADER_SIZE = HEADER.size
 DISPATCH = struct.Struct("<IIQ")
 DISPATCH_SIZE = DISPATCH.size
 CRC_START = 12
-"""The checksum covers the type and everything from this byte on; `total` is held by the sizes that add up to it."""
+"""The checksum covers the type and everything from this byte on; `total` is verified as the sum of the sizes."""
 
 MAGIC = 0x4C4D5100
 MAGIC_MASK = 0xFFFFFF00
@@ -37,7 +37,7 @@ BATCH = MAGIC | 2
 CONTROL = MAGIC | 3
 FILLER = MAGIC | 4
 CHECKSUM_SEEDS = {magic: crc32c(magic.to_bytes(4, "little")) for magic in (MESSAGE, BATCH, CONTROL, FILLER)}
-"""What the checksum is of each type's four bytes: where the checksum of a record of that type goes on from."""
+"""Checksum of each type's four bytes, from which the checksum of a record of that type continues."""
 
 FLAG_QOS_MASK = 0x03
 FLAG_RETAIN = 0x04
@@ -45,7 +45,7 @@ FLAG_MQTT = 0x08
 FLAG_GROUP_OPEN = 0x10
 """On every record of an atomic group but its last."""
 FLAG_STAGED = 0x20
-FLAG_PROPERTIES = 0x80  # never stored: what `publish_fields` says of properties beyond topic and client id
+FLAG_PROPERTIES = 0x80  # never stored: `publish_fields` sets it for properties beyond topic and client id
 FLAG_FORMAT_SHIFT = 8
 FLAG_FORMAT_MASK = 0x0F00
 """Format of the body; 0 is a raw body: a record is a BATCH exactly when it is not."""
@@ -53,7 +53,7 @@ FLAG_CODEC_SHIFT = 12
 FLAG_CODEC_MASK = 0xF000
 """How the whole body is compressed."""
 FLAG_SYS_SHIFT = 16
-"""The low 16 bits of RocketMQ's sysFlag live above this bit."""
+"""The low 16 bits of RocketMQ's sysFlag start at this bit."""
 
 FORMAT_ARROW = 1
 """The body is one Arrow IPC stream of `count` rows, schema first."""
@@ -142,9 +142,9 @@ def encode_record(
 
 
 def check_record(buffer: Buffer, offset: int, position: int | None) -> int:
-    """Return the total bytes of the record at `offset`, or raise CorruptRecord naming the first check that failed.
+    """Return the total bytes of the record at `offset`. Raises CorruptRecord with the first check that failed.
 
-    `position` is what the record must contain as its own; None skips that check (records seen off the log).
+    `position` is the position the record must contain; None skips that check (records outside the log).
     """
     available = len(buffer) - offset
     if available < HEADER_SIZE:
@@ -190,7 +190,7 @@ def tag_hash(tags: bytes) -> int:
 
 
 def iter_records(blob: Buffer) -> Iterator[RecordView]:
-    """Yield a view per record of `blob`; CorruptRecord where sizes do not hold (checksums are not read)."""
+    """Yield a view per record of `blob`. Raises CorruptRecord for invalid sizes; checksums are not verified."""
     view = memoryview(blob)
     at, end = 0, len(view)
     while at < end:
@@ -200,7 +200,7 @@ def iter_records(blob: Buffer) -> Iterator[RecordView]:
 
 
 def dispatch_fields(buffer: Buffer, offset: int) -> list[tuple[int, int]]:
-    """Return (queue id, queue offset) per queue of the record at `offset`, whose sizes were checked before."""
+    """Return (queue id, queue offset) per queue of the record at `offset`, whose sizes must have been checked."""
     (count,) = _U16.unpack_from(buffer, offset + 56)
     start = offset + HEADER_SIZE
     return list(_ONE_QUEUE.iter_unpack(buffer[start : start + DISPATCH_SIZE * count]))
@@ -231,7 +231,7 @@ def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int
 
 
 class RecordView:
-    """One record seen through a buffer: the fixed header is read once, everything else when asked for.
+    """View of one record in a buffer: the fixed header is read once, everything else on access.
 
     CorruptRecord from the constructor when the sizes contradict each other or pass the buffer (no checksum).
     """
@@ -297,7 +297,7 @@ class RecordView:
 
     @property
     def body_format(self) -> int:
-        """How the body is packed: one of FORMAT_*."""
+        """How the body is encoded: one of FORMAT_*."""
         return (self._header[9] & FLAG_FORMAT_MASK) >> FLAG_FORMAT_SHIFT
 
     @property
@@ -318,7 +318,7 @@ class RecordView:
 
     @property
     def producer_seq(self) -> int:
-        """Sequence the producer gave it, 0 for none."""
+        """Sequence number assigned by the producer, 0 for none."""
         return self._header[18]
 
     def dispatch(self) -> list[tuple[int, int]]:
@@ -349,7 +349,7 @@ class RecordView:
 
     @property
     def meta(self) -> memoryview:
-        """Lengths table, topic, keys, tags and properties as they stand."""
+        """Lengths table, topic, keys, tags and properties as stored."""
         header = self._header
         return self._buffer[self._meta_at : self._meta_at + 4 * header[12] + sum(header[13:17])]
 

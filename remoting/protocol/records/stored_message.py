@@ -1,4 +1,4 @@
-"""RocketMQ's stored-message layout, as its clients read it from a pull and tools from a file; message ids. Big-endian.
+"""RocketMQ's stored-message layout, read by its clients from a pull and by tools from a file; message ids. Big-endian.
 
      0 i32 total | 4 i32 magic (v1: u8 topic length, v2: u16) | 8 i32 body CRC32 & 0x7fffffff | 12 i32 queue id
     16 i32 flag | 20 i64 queue offset | 28 i64 position | 36 i32 sys flag | 40 i64 born ms
@@ -8,8 +8,8 @@
 
     offset id   hex(ip 4 or 16 | i32 port | i64 position): where the message is stored; 32 or 56 digits
 
-Invariant: decode(encode(m)) == m and unpack(pack(x)) == x; the bits of sys_flag that tell the sizes of the hosts follow
-from the hosts. Thread rule: pure functions.
+Invariant: decode(encode(m)) == m and unpack(pack(x)) == x; the bits of sys_flag for the sizes of the hosts follow from
+the hosts. Thread rule: pure functions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Host = tuple[str, int]
 """IP address text and port."""
 
 HOSTS_KEPT_MAX = 1_024
-"""Hosts whose forms are remembered: messages name the same few over and over."""
+"""Hosts whose packed forms are cached: the same few occur in most messages."""
 
 _PORT = struct.Struct(">i")
 
@@ -55,12 +55,12 @@ def pack_host(host: Host) -> bytes:
 def unpack_host(packed: bytes) -> Host:
     """Return the host of 8 or 20 stored bytes."""
     if len(packed) not in (8, 20):
-        raise RemoteViolation(f"a host of {len(packed)} bytes, it has 8 (IPv4) or 20 (IPv6)")
+        raise RemoteViolation(f"a host of {len(packed)} bytes, neither 8 (IPv4) nor 20 (IPv6)")
     return str(ip_address(packed[:-4])), _PORT.unpack(packed[-4:])[0]
 
 
 def offset_message_id(store_host: Host, position: int) -> str:
-    """Return the id that tells where a message is stored."""
+    """Return the message id that contains where the message is stored."""
     return (pack_host(store_host) + position.to_bytes(8, "big")).hex().upper()
 
 
@@ -99,12 +99,12 @@ class StoredMessage(msgspec.Struct):
 
     @property
     def tags(self) -> bytes | None:
-        """The message's tag."""
+        """The message's tag, None without one."""
         return dict(self.properties).get(TAGS)
 
     @property
     def keys(self) -> list[bytes]:
-        """The message's keys."""
+        """The message's keys, split at spaces."""
         return dict(self.properties).get(KEYS, b"").split()
 
 
@@ -187,7 +187,7 @@ def iter_stored(blob: bytes | memoryview) -> Iterator[StoredMessage]:
 def from_record(
     view: RecordView, *, queue_id: int, queue_offset: int, born_host: Host, store_host: Host
 ) -> StoredMessage:
-    """Return our record as RocketMQ's message, seen from one of its queues; tags and keys become properties."""
+    """Return a record as RocketMQ's message in one of its queues; tags and keys become properties."""
     properties = view.properties()
     properties += [(name, text) for name, text in ((TAGS, view.tags), (KEYS, view.keys)) if text]
     return StoredMessage(

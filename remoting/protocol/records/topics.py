@@ -22,12 +22,12 @@ from functools import lru_cache
 from typing import Generic, NamedTuple, TypeVar
 
 TOPIC_SIZE_BYTES_MAX = 16_384
-"""Longest topic name or filter; longer ones are refused, because their light-queue name must fit 16 bits of length."""
+"""Longest topic name or filter, so that its light queue's name fits 16 bits of length; longer ones are refused."""
 TOPIC_LEVELS_MAX = 128
-"""Most levels of a topic name or filter; more are refused, each level costs a step of every match."""
+"""Most levels of a topic name or filter, each of which costs a step of every match; more are refused."""
 
 VALIDATED_FILTERS_MAX = 256
-"""Verdicts remembered: every filter of a SUBSCRIBE is checked by the session, by the proxy and by the broker."""
+"""Validation results cached: every filter of a SUBSCRIBE is checked by the session, the proxy and the broker."""
 
 T = TypeVar("T", bound=Hashable)
 V = TypeVar("V")
@@ -74,9 +74,9 @@ def validate_filter(topic_filter: str | bytes) -> str | None:
         return error
     levels = _raw(topic_filter).split(b"/")
     if any(_HASH in level for level in levels[:-1]) or (_HASH in levels[-1] and levels[-1] != _HASH):
-        return "# stands alone in the last level of a filter"
+        return "# must be the whole last level of a filter"
     if any(_PLUS in level and level != _PLUS for level in levels):
-        return "+ stands alone in a level of a filter"
+        return "+ must be a whole level of a filter"
     return None
 
 
@@ -109,7 +109,7 @@ class _FilterNode(Generic[T]):
 
 
 class FilterTrie(Generic[T]):
-    """Filters with values; `match` answers which values' filters match a topic. A (filter, value) pair is held once."""
+    """Filters with values; `match` returns the values whose filters match. A (filter, value) pair is kept once."""
 
     __slots__ = ("_count", "_root")
 
@@ -121,7 +121,7 @@ class FilterTrie(Generic[T]):
         return self._count
 
     def add(self, topic_filter: str | bytes, value: T) -> bool:
-        """Hold `value` under the filter; False if it already was."""
+        """Add `value` under the filter; False if it was already there."""
         node = self._root
         for level in _raw(topic_filter).split(b"/"):
             child = node.children.get(level)
@@ -198,7 +198,7 @@ class _TopicNode(Generic[V]):
 
 
 class TopicTree(Generic[V]):
-    """Topics with one value each (retained messages); `match` answers which topics a filter matches."""
+    """Topics with one value each (retained messages); `match` yields those that a filter matches."""
 
     __slots__ = ("_count", "_root")
 
@@ -210,7 +210,7 @@ class TopicTree(Generic[V]):
         return self._count
 
     def set(self, topic: str | bytes, value: V) -> None:
-        """Hold `value` under the topic, in place of what it held."""
+        """Set the topic's value, replacing any previous one."""
         node = self._root
         for level in _raw(topic).split(b"/"):
             child = node.children.get(level)
@@ -264,7 +264,7 @@ class TopicTree(Generic[V]):
                 yield b"/".join(path), node.value
             if last:
                 continue
-            # Behind a # the wanted level stays the # itself.
+            # After a # the wanted level stays the # itself.
             following = index if rest else index + 1
             for level, child in _candidates(node, wanted[index]):
                 if path or not level.startswith(_DOLLAR) or wanted[0] == level:
@@ -272,7 +272,7 @@ class TopicTree(Generic[V]):
 
 
 def _candidates(node: _TopicNode[V], wanted: bytes) -> list[tuple[bytes, _TopicNode[V]]]:
-    """Return the children a wanted level can lead to, in reverse order because they go on a stack."""
+    """Return the children that match a wanted level, in reverse order because they are pushed on a stack."""
     if wanted in (_PLUS, _HASH):
         return list(reversed(node.children.items()))
     child = node.children.get(wanted)
@@ -285,7 +285,7 @@ NEVER_SERVED = {
     "$queue/": "$queue/ is not offered, use $share/<group>/<filter>",
     "$exclusive/": "exclusive subscriptions are not offered",
 }
-"""Beginnings of filters that mean something at other brokers, or to publishers only; no MQTT client publishes there."""
+"""Prefixes of filters with a meaning at other brokers, or for publishers only; no MQTT client publishes there."""
 SYS_PREFIX, STORED_SYS_PREFIX = "$SYS/", "$SYS/broker/connection/"
 """The status of proxies is not in the log, so it cannot be shared; the state of bridges can."""
 
@@ -298,7 +298,7 @@ class Share(NamedTuple):
 
 
 def share_of(topic_filter: str) -> Share | None:
-    """Return group and inner filter of a shared subscription, as they stand; None for an ordinary filter."""
+    """Return group and inner filter of a shared subscription, unvalidated; None for an ordinary filter."""
     if not topic_filter.startswith(SHARE_PREFIX):
         return None
     group, _, inner = topic_filter[len(SHARE_PREFIX) :].partition("/")
@@ -314,7 +314,7 @@ def inner_filter(topic_filter: str) -> str:
 def validate_subscription(topic_filter: str) -> str | None:
     """Return what is wrong with a filter, shared or not, as a client may subscribe to it; None if nothing.
 
-    What could never get a message is wrong too: its client would wait for ever.
+    A filter that can never get a message is wrong too: its client would wait forever.
     """
     share = share_of(topic_filter)
     wanted = topic_filter if share is None else share.filter
@@ -337,11 +337,11 @@ def validate_subscription(topic_filter: str) -> str | None:
 _PREFIX, _SUFFIX = b"$SYS/broker/connection/", b"/state"
 
 STATES = frozenset({b"", b"0", b"1"})
-"""The payloads allowed there."""
+"""Payloads of a bridge's state."""
 
 
 def owner_of(topic: bytes) -> bytes | None:
-    """The client whose connection the topic speaks of; None for every other topic."""
+    """Return the client id in a topic of a bridge's state; None for every other topic."""
     if not (topic.startswith(_PREFIX) and topic.endswith(_SUFFIX)):
         return None
     owner = topic[len(_PREFIX) : -len(_SUFFIX)]
@@ -349,5 +349,5 @@ def owner_of(topic: bytes) -> bytes | None:
 
 
 def says_something_else(topic: bytes, payload: bytes | memoryview) -> bool:
-    """Whether this is a topic of a connection's state, and the payload is no such state."""
+    """Whether this is the topic of a bridge's state with a payload that is not a state."""
     return topic.startswith(b"$") and bytes(payload[:2]) not in STATES

@@ -67,8 +67,8 @@ def test_a_connection_needs_its_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"filter": "a#"}, "stands alone"),
-        ({"filter": "#", "local_prefix": "a"}, "stands alone"),
+        ({"filter": "a#"}, "must be the whole"),
+        ({"filter": "#", "local_prefix": "a"}, "must be the whole"),
         ({"filter": "x", "remote_prefix": "+/"}, "no wildcard"),
         ({"filter": "$SYS/#"}, "broker's own"),
         ({"filter": "$share/g/x", "direction": "in", "local_prefix": "a/"}, "not as a member of a group"),
