@@ -1,4 +1,4 @@
-"""Run schedules by command: `python -m tests.sim.raft --schedules N --seed S [--plant NAME]`.
+"""Run schedules by command: `python -m tests.sim.raft --schedules N --seed S [--plant NAME] [--trace]`.
 
 A schedule that breaks a rule prints its seed and the command that replays it. Exit status: 1 when a rule was broken
 without a planted bug, or none was broken with one.
@@ -7,6 +7,7 @@ without a planted bug, or none was broken with one.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
 import shutil
 import sys
@@ -34,19 +35,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
     parser.add_argument("--plant", choices=sorted(PLANTS | SELDOM), help="a bug to plant; stops when it is caught")
+    parser.add_argument("--trace", action="store_true", help="print everything that happens")
     asked = parser.parse_args(arguments)
     plant = (PLANTS | SELDOM)[asked.plant] if asked.plant else None
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
     faults: Counter[str] = Counter()
+    history = hashlib.sha256()
     count = 0
     for seed in range(asked.seed, asked.seed + asked.schedules):
-        result = run_in_memory(seed, plant)
+        result = run_in_memory(seed, plant, print if asked.trace else None)
         count += 1
         for name in ("answered", "reads", "terms"):
             totals[name] += getattr(result, name)
         faults.update(result.faults)
+        history.update(result.digest.encode())
         if result.rule:
             broken[result.rule] += 1
             if broken.total() <= SHOWN_MAX:
@@ -61,14 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
         f"{totals['reads']} reads"
     )
     print(", ".join(f"{name} {number}" for name, number in sorted(faults.items())))
+    print(f"history {history.hexdigest()}")
     return int(bool(broken) != bool(asked.plant))
 
 
-def run_in_memory(seed: int, plant=None) -> Result:
+def run_in_memory(seed: int, plant=None, trace=None) -> Result:
     """A schedule with its files where they cost nothing, gone afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="raft-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        return run(folder, seed, plant)
+        return run(folder, seed, plant, trace)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -63,7 +63,7 @@ class Network:
     def leave(self, node_id: str) -> None:
         """A node is dead, and its sockets are closed."""
         del self.wires[node_id]
-        for one, other in list(self.up):
+        for one, other in sorted(self.up):  # a set of texts: its own order is that of this process' hashes
             if node_id in (one, other):
                 self.disconnect(one, other)
 

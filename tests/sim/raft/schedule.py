@@ -37,6 +37,8 @@ class Result:
     reads: int
     terms: int
     faults: Counter[str]
+    digest: str
+    """Of all that happened: a seed has one."""
 
 
 class Schedule:
@@ -116,8 +118,8 @@ class Schedule:
         )
 
 
-def run(folder: Path, seed: int, plant: Plant | None = None) -> Result:
-    """What a seed's story comes to; `plant` leaves a rule out first."""
+def run(folder: Path, seed: int, plant: Plant | None = None, trace: Callable[[str], object] | None = None) -> Result:
+    """What a seed's story comes to; `plant` leaves a rule out first, `trace` gets each line of the story."""
     sizes = {
         "nodes": 5 if seed % 4 == 3 else 3,
         "snapshot_entries": 4 + seed % 13 if seed % 3 else 40,
@@ -128,6 +130,7 @@ def run(folder: Path, seed: int, plant: Plant | None = None) -> Result:
     }
     with raft_world(folder, seed, plant, **sizes) as world:
         schedule = Schedule(world)
+        world.trace = trace or world.trace
         rule = detail = ""
         try:
             schedule.run()
@@ -137,6 +140,5 @@ def run(folder: Path, seed: int, plant: Plant | None = None) -> Result:
             rule, detail = "no node fails", f"no node fails: {error!r}"
         schedule.faults.counts["cut in the middle"] = world.cuts
         reads = sum(client.reads for client in schedule.clients)
-        return Result(
-            seed, rule, detail, len(world.judge.answered), reads, len(world.judge.leaders), +schedule.faults.counts
-        )
+        counts = (len(world.judge.answered), reads, len(world.judge.leaders), +schedule.faults.counts)
+        return Result(seed, rule, detail, *counts, world.digest)

@@ -6,6 +6,7 @@ everything a node does.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -22,6 +23,7 @@ from controller.consensus import raft_node
 from controller.consensus.engine import REGULAR
 from controller.consensus.journal import Entry, Journal
 from controller.consensus.raft_node import RaftNode, Timers
+from controller.consensus.wire import decode_message
 from tests.sim.raft.checkers import Judge
 from tests.sim.raft.disk import Disk, PowerCut
 from tests.sim.raft.machines import Words
@@ -66,6 +68,20 @@ class World:
         self.proposed = 0
         self.cuts = 0
         """Crashes in the middle of something."""
+        self.trace: Callable[[str], object] = lambda _line: None
+        """Called with every line of the history."""
+        self._history = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Of everything that happened so far: two runs of a seed have the same."""
+        return self._history.hexdigest()
+
+    def note(self, *what: object) -> None:
+        """Add an event to the history."""
+        line = f"{self.now!r} {' '.join(str(each) for each in what)}"
+        self._history.update(line.encode() + b"\n")
+        self.trace(line)
 
     @property
     def links(self) -> dict[Link, Any]:
@@ -79,6 +95,7 @@ class World:
 
     def boot(self, node_id: str) -> None:
         """Start a node on its directory and connect it to all that run."""
+        self.note("boot", node_id)
         directory = self.folder / node_id
         directory.mkdir(parents=True, exist_ok=True)
         wire, machine = Wire(self.network, self.ids, node_id), self.sizes.machine()
@@ -97,6 +114,7 @@ class World:
 
     def crash(self, node_id: str) -> None:
         """Stop it at once; what it did not fsync may be gone."""
+        self.note("crash", node_id)
         self.paused.pop(node_id, None)
         del self.nodes[node_id]
         self.network.leave(node_id)
@@ -105,6 +123,7 @@ class World:
     def wipe(self, node_id: str) -> None:
         """Replace the disk of a node that runs by an empty one; it is down then."""
         self.crash(node_id)
+        self.note("wipe", node_id)
         self.disk.wipe(self.folder / node_id)
         self.judge.wiped(node_id)
 
@@ -114,16 +133,22 @@ class World:
             what()
         except PowerCut:
             self.cuts += 1
+            self.note("power cut", node_id)
             self.crash(node_id)
         else:
-            self.judge.look(node_id, self.nodes[node_id], self.machines[node_id])
+            node = self.nodes[node_id]
+            place = (node.raftCurrentTerm, node._face.getVotedForNodeId(), node._face[-1][1:], node.raftCommitIndex)
+            self.note(node_id, *place, node.votes, node._isLeader())
+            self.judge.look(node_id, node, self.machines[node_id])
 
     def connect(self, one: str, other: str) -> None:
         """A connection of two that run."""
+        self.note("connect", one, other)
         self.network.connect(one, other)
 
     def disconnect(self, one: str, other: str) -> None:
         """What is on its way is lost; both see it."""
+        self.note("disconnect", one, other)
         self.network.disconnect(one, other)
 
     def deliver(self, link: Link) -> bool:
@@ -131,6 +156,7 @@ class World:
         if not self.links.get(link):
             return False
         data = self.links[link].popleft()
+        self.note("deliver", *link, decode_message(data))
         self.act(link[1], lambda: self.wires[link[1]].take(link[0], data))
         return True
 
