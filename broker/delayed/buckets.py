@@ -32,7 +32,7 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.record import RecordView, header_of
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
@@ -86,7 +86,7 @@ class DelayBucket:
 
     def due_ms(self, record: RecordView) -> int:
         """When a record of its queue is due."""
-        return self.start_ms + (record.producer_seq >> 32)
+        return self.start_ms + (header_of(record).producer_seq >> 32)
 
     def waits(self, key: Key) -> bool:
         """Whether a record of the queue is still to be passed."""

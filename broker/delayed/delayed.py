@@ -34,7 +34,7 @@ from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import change_image, hide, show
-from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView, header_of
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
@@ -396,5 +396,5 @@ class Delayed:
 
 def _again(record: RecordView, bucket: DelayBucket, due_ms: int) -> bytes:
     """The image of a waiting record, to be stored again with this due time."""
-    seq = record.producer_seq & 0xFFFF_FFFF | (due_ms - bucket.start_ms) << 32
+    seq = header_of(record).producer_seq & 0xFFFF_FFFF | (due_ms - bucket.start_ms) << 32
     return change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=seq)

@@ -32,9 +32,9 @@ from broker.requests import Feature, RequestTools
 from broker.store.errors import CorruptLog
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from broker.store.upkeep.retention import expires_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.properties import expires_ms
 from remoting.protocol.records.record import RecordView
 from remoting.protocol.records.topics import TopicTree
 

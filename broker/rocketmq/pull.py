@@ -35,7 +35,7 @@ from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.record import MESSAGE, RecordView
+from remoting.protocol.records.record import MESSAGE, RecordView, header_of
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class QueryRequests:
 
 
 def _entry(view: RecordView) -> dict[str, Any]:
-    tag = (view.tag_hash ^ _SIGN) - _SIGN  # the hash is a signed number there
+    tag = (header_of(view).tag_hash ^ _SIGN) - _SIGN  # the hash is a signed number there
     return {"physicOffset": view.position, "physicSize": view.total, "tagsCode": tag}
 
 

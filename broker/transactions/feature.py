@@ -22,6 +22,7 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.properties import UNIQUE_KEY
+from remoting.protocol.records.record import header_of
 from remoting.protocol.records.stored_message import offset_message_id
 from remoting.transport.contracts import Handler, Peer
 
@@ -144,7 +145,7 @@ class TransactionFeature(Feature):
             "offsetMsgId": offset_message_id(host, half.position),
         }
         counted = (*self._origin, (CHECK_TIMES, b"%d" % half.checks))
-        body = stored_message(record, record.producer_seq & 0xFFFF, half.offset, host, counted)
+        body = stored_message(record, header_of(record).producer_seq & 0xFFFF, half.offset, host, counted)
         code = RequestCode.CHECK_TRANSACTION_STATE
         producer = producers[half.checks % len(producers)]
         producer.peer.send(Command(code, flag=FLAG_ONEWAY, fields=fields, body=body))

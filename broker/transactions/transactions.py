@@ -43,7 +43,7 @@ from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import change_image, encode_image, hide, show
-from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView, header_of
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
@@ -330,7 +330,7 @@ class Transactions:
             return False
         queue_id = self.queue_id()
         copy_offset = self._store.reading.next_offset(queue_id)
-        image = change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=record.producer_seq)
+        image = change_image(record, flags=record.flags & ~FLAG_GROUP_OPEN, producer_seq=header_of(record).producer_seq)
         ending = self.table.ending(half.offset, COPIED, copy_offset)
         append(Placed(image, [(queue_id,)]), _records(ending.changes(self.table.floor)))
         self.table.ended(ending)
@@ -360,7 +360,7 @@ class Transactions:
     def _kept_aside(self, record: RecordView) -> bytes:
         image = RecordView(show(record))
         self._topics.ensure(EXPIRED_TOPIC, 1)
-        wanted = record.producer_seq & 0xFFFF
+        wanted = header_of(record).producer_seq & 0xFFFF
         properties = [(bytes(key), bytes(value)) for key, value in image.properties()]
         properties += [(REAL_TOPIC, bytes(image.topic)), (REAL_QUEUE, b"%d" % wanted)]
         return encode_image(

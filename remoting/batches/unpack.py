@@ -28,7 +28,10 @@ from remoting.protocol.records.record import (
     FORMAT_ARROW,
     MESSAGE,
     RecordView,
+    body_codec,
+    body_format,
     encode_record,
+    header_of,
     tag_hash,
 )
 
@@ -125,12 +128,12 @@ class Unpacker:
             at = base + view.count
 
     def _batch(self, view: RecordView, body: ModuleType) -> Any:
-        key = (view.epoch, view.position, view.total)
+        key = (header_of(view).epoch, view.position, view.total)
         batch = self._decoded.pop(key, None)
         if batch is None:
-            if view.body_format != FORMAT_ARROW:
-                raise CorruptRecord(f"the batch at {view.position} has a body of format {view.body_format}")
-            batch = body.decode(view.body, view.codec, view.count)
+            if body_format(view.flags) != FORMAT_ARROW:
+                raise CorruptRecord(f"the batch at {view.position} has a body of format {body_format(view.flags)}")
+            batch = body.decode(view.body, body_codec(view.flags), view.count)
             self._decoded_bytes += batch.nbytes
         self._decoded[key] = batch
         while self._decoded_bytes > self._decoded_bytes_max and len(self._decoded) > 1:
@@ -140,14 +143,14 @@ class Unpacker:
 
 def single_record(view: RecordView, row: int, message: BatchRow) -> RecordView:
     """One message of a batch as a record of its own."""
-    parts = list(chain.from_iterable(message.properties))
+    header, parts = header_of(view), list(chain.from_iterable(message.properties))
     texts = b"".join(parts)
     try:
         lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
         return RecordView(
             encode_record(
                 magic_type=MESSAGE,
-                epoch=view.epoch,
+                epoch=header.epoch,
                 position=row_position(view.position, row),
                 born_ms=message.born_ms,
                 store_ms=view.store_ms,
@@ -156,7 +159,7 @@ def single_record(view: RecordView, row: int, message: BatchRow) -> RecordView:
                 dispatch=[(queue_id, offset + row) for queue_id, offset in view.dispatch()],
                 counts=(len(message.properties), len(view.topic), len(message.key), len(message.tag), len(texts)),
                 tag_hash=tag_hash(message.tag) if message.tag else 0,
-                producer_seq=view.producer_seq,
+                producer_seq=header.producer_seq,
                 meta=b"".join((lengths, view.topic, message.key, message.tag, texts)),
                 body=message.body,
             )

@@ -188,9 +188,9 @@ def _open(
         base = next((offset for queue, offset in view.dispatch() if queue == current.queue_id), None)
         if base is None or not base <= at < base + view.count:
             raise BrokenRecord(f"{_where(current.key)}, offset {at}: the batch there begins at {base}")
-        if view.body_format != record.FORMAT_ARROW:
-            raise BrokenRecord(f"{_where(current.key)}, offset {at}: a body of format {view.body_format}")
-        rows = body.decode(view.body, view.codec, view.count)
+        if record.body_format(view.flags) != record.FORMAT_ARROW:
+            raise BrokenRecord(f"{_where(current.key)}, offset {at}: a body of format {record.body_format(view.flags)}")
+        rows = body.decode(view.body, record.body_codec(view.flags), view.count)
     except CorruptRecord as error:
         raise BrokenRecord(f"{_where(current.key)}, offset {at}: {error}") from error
     stop = max(at, min(current.end, base + view.count))

@@ -21,7 +21,7 @@ from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOf
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
-from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.record import RecordView, header_of
 from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.fuzz.workload import operation
@@ -237,7 +237,7 @@ def report(store: LogStore) -> dict[str, Any]:
     retained = {}
     for topic, (_, position) in store.state.items(state_kinds.RETAINED):
         record = store.reading.read_at(position)
-        retained[topic.decode()] = RecordView(record, 0).producer_seq if record is not None else None
+        retained[topic.decode()] = header_of(RecordView(record, 0)).producer_seq if record is not None else None
     return {
         "begin": store.begin_position, "end": store.end_position, "confirm": store.confirm_position,
         "epoch": store.epoch, "queues": queues, "state": state, "retained": retained,

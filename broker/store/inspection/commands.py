@@ -38,6 +38,7 @@ from remoting.protocol.records.record import (
     MAGIC_MASK,
     RecordView,
     dispatch_fields,
+    header_of,
 )
 from runtime.clock import Clock
 from runtime.faults import FaultPoints
@@ -184,7 +185,7 @@ def record(view: memoryview, at: int, magic_type: int) -> dict[str, Any]:
         "position": seen.position,
         "size": seen.total,
         "type": _TYPES.get(seen.type, str(seen.type)),
-        "epoch": seen.epoch,
+        "epoch": header_of(seen).epoch,
         "store_ms": seen.store_ms,
         "flags": seen.flags,
     }

@@ -39,8 +39,16 @@ from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import GroupRule, QueueGroups, Said, StateTables, carried_value, expiry_change
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.image import change_image
-from remoting.protocol.records.properties import EXPIRY, expiry_of
-from remoting.protocol.records.record import FLAG_GROUP_OPEN, HEADER, MAGIC, MAGIC_MASK, RecordView, check_record
+from remoting.protocol.records.properties import EXPIRY, expires_ms
+from remoting.protocol.records.record import (
+    FLAG_GROUP_OPEN,
+    HEADER,
+    MAGIC,
+    MAGIC_MASK,
+    RecordView,
+    check_record,
+    header_of,
+)
 
 GROUPS_PER_STEP = 32
 ENTRIES_PER_STEP = 65_536
@@ -254,26 +262,18 @@ def interval_ms(rule: GroupRule) -> int:
     return min(max(rule.age_ms // AGE_SHARE, INTERVAL_MS_MIN), INTERVAL_MS_MAX)
 
 
-def expires_ms(record: RecordView) -> int | None:
-    """When the message expires; None when it does not."""
-    if EXPIRY not in bytes(record.meta):
-        return None
-    expiry_s = expiry_of(record.properties())
-    return None if expiry_s is None else record.store_ms + expiry_s * 1_000
-
-
 def republished(record: RecordView, now_ms: int) -> bytes | None:
     """The image of the message to append now; None when it has expired."""
     flags = record.flags & ~FLAG_GROUP_OPEN
-    at_ms = expires_ms(record)
+    at_ms, producer_seq = expires_ms(record), header_of(record).producer_seq
     if at_ms is None:
-        return change_image(record, flags=flags, producer_seq=record.producer_seq)
+        return change_image(record, flags=flags, producer_seq=producer_seq)
     left_ms = at_ms - now_ms
     if left_ms <= 0:
         return None
     left = b"%d" % -(-left_ms // 1_000)
     pairs = [(key, left if key == EXPIRY else value) for key, value in record.properties()]
-    return change_image(record, flags=flags, producer_seq=record.producer_seq, properties=pairs)
+    return change_image(record, flags=flags, producer_seq=producer_seq, properties=pairs)
 
 
 Append = Callable[[Placed, Sequence[StateChange]], int]

@@ -45,6 +45,7 @@ from remoting.protocol.records.record import (
     MESSAGE,
     RecordView,
     encode_record,
+    header_of,
     is_count,
     tag_hash,
 )
@@ -405,7 +406,7 @@ class Encoder:
             is_control = image.type == CONTROL & 0xFF
             flags = image.flags & ~FLAG_GROUP_OPEN
             dispatch = self._dispatch(batch, call, image, planned.queues, planned.size, position)
-            if image.counts[2] or (image.counts[0] and not flags & FLAG_MQTT):
+            if image.keys or (not flags & FLAG_MQTT and header_of(image).n_props):
                 batch.keyed = True
             if is_control:
                 batch.controls.append(position)
@@ -429,7 +430,7 @@ class Encoder:
     ) -> list[tuple[int, int]]:
         """Assign a record its offset in each queue; return (queue, offset) of each."""
         rows, pairs = call.ring.rows, []
-        tag = tag_hash(image.tags) if image.counts[3] else 0
+        tag = tag_hash(image.tags)
         of_queues, offsets, positions, sizes, tags, counts = batch.entries.lists
         for queue in queues:
             if not 0 <= queue < call.queue_limit:

@@ -20,7 +20,7 @@ from remoting.protocol.records.image import (
     wanted_queue,
 )
 from remoting.protocol.records.properties import EXPIRY
-from remoting.protocol.records.record import FLAG_RETAIN, FLAG_STAGED, RecordView, check_record
+from remoting.protocol.records.record import FLAG_RETAIN, FLAG_STAGED, RecordView, check_record, header_of
 
 if TYPE_CHECKING:
     from remoting.native.contracts import Blob, QueuesOfTopic, Starts, Way
@@ -33,7 +33,7 @@ def asks_more(image: RecordView) -> bool:
     kind = kind_of(image)
     if kind == KIND_BATCH or packet_id_of(image):
         return True
-    keys = [key for key, _value in image.properties()] if image.counts[0] else []
+    keys = [key for key, _value in image.properties()]
     if kind == KIND_MQTT:
         return MQTT_DELAY in keys or bool(image.flags & FLAG_RETAIN and EXPIRY in keys)
     timed = any(key.startswith(TIMER) and len(key) > len(TIMER) for key in keys)
@@ -72,8 +72,9 @@ def placed(images: bytes, way: Way) -> tuple[list[tuple[int, ...] | None], list[
     odd: list[tuple[int, int]] = []
     at = 0
     for number, image in enumerate(iter_images(images)):
-        if len(image.body) > way.body_bytes_max or image.counts[4] > way.properties_bytes_max:
-            raise way.too_large(len(image.body), image.counts[4])
+        properties_bytes = header_of(image).props_len
+        if len(image.body) > way.body_bytes_max or properties_bytes > way.properties_bytes_max:
+            raise way.too_large(len(image.body), properties_bytes)
         found = None if asks_more(image) else walk.go(image)
         if found is None:
             odd.append((number, at))

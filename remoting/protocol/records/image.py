@@ -53,7 +53,10 @@ from remoting.protocol.records.record import (
     MESSAGE,
     MQTT_TOPIC_KEY,
     Buffer,
+    RecordHeader,
     RecordView,
+    body_format,
+    header_of,
     tag_hash,
 )
 
@@ -214,7 +217,7 @@ def kind_of(image: RecordView) -> int:
 
 def wanted_queue(image: RecordView) -> int:
     """Return the number of the queue that an image requests, QUEUE_INDEX_ANY for any."""
-    return image.epoch
+    return header_of(image).epoch
 
 
 def packet_id_of(image: RecordView) -> int:
@@ -248,11 +251,11 @@ def check_image(images: Buffer, at: int, number: int) -> RecordView:
     """Return the image at `at`, the `number`-th of a request. Raises RemoteViolation."""
     try:
         image = RecordView(images, at)
-        fields = HEADER.unpack_from(images, at)
-    except (CorruptRecord, struct.error) as error:
+    except CorruptRecord as error:
         raise RemoteViolation(f"image {number} is cut short or its sizes contradict each other") from error
-    total, magic, _packet_id, queue_index, position, _born, store_ms, body_len, body_off, flags, count = fields[:11]
-    n_dispatch, n_props, topic, keys, tags, props, tag, seq = fields[11:]
+    header = header_of(image)
+    total, magic, _packet_id, queue_index, position, _born, store_ms, body_len, body_off, flags, _count = header[:11]
+    n_dispatch, n_props, topic, keys, tags, props, tag, seq = header[11:]
     meta_end = HEADER_SIZE + 4 * n_props + topic + keys + tags + props
     if n_dispatch or body_off != (meta_end + 7) & ~7 or total != (body_off + body_len + 7) & ~7:
         raise RemoteViolation(f"image {number}: sizes contradict each other")
@@ -263,27 +266,27 @@ def check_image(images: Buffer, at: int, number: int) -> RecordView:
     allowed = BATCH_FLAGS if magic == BATCH else MQTT_FLAGS if flags & FLAG_MQTT else QUEUE_FLAGS
     if flags & ~allowed:
         raise RemoteViolation(f"image {number}: flags {flags:#x} are not its maker's to set")
-    _check_count(image, magic, count, number)
-    _check_properties(image, flags, number)
+    _check_count(header, number)
+    _check_properties(image, header, number)
     return image
 
 
-def _check_count(image: RecordView, magic: int, count: int, number: int) -> None:
+def _check_count(header: RecordHeader, number: int) -> None:
     """Refuse a count, format or property that contradicts the image's type: only a batch has several messages."""
-    if magic == MESSAGE:
+    count, packed = header.messages, body_format(header.flags)
+    if header.magic_type == MESSAGE:
         if count != 1:
             raise RemoteViolation(f"image {number}: {count} messages, but it is no batch")
         return
-    if not 1 <= count <= BATCH_COUNT_MAX or not image.body_format:
-        raise RemoteViolation(f"image {number}: a batch of {count} messages, format {image.body_format}")
-    n_props, _topic, keys, tags, props = image.counts
-    if n_props or keys or tags or props:
+    if not 1 <= count <= BATCH_COUNT_MAX or not packed:
+        raise RemoteViolation(f"image {number}: a batch of {count} messages, format {packed}")
+    if header.n_props or header.keys_len or header.tags_len or header.props_len:
         raise RemoteViolation(f"image {number}: a batch has keys, tags and properties in its body alone")
 
 
-def _check_properties(image: RecordView, flags: int, number: int) -> None:
-    n_props, topic, keys, tags, props_len = image.counts
-    meta = image.meta
+def _check_properties(image: RecordView, header: RecordHeader, number: int) -> None:
+    n_props, topic, keys, tags, props_len = header.counts
+    flags, packet_id, meta = header.flags, header.crc32c, image.meta
     lengths = _lengths(n_props).unpack_from(meta)
     if sum(lengths) != props_len:
         raise RemoteViolation(f"image {number}: property lengths do not add up to {props_len}")
@@ -294,7 +297,7 @@ def _check_properties(image: RecordView, flags: int, number: int) -> None:
             raise RemoteViolation(f"image {number}: the first property of an MQTT message is originMqttTopic")
     # A packet id occurs only in images of QoS 2 that name the client.
     wanted = flags & FLAG_MQTT and flags & FLAG_QOS_MASK == 2 and n_props >= 2
-    if packet_id_of(image) and not (wanted and packet_id_of(image) <= 0xFFFF):
+    if packet_id and not (wanted and packet_id <= 0xFFFF):
         raise RemoteViolation(f"image {number}: a packet id, but no QoS 2 publish of a client")
 
 
@@ -307,12 +310,12 @@ def change_image(
     properties: Sequence[tuple[bytes, bytes]] | None = None,
 ) -> bytes:
     """Return an image of the same message, made from an image or its record, with these header fields."""
-    n_props, topic, keys, tags, _props = image.counts
+    counts = header_of(image).counts
     meta = bytes(image.meta)
-    counts = image.counts
     if properties is not None:
         parts = [part for pair in properties for part in pair]
         raw = b"".join(parts)
+        n_props, topic, keys, tags, _props = counts
         texts = meta[4 * n_props : 4 * n_props + topic + keys + tags]
         meta = b"".join((_lengths(len(properties)).pack(*map(len, parts)), texts, raw))
         counts = (len(properties), topic, keys, tags, len(raw))
@@ -343,7 +346,7 @@ def stamp(
     `flags`: those of the record, if they differ from the image's.
     """
     added = DISPATCH_SIZE * len(dispatch)
-    fields = list(HEADER.unpack_from(image.raw))
+    fields = list(header_of(image))
     tags = image.tags
     fields[0] += added
     fields[3:5] = epoch, position
@@ -365,6 +368,6 @@ def hide(image: RecordView, own: int = 0) -> bytes:
 
 def show(record: RecordView) -> bytes:
     """Return the original image of a staged record."""
-    seq, flags = record.producer_seq, record.flags
+    seq, flags = header_of(record).producer_seq, record.flags
     low = 0 if flags & FLAG_FORMAT_MASK else seq >> 24 & 0xFF
     return change_image(record, flags=flags & ~0xFF | low, queue_index=seq & 0xFFFF)

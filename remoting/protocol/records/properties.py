@@ -206,6 +206,14 @@ def expiry_of(pairs: Iterable[tuple[bytes, bytes]]) -> int | None:
     return None
 
 
+def expires_ms(record: RecordView) -> int | None:
+    """When a stored message expires, in ms of its broker's clock; None when it does not."""
+    if EXPIRY not in bytes(record.meta):
+        return None
+    expiry_s = expiry_of(record.properties())
+    return None if expiry_s is None else record.store_ms + expiry_s * 1_000
+
+
 def _take_own(found: MessageProperties, key: bytes, value: bytes) -> bool:
     if key == CONTENT_TYPE:
         found.content_type = unquoted(value)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from remoting.native.checksum import crc32c
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
@@ -80,6 +81,16 @@ _SIZES = struct.Struct("<IIIIQ16xIIIIHHHHHH")
 _PUBLISH = struct.Struct("<I20xq8xIII4xHHHHH")
 _PAIR, _LENGTHS_3 = struct.Struct("<HH"), struct.Struct("<HHH")
 _LENGTHS = tuple(struct.Struct(f"<{2 * n}H") for n in range(17))
+
+
+def body_format(flags: int) -> int:
+    """How the body is encoded: one of FORMAT_*, 0 for a raw body."""
+    return (flags & FLAG_FORMAT_MASK) >> FLAG_FORMAT_SHIFT
+
+
+def body_codec(flags: int) -> int:
+    """Compression of the whole body: one of CODEC_*."""
+    return (flags & FLAG_CODEC_MASK) >> FLAG_CODEC_SHIFT
 
 
 def is_count(magic: int, flags: int, count: int) -> bool:
@@ -230,15 +241,55 @@ def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int
         raise CorruptRecord(f"no record header at {offset}") from error
 
 
+class RecordHeader(NamedTuple):
+    """The fixed header, every field by its name in the layout; lengths in bytes, times in ms."""
+
+    total: int
+    magic_type: int
+    crc32c: int
+    """Of an image the packet id that is to be noted."""
+    epoch: int
+    """Epoch of the master that wrote the record; of an image the number of the wanted queue."""
+    position: int
+    born_ms: int
+    store_ms: int
+    body_len: int
+    body_off: int
+    flags: int
+    messages: int
+    n_dispatch: int
+    n_props: int
+    topic_len: int
+    keys_len: int
+    tags_len: int
+    props_len: int
+    tag_hash: int
+    """Java hash of the tags, unsigned."""
+    producer_seq: int
+    """What the broker keeps with a record to place it later; 0 for none."""
+
+    @property
+    def counts(self) -> tuple[int, int, int, int, int]:
+        """n_props and the byte lengths of topic, keys, tags and properties."""
+        return self.n_props, self.topic_len, self.keys_len, self.tags_len, self.props_len
+
+
+def header_of(record: RecordView) -> RecordHeader:
+    """The fixed header of a record: the fields that few readers need, and all of them at once."""
+    return RecordHeader._make(record.fields)
+
+
 class RecordView:
     """View of one record in a buffer: the fixed header is read once, everything else on access.
 
-    CorruptRecord from the constructor when the sizes contradict each other or pass the buffer (no checksum).
+    It offers what readers of messages need; `header_of` returns the rest of the header. CorruptRecord from the
+    constructor when the sizes contradict each other or pass the buffer (no checksum).
     """
 
-    __slots__ = ("_buffer", "_header", "_meta_at", "_offset")
+    __slots__ = ("_buffer", "_meta_at", "_offset", "fields")
 
-    _header: tuple[int, ...]
+    fields: tuple[int, ...]
+    """The fixed header in the order of its layout; `RecordHeader` names its fields."""
 
     def __init__(self, buffer: Buffer, offset: int = 0) -> None:
         try:
@@ -252,74 +303,43 @@ class RecordView:
             raise CorruptRecord(f"sizes of the record at {offset} contradict each other")
         self._buffer = buffer if buffer.__class__ is memoryview else memoryview(buffer)
         self._offset = offset
-        self._header = header
+        self.fields = header
         self._meta_at = offset + meta_at
 
     @property
     def total(self) -> int:
         """Bytes of the whole record."""
-        return self._header[0]
+        return self.fields[0]
 
     @property
     def type(self) -> int:
         """Record type: 1 message, 2 batch, 3 control, 4 filler."""
-        return self._header[1] & 0xFF
-
-    @property
-    def epoch(self) -> int:
-        """Epoch of the master that wrote it."""
-        return self._header[3]
+        return self.fields[1] & 0xFF
 
     @property
     def position(self) -> int:
         """Byte offset in the commit log."""
-        return self._header[4]
+        return self.fields[4]
 
     @property
     def born_ms(self) -> int:
         """Wall-clock time at the producer, in ms."""
-        return self._header[5]
+        return self.fields[5]
 
     @property
     def store_ms(self) -> int:
         """Wall-clock time at the broker, in ms."""
-        return self._header[6]
+        return self.fields[6]
 
     @property
     def flags(self) -> int:
         """Flag bits, see FLAG_*."""
-        return self._header[9]
+        return self.fields[9]
 
     @property
     def count(self) -> int:
         """Messages in the record (1 unless it is a batch)."""
-        return self._header[10]
-
-    @property
-    def body_format(self) -> int:
-        """How the body is encoded: one of FORMAT_*."""
-        return (self._header[9] & FLAG_FORMAT_MASK) >> FLAG_FORMAT_SHIFT
-
-    @property
-    def codec(self) -> int:
-        """Compression of the whole body, CODEC_*."""
-        return (self._header[9] & FLAG_CODEC_MASK) >> FLAG_CODEC_SHIFT
-
-    @property
-    def counts(self) -> tuple[int, int, int, int, int]:
-        """n_props and the byte lengths of topic, keys, tags and properties."""
-        n_props, topic_len, keys_len, tags_len, props_len = self._header[12:17]
-        return n_props, topic_len, keys_len, tags_len, props_len
-
-    @property
-    def tag_hash(self) -> int:
-        """Java hash of the tags, unsigned."""
-        return self._header[17]
-
-    @property
-    def producer_seq(self) -> int:
-        """Sequence number assigned by the producer, 0 for none."""
-        return self._header[18]
+        return self.fields[10]
 
     def dispatch(self) -> list[tuple[int, int]]:
         """Return (queue id, queue offset) of every queue the record is in."""
@@ -328,7 +348,7 @@ class RecordView:
 
     def _text(self, index: int) -> bytes:
         """Return topic (0), keys (1) or tags (2)."""
-        header = self._header
+        header = self.fields
         start = self._meta_at + 4 * header[12] + sum(header[13 : 13 + index])
         return bytes(self._buffer[start : start + header[13 + index]])
 
@@ -350,17 +370,17 @@ class RecordView:
     @property
     def meta(self) -> memoryview:
         """Lengths table, topic, keys, tags and properties as stored."""
-        header = self._header
+        header = self.fields
         return self._buffer[self._meta_at : self._meta_at + 4 * header[12] + sum(header[13:17])]
 
     def properties(self) -> list[tuple[bytes, bytes]]:
         """Return the properties in order, repeated keys included."""
-        n_props = self._header[12]
+        n_props = self.fields[12]
         if not n_props:
             return []
         lengths = _lengths(n_props).unpack_from(self._buffer, self._meta_at)
-        at = self._meta_at + 4 * n_props + sum(self._header[13:16])
-        raw = bytes(self._buffer[at : at + self._header[16]])
+        at = self._meta_at + 4 * n_props + sum(self.fields[13:16])
+        raw = bytes(self._buffer[at : at + self.fields[16]])
         pairs, at = [], 0
         for index in range(0, 2 * n_props, 2):
             middle = at + lengths[index]
@@ -372,7 +392,7 @@ class RecordView:
     @property
     def mqtt_topic(self) -> bytes | None:
         """Full MQTT topic, None for a record that did not come from MQTT."""
-        header = self._header
+        header = self.fields
         if not header[9] & FLAG_MQTT or not header[12]:
             return None
         key_len, value_len = _PAIR.unpack_from(self._buffer, self._meta_at)
@@ -382,10 +402,10 @@ class RecordView:
     @property
     def body(self) -> memoryview:
         """Body bytes, not copied."""
-        start = self._offset + self._header[8]
-        return self._buffer[start : start + self._header[7]]
+        start = self._offset + self.fields[8]
+        return self._buffer[start : start + self.fields[7]]
 
     @property
     def raw(self) -> memoryview:
         """The whole record, not copied."""
-        return self._buffer[self._offset : self._offset + self._header[0]]
+        return self._buffer[self._offset : self._offset + self.fields[0]]

@@ -11,7 +11,7 @@ from remoting.client.admin import AsyncAdmin
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.record import RecordView, header_of
 from remoting.protocol.records.stored_message import decode_stored, iter_stored
 from tests.support.message_ids import parse_offset_message_id
 
@@ -135,7 +135,7 @@ async def test_entries_of_a_queue(running) -> None:
     views = [RecordView(record) for record in running.store.reading.read(queue_id, 1, 2, 1 << 20).records]
     assert [entry["physicOffset"] for entry in found["queueData"]] == [view.position for view in views]
     assert [entry["physicSize"] for entry in found["queueData"]] == [view.total for view in views]
-    assert [entry["tagsCode"] % 2**32 for entry in found["queueData"]] == [view.tag_hash for view in views]
+    assert [entry["tagsCode"] % 2**32 for entry in found["queueData"]] == [header_of(view).tag_hash for view in views]
     assert all(-(2**31) <= entry["tagsCode"] < 2**31 for entry in found["queueData"])
     assert (await ask(index="9"))["queueData"] == []
     assert len((await ask(count="1"))["queueData"]) == 1

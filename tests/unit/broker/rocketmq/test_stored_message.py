@@ -20,7 +20,7 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_batch_image, encode_image
-from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, FLAG_MQTT, RecordView
+from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, FLAG_MQTT, RecordView, body_codec
 from remoting.protocol.records.stored_message import StoredMessage, decode_stored, iter_stored
 from tests.support.batches import make_rows
 from tests.support.message_ids import parse_offset_message_id
@@ -228,8 +228,8 @@ async def test_private_pulls_pass_a_batch_on_as_it_is(running) -> None:
     pulled = decode_range_pull_reply(reply.body)
     assert (pulled.count, pulled.first_offset, pulled.next_offset) == (3, 4, 1_011)
     view = RecordView(pulled.blob)
-    assert (view.count, view.codec, view.dispatch()) == (10, CODEC_LZ4, [(queue_id, 0)])
-    assert body.to_rows(body.decode(view.body, view.codec, 10), 0) == make_rows(10)
+    assert (view.count, body_codec(view.flags), view.dispatch()) == (10, CODEC_LZ4, [(queue_id, 0)])
+    assert body.to_rows(body.decode(view.body, body_codec(view.flags), 10), 0) == make_rows(10)
     assert running.broker.tools.metrics.messages_in.value == 1_012
 
 

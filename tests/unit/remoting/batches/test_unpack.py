@@ -10,7 +10,15 @@ import pytest
 from remoting.batches import body, unpack
 from remoting.batches.unpack import ArrowMissing, Unpacker, base_of, is_batch, row_position, split_position
 from remoting.protocol.errors import CorruptRecord
-from remoting.protocol.records.record import CODEC_NONE, CODEC_ZSTD, FLAG_GROUP_OPEN, RecordView, check_record, tag_hash
+from remoting.protocol.records.record import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    FLAG_GROUP_OPEN,
+    RecordView,
+    check_record,
+    header_of,
+    tag_hash,
+)
 from tests.support.batches import make_batch_record, make_rows
 from tests.support.records import make_record
 from tests.support.tree import ROOT
@@ -33,7 +41,7 @@ def test_each_message_is_the_record_it_would_be_alone() -> None:
         assert tuple(single.properties()) == wanted.properties
         assert single.dispatch() == [(7, 100 + row), (9, 5 + row)]
         assert (single.type, single.count, single.flags, single.topic) == (1, 1, 1 << 20, b"t")
-        assert single.tag_hash == (tag_hash(b"even") if wanted.tag else 0)
+        assert header_of(single).tag_hash == (tag_hash(b"even") if wanted.tag else 0)
         assert split_position(single.position) == (4096, row)
 
 

@@ -10,6 +10,7 @@ from remoting.protocol.bodies.append_body import encode_append_reply
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.image import image_views, wanted_queue
+from remoting.protocol.records.record import body_codec, body_format
 
 
 class ToyLog:
@@ -78,7 +79,7 @@ class ToyLog:
 
     @staticmethod
     def _messages(entry) -> list[tuple[bytes, bytes]]:
-        if not entry.body_format:
+        if not body_format(entry.flags):
             return [(entry.keys, bytes(entry.body))]
-        rows = body.to_rows(body.decode(entry.body, entry.codec, entry.count), entry.born_ms)
+        rows = body.to_rows(body.decode(entry.body, body_codec(entry.flags), entry.count), entry.born_ms)
         return [(row.key, row.body) for row in rows]

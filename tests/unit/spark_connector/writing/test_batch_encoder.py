@@ -7,6 +7,7 @@ import pytest
 
 from remoting.batches import BatchRow, body
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, image_views, wanted_queue
+from remoting.protocol.records.record import body_codec
 from spark_connector.errors import OptionError
 from spark_connector.writing import row_encoder as batch_entries
 from spark_connector.writing.row_encoder import EncodedRows, encode_batches
@@ -22,7 +23,7 @@ def rows_of(encoded: EncodedRows, queues: tuple[int, ...] | None = None) -> list
         queue = QUEUE_INDEX_ANY if queues is None else queues[index]
         assert (entry.type, wanted_queue(entry), entry.topic, entry.born_ms) == (2, queue, b"t", 77)
         assert entry.count == encoded.rows(index, index + 1)
-        batch = body.decode(entry.body, entry.codec, entry.count)
+        batch = body.decode(entry.body, body_codec(entry.flags), entry.count)
         found.append(body.to_rows(batch, entry.born_ms))
     return found
 

@@ -24,11 +24,11 @@ from broker.store.upkeep.retention import (
     SIZE,
     RetentionLimits,
     choose_segments,
-    expires_ms,
     interval_ms,
     republished,
 )
 from remoting.protocol.records.image import encode_image
+from remoting.protocol.records.properties import expires_ms
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.replicas import ReplicaBench, pull
 from tests.sim.stores import StoreBench, bodies, message

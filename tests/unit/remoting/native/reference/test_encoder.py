@@ -9,7 +9,16 @@ from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, FLUSHED, NEXT
 from remoting.native.reference.encoder import lists_of, make_block
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
-from remoting.protocol.records.record import BATCH_COUNT_MAX, FILLER, FLAG_GROUP_OPEN, HEADER, RecordView, check_record
+from remoting.protocol.records.record import (
+    BATCH_COUNT_MAX,
+    FILLER,
+    FLAG_GROUP_OPEN,
+    HEADER,
+    RecordView,
+    body_codec,
+    body_format,
+    check_record,
+)
 from tests.sim.batches import CAPACITY, FLAGS_BATCH, QUEUES, Bench, bare
 from tests.support.images import make_image, placed
 
@@ -154,7 +163,7 @@ def test_a_batch_advances_its_queues_by_its_count() -> None:
     bench = Bench(native.core)
     made = bench.encode([message((1, 2, 1), flags=FLAGS_BATCH, count=5), message((1,))])
     head = RecordView(memoryview(made.pieces[0][1]))
-    assert (head.type, head.count, head.body_format, head.codec) == (2, 5, 1, 1)
+    assert (head.type, head.count, body_format(head.flags), body_codec(head.flags)) == (2, 5, 1, 1)
     assert head.dispatch() == [(1, 0), (2, 0), (1, 5)]
     assert made.offsets == [0, 10]
     columns = made.entries.columns()

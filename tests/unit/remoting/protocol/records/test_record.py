@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from remoting.native.checksum import crc32c
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records import record
-from remoting.protocol.records.record import RecordView, check_record, encode_record, iter_records, publish_fields
+from remoting.protocol.records.record import (
+    RecordView,
+    check_record,
+    encode_record,
+    header_of,
+    iter_records,
+    publish_fields,
+)
 
 U32 = st.integers(0, 2**32 - 1)
 SMALL = st.binary(max_size=40)
@@ -89,7 +96,9 @@ def test_every_field_comes_back(given_parts, before):
     assert (view.topic, view.keys, view.tags, view.properties()) == (topic, keys, tags, properties)
     assert view.dispatch() == arguments["dispatch"]
     assert (bytes(view.body), bytes(view.meta), bytes(view.raw)) == (arguments["body"], arguments["meta"], raw)
-    for name in ("epoch", "position", "born_ms", "store_ms", "flags", "count", "counts", "tag_hash", "producer_seq"):
+    for name in ("epoch", "position", "born_ms", "store_ms", "flags", "counts", "tag_hash", "producer_seq"):
+        assert getattr(header_of(view), name) == arguments[name], name
+    for name in ("position", "born_ms", "store_ms", "flags", "count"):
         assert getattr(view, name) == arguments[name], name
     assert view.type == arguments["magic_type"] & 0xFF
     assert view.mqtt_topic is None
