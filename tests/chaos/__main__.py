@@ -1,7 +1,7 @@
-"""``python -m tests.chaos --minutes 60 --seed 7``: break a cluster for a while and say what survived.
+"""``python -m tests.chaos --minutes 60 --seed 7``: break a cluster for a while and report what survived.
 
-Writes events.jsonl (every fault, with its time), report.txt, report.json and timeline.svg to the folder, and what the
-run's own clients log to clients.log; the exit status is 0 when every judge is content.
+Writes events.jsonl (every fault, with its time), report.txt, report.json and timeline.svg to the folder, and the log of
+the run's own clients to clients.log; the exit status is 0 when every judge passes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ NOT_SAID = ("folder", "further")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run; the answer is the exit status."""
+    """Run; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--faults", type=int, default=1_000_000, help="end after this many")

@@ -1,7 +1,7 @@
 """The processes of a run: controllers, brokers of one group and proxies, each with its folder, ports and fate.
 
-A node is started with fixed ports and is not waited for: under faults it may take its time, and who needs it waits for
-what it answers. Thread rule: faults from one thread; `is_running` from any.
+A node is started with fixed ports without waiting for it: under faults a start may take long, and its users wait for
+its answers. Thread rule: faults from one thread; `is_running` from any.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Node:
 
     @property
     def conditions(self) -> Path:
-        """Says by how much its time of day is off, and how slow its disk is."""
+        """The offset of its time of day, and the delay of its disk."""
         return self.folder / "conditions"
 
     @property
     def log(self) -> Path:
-        """What it writes to standard error."""
+        """Its standard error."""
         return self.folder / "log.txt"
 
     def is_running(self) -> bool:
@@ -84,7 +84,7 @@ class Node:
         self.starts += 1
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the process; `ip netns exec` replaces itself by it, so the id is the server's."""
+        """A signal to the process; `ip netns exec` replaces itself with it, so the id is the server's."""
         if self.process is not None and self.is_running():
             self.process.send_signal(number)
 
@@ -110,7 +110,7 @@ class Node:
         self.is_paused = False
 
     def stop(self) -> int | None:
-        """SIGTERM; the exit status."""
+        """SIGTERM; returns the exit status."""
         if self.process is None:
             return None
         self.go_on()
@@ -175,7 +175,7 @@ class Cluster:
         return [node for node in self.nodes.values() if node.role == role]
 
     def address(self, node: Node, purpose: str = "port") -> str:
-        """What others dial."""
+        """The address that others dial."""
         return f"{self.network.host(node.name)}:{node.ports[purpose]}"
 
     @property
@@ -194,14 +194,14 @@ class Cluster:
         return found
 
     def page(self, node: Node, name: str) -> bytes:
-        """A page of the administration port. Raises OSError when there is none, or it says no."""
+        """A page of the administration port. Raises OSError when there is none, or it answers with an error."""
         url = f"http://{self.network.listen_host(node.name)}:{node.ports['admin']}/{name}"
         with urllib.request.urlopen(url, timeout=5) as answer:
             content: bytes = answer.read()
             return content
 
     def close(self) -> None:
-        """Kill what lives and take the network and the disks down."""
+        """Kill what is running and remove the network and the disks."""
         for node in self.nodes.values():
             node.kill()
         self.network.close()
@@ -239,7 +239,7 @@ class Cluster:
         return {**own, "controller.raft_secret_file": self.folder / "raft.secret"}
 
     def _as_replica(self, node: Node) -> dict[str, Any]:
-        """One of several brokers of the group: what is acknowledged is on two disks."""
+        """One of several brokers of the group: acknowledged data is on two disks."""
         brokers = sum(not each.is_learner for each in self.of("broker"))
         if brokers == 1:
             return {}

@@ -37,7 +37,7 @@ def flushed_end(data: Path) -> int:
 
 
 def lose_tail(data: Path, chance: random.Random) -> dict[str, Any]:
-    """Lose what was never flushed, or leave the first bytes of it; says what was done."""
+    """Lose what was never flushed, or leave its first bytes; returns what was done."""
     flushed = flushed_end(data)
     segments = _segments(data)
     written = sum(
@@ -51,7 +51,7 @@ def lose_tail(data: Path, chance: random.Random) -> dict[str, Any]:
 
 
 def lose_epochs(data: Path, chance: random.Random) -> dict[str, Any]:
-    """Cut the list of epochs short, or lose it; says what was done."""
+    """Truncate the list of epochs, or lose it; returns what was done."""
     path = data / EPOCHS
     if not path.exists():
         return {"left_bytes": 0}
@@ -59,14 +59,14 @@ def lose_epochs(data: Path, chance: random.Random) -> dict[str, Any]:
     if chance.random() < 0.3:
         path.unlink()
         return {"left_bytes": 0, "lost": True}
-    left = chance.randrange(size - 1)  # without its last line feed alone it is whole
+    left = chance.randrange(size - 1)  # without its last line feed alone it is complete
     with path.open("r+b") as stream:
         stream.truncate(left)
     return {"left_bytes": left, "lost_bytes": size - left}
 
 
 def flip_bit(data: Path, chance: random.Random) -> dict[str, Any]:
-    """Turn over one bit of what was flushed; says which."""
+    """Flip one bit of flushed data; returns which."""
     flushed = flushed_end(data)
     places = [(base, file) for base, file in _segments(data) if base < flushed and base + file.stat().st_size > 0]
     if not places or flushed <= places[0][0]:
@@ -83,7 +83,7 @@ def flip_bit(data: Path, chance: random.Random) -> dict[str, Any]:
 
 
 def tear_journal(data: Path, chance: random.Random) -> dict[str, Any]:
-    """Put the beginning of an entry behind a controller's journal; says how much of it."""
+    """Add the beginning of an entry to a controller's journal; returns its length."""
     entry = _ENTRY_HEAD.pack(MAGIC, 200, 0) + bytes(range(1, 200))
     torn = entry[: chance.randrange(1, len(entry))]
     with (data / "consensus" / "journal").open("ab") as stream:
@@ -97,7 +97,7 @@ def _segments(data: Path) -> list[tuple[int, Path]]:
 
 
 def _clear(file: Path, begin: int, chance: random.Random) -> int:
-    """Zeros behind a place, or behind the first few bytes there; how many bytes they took the place of."""
+    """Write zeros from a position on, or from a few bytes after it; returns how many bytes they replaced."""
     with file.open("r+b") as stream:
         stream.seek(begin)
         held = len(stream.read().rstrip(b"\0"))
@@ -108,7 +108,7 @@ def _clear(file: Path, begin: int, chance: random.Random) -> int:
 
 
 def _tear(file: Path, end: int, chance: random.Random) -> int:
-    """Put the beginning of something that looks like a record behind the end."""
+    """Put the beginning of something that looks like a record after the end."""
     with file.open("r+b") as stream:
         size = min(end, TORN_BYTES_MAX, file.stat().st_size - end)
         stream.seek(end - size)

@@ -1,4 +1,4 @@
-"""A TCP proxy in user space that does to connections what networks do: delay, cut one way or both, reset, refuse.
+"""A TCP proxy in user space with the faults of networks: delay, cuts in one direction or both, reset, refusal.
 
 It stands in front of one server; everybody who dials the server dials it here. A cut keeps connections open and moves
 nothing, as a network that drops packets; what was in flight moves on when it heals, as TCP repeats it.
@@ -19,7 +19,7 @@ IN, OUT = "in", "out"
 
 @dataclass
 class Condition:
-    """What the network in front of a server is like."""
+    """The state of the network in front of a server."""
 
     cut: frozenset[str] = frozenset()
     delay_s: float = 0.0
@@ -50,15 +50,15 @@ class FaultProxy:
         self._thread.start()
 
     def add(self, name: str, listen: tuple[str, int], target: tuple[str, int]) -> tuple[str, int]:
-        """Open a face; the answer is where it listens (port 0 takes any free one)."""
+        """Open a face; returns its port (port 0 takes any free one)."""
         return self._call(self._add(name, listen, target))
 
     def set(self, name: str, *, cut: frozenset[str] = frozenset(), delay_s: float = 0.0, refuses: bool = False) -> None:
-        """Change the network in front of a server; without arguments it is whole again."""
+        """Change the network in front of a server; without arguments it is healthy again."""
         self._call(self._set(name, Condition(cut, delay_s, refuses)))
 
     def reset(self, name: str) -> int:
-        """Break every connection to a server; how many there were."""
+        """Break every connection to a server; returns how many there were."""
         return self._call(self._reset(name))
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class FaultProxy:
     async def _set(self, name: str, condition: Condition) -> None:
         face = self.faces[name]
         face.condition = condition
-        face.passing.set()  # whoever waits looks again
+        face.passing.set()  # waiting pumps check again
         if condition.cut or condition.refuses:
             face.passing.clear()
 
@@ -132,7 +132,7 @@ async def _serve(face: Face, reader: asyncio.StreamReader, writer: asyncio.Strea
 
 
 async def _pump(face: Face, direction: str, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    """Move bytes one way until the end, which ends the other way as well."""
+    """Move bytes in one direction until the end, which ends the other direction as well."""
     while True:
         data = await source.read(READ_BYTES)
         if face.condition.delay_s:
@@ -147,6 +147,6 @@ async def _pump(face: Face, direction: str, source: asyncio.StreamReader, target
 
 
 async def _whole(face: Face, direction: str) -> None:
-    """Wait until this direction is not cut."""
+    """Wait while this direction is cut."""
     while direction in face.condition.cut:
         await face.passing.wait()

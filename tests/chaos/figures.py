@@ -6,7 +6,7 @@
     partial_cut   the same when it no longer hears controllers and brokers, and clients still reach it
     controllers   all are killed for a while: answers that failed, latency before and meanwhile
 
-One cluster for all of it, one load; a round begins when every broker is in sync. Says figures and judges nothing:
+One cluster for all of it, one load; a round begins when every broker is in sync. Prints figures and judges nothing:
 `python -m tests.chaos` does that.
 """
 
@@ -35,7 +35,7 @@ QUIET_S = 2.0
 
 
 class Figures(Run):
-    """A run that measures instead of breaking at random."""
+    """A run that measures instead of injecting random faults."""
 
     def measure(self, kills: int, pauses: int, cuts: int, without_s: float) -> dict[str, Any]:
         """All figures."""
@@ -55,7 +55,7 @@ class Figures(Run):
             self._close()
 
     def _rounds(self, kind: str, count: int) -> dict[str, Any]:
-        """Take the master away, time and again."""
+        """Take the master away, again and again."""
         back: dict[str, list[float]] = {"mqtt": [], "producer": []}
         again: list[float] = []
         for _ in range(count):
@@ -75,7 +75,7 @@ class Figures(Run):
         return {**{name: spread(values) for name, values in back.items()}, "inSyncAgain": spread(again)}
 
     def _take_away(self, kind: str, node: Node) -> float:
-        """Do it; the moment from which on nothing should be acknowledged by this broker."""
+        """Do it; returns the moment after which this broker should acknowledge nothing."""
         at = self.record.note(kind, node=node.name)
         match kind:
             case "kill":
@@ -139,7 +139,7 @@ class Figures(Run):
 
 
 def latencies(ledger: Ledger, begin: float, end: float) -> list[float]:
-    """Seconds from handing over to acknowledgement of what was handed over in a time."""
+    """Seconds from sending to acknowledgement of what was sent in a span of time."""
     pairs = zip(ledger.sent, ledger.acknowledged, strict=False)
     return [answered - at for at, answered in pairs if begin <= at < end and not math.isnan(answered)]
 

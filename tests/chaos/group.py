@@ -1,6 +1,6 @@
-"""The group's state as the controllers tell it: who is in sync, and the logs of its brokers when all have ended.
+"""The group's state according to the controllers: which brokers are in sync, and their logs when all have ended.
 
-Thread rule: any thread; every question is a connection of its own.
+Thread rule: any thread; every request has a connection of its own.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ QUESTION_S = 2.0
 
 
 def in_sync(cluster: Cluster) -> set[str]:
-    """Addresses of living brokers that have everything; empty when nobody tells."""
+    """Addresses of running brokers that have everything; empty when no controller answers."""
     target = ServerTarget(server=",".join(cluster.controllers), timeout=QUESTION_S)
     try:
         with leading_controller(target) as found:
@@ -29,12 +29,12 @@ def in_sync(cluster: Cluster) -> set[str]:
 
 
 def others_in_sync(cluster: Cluster, name: str) -> int:
-    """How many living brokers beside this one have everything."""
+    """How many other running brokers have everything."""
     return len(in_sync(cluster) - {cluster.address(cluster.nodes[name])})
 
 
 def logs(cluster: Cluster) -> dict[str, dict[str, bytes]]:
-    """Broker -> file -> bytes of its log; while nobody writes."""
+    """Broker -> file -> bytes of its log; only while nothing is written."""
     found = {}
     for node in cluster.of("broker"):
         place = node.data / "log"

@@ -1,4 +1,4 @@
-"""Does to a cluster what a plan says, and writes down each step before it is taken.
+"""Applies a plan to a cluster, and records each step before it is taken.
 
 Invariant: after `undo` every node runs, none is paused, the network is whole and no disk is full.
 Thread rule: one thread.
@@ -40,7 +40,7 @@ DAMAGES: dict[str, Callable[[Path, random.Random], dict[str, Any]]] = {
 
 
 class Injector:
-    """The hand that breaks things."""
+    """Injects the faults."""
 
     def __init__(self, cluster: Cluster, record: Record, sleep: Callable[[float], object] = time.sleep) -> None:
         self._cluster = cluster
@@ -49,7 +49,7 @@ class Injector:
         self.number = 0
 
     def inject(self, fault: Fault) -> None:
-        """One fault with its second one, from its beginning to its end."""
+        """One fault, with a second one if it has one, from beginning to end."""
         faults = [fault, fault.together] if fault.together is not None else [fault]
         begun = self._record.now()
         for each in faults:
@@ -63,7 +63,7 @@ class Injector:
         self._record.note("healed", number=self.number, kinds=[each.kind for each in faults])
 
     def undo(self, faults: list[Fault] | None = None) -> None:
-        """Everything is well again: what the faults touched, or the whole cluster."""
+        """Undo everything: what the faults touched, or the whole cluster."""
         names = {name for fault in faults for name in fault.targets} if faults is not None else set(self._cluster.nodes)
         for name in self._cluster.nodes:
             if name not in names:
@@ -135,7 +135,7 @@ class Injector:
             self._sleep(LOOP_S + fault.lasts_s / 4)
 
     def _flap(self, fault: Fault) -> None:
-        """Away and back again; all turns together last as long as the fault."""
+        """Stop and start again; all turns together last as long as the fault."""
         turn_s = fault.lasts_s / (2 * fault.details["times"])
         for _ in range(fault.details["times"]):
             for name in fault.targets:
@@ -146,7 +146,7 @@ class Injector:
             self._sleep(turn_s)
 
     def _damage(self, fault: Fault, nodes: list[Node]) -> None:
-        """kill -9 at once, then what a power cut or a bad disk does to what they left."""
+        """kill -9 of all at once, then the damage of a power cut or a bad disk to their files."""
         for node in nodes:
             node.send_kill()
         for node in nodes:
@@ -156,7 +156,7 @@ class Injector:
             self._record.note("damaged", node=node.name, kind=fault.kind, **DAMAGES[fault.kind](node.data, chance))
 
     def _wipe(self, node: Node) -> None:
-        """Lose a disk, if others have everything that was on it."""
+        """Wipe a disk, if others have everything that was on it."""
         if node.role == "controller":
             is_spare = all(is_ready(self._cluster, each) for each in self._cluster.of("controller"))
         else:
@@ -169,7 +169,7 @@ class Injector:
         self._record.note("wiped", node=node.name)
 
     def _leave_behind(self, node: Node) -> None:
-        """Keep a broker away until the log of all others begins behind the end of its own."""
+        """Keep a broker away until the log of all others begins after the end of its own."""
         node.kill()
         end = disks.flushed_end(node.data)
         others = [each for each in self._cluster.of("broker") if each is not node]
@@ -206,7 +206,7 @@ class Injector:
 
 
 def is_ready(cluster: Cluster, node: Node) -> bool:
-    """Whether a server says it can do its work: a controller, that it has caught up."""
+    """Whether a server reports to be ready: a controller, that it has caught up."""
     try:
         cluster.page(node, "readyz")
     except OSError:
@@ -220,7 +220,7 @@ def log_begin(node: Node) -> int:
 
 
 def fill(folder: Path) -> None:
-    """Take all the space of the file system that the folder is on."""
+    """Fill the file system of the folder."""
     free = os.statvfs(folder)
     with (folder / FILLER).open("wb") as stream, contextlib.suppress(OSError):
         os.posix_fallocate(stream.fileno(), 0, free.f_bavail * free.f_frsize)

@@ -32,7 +32,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing found, and not because nothing was looked at."""
+        """It checked something and found nothing."""
         return not self.violations and self.checked > 0
 
     def blame(self, kind: str, text: str) -> None:
@@ -43,7 +43,7 @@ class Verdict:
 
 
 def total_queue(judge: str, ledgers: Sequence[Ledger], read: Iterable[bytes]) -> Verdict:
-    """Everything acknowledged was read, nothing was read that nobody sent."""
+    """Everything acknowledged was read, and nothing was read that was not sent."""
     verdict = Verdict(judge, counts={"lost": 0, "unexpected": 0, "duplicates": 0, "recovered": 0})
     known = {ledger.source: ledger for ledger in ledgers}
     seen: dict[str, Counter[int]] = {source: Counter() for source in known}
@@ -67,7 +67,7 @@ def total_queue(judge: str, ledgers: Sequence[Ledger], read: Iterable[bytes]) ->
 
 
 def order(judge: str, read: Mapping[str, Iterable[bytes]]) -> Verdict:
-    """In each queue (or topic) the first readings of every source come in the order they were sent in."""
+    """In each queue (or topic) the first readings of every source are in the order of sending."""
     verdict = Verdict(judge, counts={"disorder": 0})
     for queue, messages in read.items():
         highest: dict[str, int] = {}
@@ -113,7 +113,7 @@ def same_bytes(
 
 
 def places(ledgers: Sequence[Ledger], final: Mapping[tuple[str, int], Mapping[int, bytes]]) -> Verdict:
-    """At each acknowledged (queue, offset) stands the message it was promised to; final: (topic, queue) -> bodies."""
+    """At each acknowledged (queue, offset) is the message acknowledged there; final: (topic, queue) -> bodies."""
     verdict = Verdict("promised places", counts={"elsewhere": 0})
     for ledger in ledgers:
         for number, (queue, offset) in ledger.places.items():
@@ -125,7 +125,7 @@ def places(ledgers: Sequence[Ledger], final: Mapping[tuple[str, int], Mapping[in
 
 
 def registers(histories: Mapping[str, Sequence[Operation]]) -> Verdict:
-    """Register -> what was done with it: each was one register, whichever controller answered."""
+    """Register -> its operations: each behaved as one register, whichever controller answered."""
     verdict = Verdict("registers linearizable", counts={"unknown": 0, "impossible": 0})
     for name, history in histories.items():
         verdict.checked += sum(each.answered != UNKNOWN for each in history)
@@ -145,7 +145,7 @@ def registers(histories: Mapping[str, Sequence[Operation]]) -> Verdict:
 def equal_logs(logs: Mapping[str, Mapping[str, bytes]]) -> Verdict:
     """Logs of a group's brokers (name -> file -> bytes) hold the same bytes as far as the shorter one goes.
 
-    A file is as long as its segment from the beginning, so behind its end a log is zeros, or has no further file.
+    A file is as long as its segment from the beginning, so after its end a log is zeros, or has no further file.
     """
     verdict = Verdict("replicas equal", counts={"unequal": 0, "shorter": 0})
     for one, other in pairwise(sorted(logs)):
@@ -163,7 +163,7 @@ def equal_logs(logs: Mapping[str, Mapping[str, bytes]]) -> Verdict:
 
 
 def first_difference(one: bytes, other: bytes) -> int | None:
-    """Where two texts begin to differ; None when they are the same, or the longer one goes on with zeros."""
+    """Where two byte strings begin to differ; None when they are equal, or the longer one continues with zeros."""
     size = max(len(one), len(other))
     for begin in range(0, size, BLOCK_BYTES):
         first, second = one[begin : begin + BLOCK_BYTES], other[begin : begin + BLOCK_BYTES]

@@ -1,4 +1,4 @@
-"""What one source sent: when each of its numbered messages was handed over, when it was acknowledged, what it holds.
+"""What one source sent: when each of its numbered messages was sent and acknowledged, and its content.
 
 A payload is `source:number:padding`; the padding follows from the number, so bytes that changed are found.
 Thread rule: one writer; readers look after the run, or at counters.
@@ -20,7 +20,7 @@ def payload(source: str, number: int) -> bytes:
 
 
 def parse(data: bytes) -> tuple[str, int] | None:
-    """Source and number of a payload; None when these are not the bytes that were sent."""
+    """Source and number of a payload; None when it is not what was sent."""
     source, _, rest = data.partition(b":")
     number, _, _ = rest.partition(b":")
     if not number.isdigit():
@@ -44,7 +44,7 @@ class Ledger:
         """How many are acknowledged."""
 
     def send(self, at: float) -> int:
-        """The number of a message that is handed over now."""
+        """The number of a message that is sent now."""
         self.sent.append(at)
         self.acknowledged.append(math.nan)
         return len(self.sent) - 1
@@ -56,11 +56,11 @@ class Ledger:
             self.count += 1
 
     def is_acknowledged(self, number: int) -> bool:
-        """Whether somebody promised that this message is kept."""
+        """Whether the message was acknowledged."""
         return not math.isnan(self.acknowledged[number])
 
     def back_after(self, at: float) -> float | None:
-        """Seconds from a moment to the first acknowledgement of a message that was handed over after it."""
+        """Seconds from a moment to the first acknowledgement of a message that was sent after it."""
         low, high = 0, len(self.sent)
         while low < high:  # sent times only rise
             middle = (low + high) // 2

@@ -1,9 +1,11 @@
-"""Is a history of one register linearizable: is there one order of its operations, each taking effect at one moment
-between its call and its answer, in which every read finds what was written last?
+"""Is a history of one register linearizable?
+
+It is if there is one order of its operations, each taking effect at one moment between its call and its answer, in
+which every read finds what was written last.
 
 The search goes through the calls and answers in time and keeps every state the register may be in: its value, and which
-of the operations under way have taken effect (Wing and Gong, with the states of Lowe's just-in-time order). A write of
-unknown outcome may take effect at any time from its call on, or never; a read without an answer says nothing.
+of the operations in progress have taken effect (Wing and Gong, with the states of Lowe's just-in-time order). A write
+of unknown outcome may take effect at any time from its call on, or never; a read without an answer says nothing.
 Invariant: a history that is refused has no such order. Pure.
 """
 
@@ -63,13 +65,13 @@ def _reads(history: Iterable[Operation]) -> Iterable[Operation]:
 
 
 def _relevant(history: Sequence[Operation]) -> list[Operation]:
-    """Without reads that found nothing out, and without writes of unknown outcome whose value nobody read."""
+    """Without reads that returned nothing, and without writes of unknown outcome whose value was not read."""
     seen = {each.value for each in _reads(history) if each.answered != UNKNOWN}
     return [each for each in history if each.answered != UNKNOWN or (each.is_write and each.value in seen)]
 
 
 def _moments(operations: Sequence[Operation]) -> list[tuple[float, bool, int]]:
-    """Calls and answers in time, calls first, so that what happens at one moment happens at once."""
+    """Calls and answers by time, calls first, so that events of one moment overlap."""
     calls = [(each.called, False, number) for number, each in enumerate(operations)]
     answers = [(each.answered, True, number) for number, each in enumerate(operations) if each.answered != UNKNOWN]
     return sorted([*calls, *answers])
@@ -90,7 +92,7 @@ class _Search:
             self.unanswered.add(number)
 
     def end(self, number: int) -> bool:
-        """An operation is answered, so it has taken effect; whether that can be."""
+        """An operation is answered, so it has taken effect; returns whether that is possible."""
         todo = [self._with_reads(*state) for state in self._states]
         looked_at, left = set(todo), set()
         while todo:
@@ -111,7 +113,7 @@ class _Search:
         return bool(left)
 
     def forget(self, last_read: dict[int, float], now: float) -> None:
-        """Drop writes of unknown outcome whose value is not read from now on: they change nothing any more."""
+        """Drop writes of unknown outcome whose value is not read later: they change nothing any more."""
         gone = frozenset(number for number, until in last_read.items() if until < now)
         if gone:
             self.unanswered -= gone
@@ -119,6 +121,6 @@ class _Search:
             self._states = {(value, done - gone) for value, done in self._states}
 
     def _with_reads(self, value: str | None, done: frozenset[int]) -> State:
-        """Reads under way that find their value take effect at once: that never makes anything impossible."""
+        """Reads in progress that find their value take effect at once: that never makes anything impossible."""
         found = (each for each in self._open - done if not self._operations[each].is_write)
         return value, done.union(each for each in found if self._operations[each].value == value)

@@ -1,9 +1,8 @@
 """The sources of a run: numbered messages at a steady rate, sent again until they are acknowledged, in order.
 
-`MqttSource` publishes with QoS 1 on one connection; `ProducerSource` hands them to our producer, which finds and
-follows the master, and learns each message's place. Both keep what is not acknowledged and send it again first, so that
-the first reading of every message comes in order.
-Thread rule: a thread each; `stop` and the counters from any thread.
+`MqttSource` publishes with QoS 1 on one connection; `ProducerSource` uses LightMQ's producer, which finds and follows
+the master, and returns each message's offset. Both keep what is not acknowledged and send it again first, so that the
+first reading of every message comes in order. Thread rule: a thread each; `stop` and the counters from any thread.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ class Source:
 
     @property
     def is_drained(self) -> bool:
-        """Everything that was handed over is acknowledged."""
+        """Everything that was sent is acknowledged."""
         return self._drain.is_set() and not self.waiting
 
     def stop(self) -> None:
-        """End, whatever is under way."""
+        """End, whatever is in flight."""
         self._stop.set()
         self._thread.join(30)
 
@@ -156,7 +155,7 @@ class MqttSource(Source):
 
 
 class ProducerSource(Source):
-    """Our own producer for threads, on one queue of a topic: it follows the master of the group by itself.
+    """LightMQ's producer for threads, on one queue of a topic: it follows the master of the group by itself.
 
     One request at a time, with its answer before the next is handed over: behind one that fails another may be stored.
     """
@@ -178,7 +177,7 @@ class ProducerSource(Source):
         self._created = False
 
     def session(self) -> None:
-        """Make the topic, then send for as long as the run lasts; what fails is sent again first."""
+        """Create the topic, then send for as long as the run lasts; what fails is sent again first."""
         if not self._created:
             self._create()
         settings = ProducerSettings(linger_ms=60_000, batch_count_max=self.batch)
@@ -202,10 +201,10 @@ class ProducerSource(Source):
         self._created = True
 
     def _store(self, producer: Producer, numbers: list[int]) -> None:
-        """Hand messages over, the first by itself and the others as one request, and wait for their places.
+        """Send messages, the first by itself and the others as one request, and wait for their offsets.
 
-        With the first one the producer learns the topic again if it must; it could fail at that alone, and the others
-        be stored behind it.
+        With the first one the producer reads the route again if it must; that alone could fail, and the others would be
+        stored after it.
         """
         for together in (numbers[:1], numbers[1:]):
             self._store_together(producer, together)
@@ -225,9 +224,9 @@ class ProducerSource(Source):
 
 
 def master(controllers: list[str], group: str = GROUP) -> str:
-    """The address of the group's master, from the first name server that tells one. Raises OSError."""
+    """The address of the group's master, from the first name server that has one. Raises OSError."""
     failures = []
-    for address in random.sample(controllers, len(controllers)):  # one that is cut off tells old routes for ever
+    for address in random.sample(controllers, len(controllers)):  # one that is cut off gives old routes for ever
         try:
             with BlockingConnection.dial(address, 1_000) as link:
                 data = cluster(link).broker_addr_table.get(group)

@@ -44,7 +44,7 @@ class ProxiedNetwork:
         self._faces: dict[str, list[str]] = {node: [] for node in nodes}
 
     def listen_host(self, node: str) -> str:
-        """What a server of the node listens on."""
+        """The address that a server of the node listens on."""
         return "127.0.0.1"
 
     def host(self, node: str) -> str:
@@ -58,13 +58,13 @@ class ProxiedNetwork:
         self.proxy.add(name, (self.host(node), port), ("127.0.0.1", port))
 
     def cut(self, node: str, directions: frozenset[str], others: list[str] | None = None) -> None:
-        """Everybody and this node no longer hear each other."""
-        assert others is None, "a fault proxy does not know who dials"
+        """Nothing passes between this node and the others."""
+        assert others is None, "a fault proxy does not know which node dials"
         for face in self._faces[node]:
             self.proxy.set(face, cut=directions)
 
     def delay(self, node: str, seconds: float) -> None:
-        """What goes to and from this node takes longer."""
+        """Delay everything to and from this node."""
         for face in self._faces[node]:
             self.proxy.set(face, delay_s=seconds)
 
@@ -78,7 +78,7 @@ class ProxiedNetwork:
         raise NotImplementedError
 
     def heal(self, node: str) -> None:
-        """All is well again."""
+        """Undo everything."""
         for face in self._faces[node]:
             self.proxy.set(face)
 
@@ -94,7 +94,7 @@ class NamespaceNetwork:
     kinds = frozenset({"cut", "cut_in", "cut_out", "partial_cut", "ring", "bridge", "flap", "loss", "slow_network"})
 
     def __init__(self, nodes: list[str]) -> None:
-        # A number of its own: the interfaces of a namespace that was deleted go away some time later.
+        # A number of its own: the interfaces of a deleted namespace disappear some time later.
         self._tag = f"lq{os.getpid() % 100_000}{next(_numbers)}x"
         self._net = f"10.{64 + os.getpid() % 60}.{os.getpid() // 60 % 250}"
         self._nodes = nodes
@@ -113,7 +113,7 @@ class NamespaceNetwork:
 
     @staticmethod
     def possible() -> bool:
-        """Whether this user may make namespaces."""
+        """Whether this user may create namespaces."""
         if os.geteuid() != 0 or shutil.which("ip") is None:
             return False
         name = f"lq{os.getpid() % 100_000}probe"
@@ -123,7 +123,7 @@ class NamespaceNetwork:
         return made
 
     def prefix_of(self, node: str) -> list[str]:
-        """What runs a command inside the node's namespace."""
+        """The command prefix that runs a command inside the node's namespace."""
         return ["ip", "netns", "exec", self._space(node)]
 
     def listen_host(self, node: str) -> str:
@@ -138,7 +138,7 @@ class NamespaceNetwork:
         """Nothing to open: the address is the node's own."""
 
     def cut(self, node: str, directions: frozenset[str], others: list[str] | None = None) -> None:
-        """Drop what goes to (`in`) or comes from (`out`) this node, to everybody or to some."""
+        """Drop what goes to (`in`) or comes from (`out`) this node, for all others or for some."""
         with self._lock:
             for other in others if others is not None else [each for each in self._hosts if each != node]:
                 if OUT in directions:
@@ -166,14 +166,14 @@ class NamespaceNetwork:
         thread.start()
 
     def slow(self, node: str, kilobits: int, wait_ms: int) -> None:
-        """So many kilobits a second to and from the node; a packet waits at most so long and is lost then."""
+        """Limit the node to this many kilobits a second each way; a packet waits at most this long, then it is lost."""
         self._slow.add(node)
         for device in self._cable(node):
             bucket = ["rate", f"{kilobits}kbit", "burst", BURST, "latency", f"{wait_ms}ms"]
             _run("tc", *device[0], "qdisc", "replace", "dev", device[1], "root", "tbf", *bucket)
 
     def heal(self, node: str) -> None:
-        """All is well again."""
+        """Undo everything."""
         if node in self._slow:
             self._slow.remove(node)
             for device in self._cable(node):
@@ -187,14 +187,14 @@ class NamespaceNetwork:
         self._mend(node)
 
     def close(self) -> None:
-        """Take everything down; processes inside must have ended."""
+        """Remove everything; processes inside must have ended."""
         for node in list(self._lossy):
             self.heal(node)
         for words in (*(("netns", "del", self._space(node)) for node in self._nodes), ("link", "del", f"{self._tag}b")):
-            subprocess.run(["ip", *words], capture_output=True, check=False)  # it may never have been made
+            subprocess.run(["ip", *words], capture_output=True, check=False)  # it may never have been created
 
     def _cable(self, node: str) -> list[tuple[list[str], str]]:
-        """Both ends of a node's cable: where they are, and their names."""
+        """Both ends of a node's cable: their namespaces and names."""
         outer = f"{self._tag}v{self._nodes.index(node) + 1}"
         return [(["-n", self._space(node)], self._inner(node)), ([], outer)]
 
@@ -212,7 +212,7 @@ class NamespaceNetwork:
         _ip(*inside, *place)
 
     def _inner(self, node: str) -> str:
-        """A name that the machine itself has not: interfaces are made here and then moved."""
+        """A name that the machine itself does not use: interfaces are created here and then moved."""
         return f"{self._tag}e{self._nodes.index(node) + 1}"
 
     def _space(self, node: str) -> str:

@@ -1,4 +1,4 @@
-"""Networks in which no two halves are apart, and yet not everybody hears everybody: who does not hear whom.
+"""Networks that are not divided in two, and in which not every node reaches every other: the pairs that are cut.
 
     ring     each hears its neighbours of either side, a majority with itself; no two hear the same one
     bridge   two halves apart, and one node that hears both
@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 
 
 def ring(order: Sequence[str]) -> list[Pair]:
-    """Pairs that no longer hear each other when the nodes stand in a ring of this order."""
+    """Pairs that are cut when the nodes stand in a ring of this order."""
     count = len(order)
     reach = (count // 2 + 1) // 2
     places = combinations(range(count), 2)
@@ -23,7 +23,7 @@ def ring(order: Sequence[str]) -> list[Pair]:
 
 
 def bridge(order: Sequence[str]) -> list[Pair]:
-    """Pairs that no longer hear each other when the first node is the only way between two halves of the others."""
+    """Pairs that are cut when the first node is the only path between two halves of the others."""
     others = order[1:]
     half = len(others) // 2
     return list(product(others[:half], others[half:]))

@@ -1,6 +1,6 @@
 """Which fault comes when, from one seed: the same seed and cluster give the same plan.
 
-A fault names its targets, how long it lasts and how long everything is left alone afterwards. Faults of brokers and of
+A fault has its targets, its duration and the quiet time after it. Faults of brokers and of
 controllers are also combined: then both last at the same time.
 Invariant: no plan asks for what no replication can survive (the only copy of a log is never wiped).
 """
@@ -31,7 +31,7 @@ WEIGHTS = {"broker": 5, "controller": 3, "proxy": 2, "learner": 1}
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that goes wrong."""
+    """One fault."""
 
     kind: str
     targets: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Clocks that jump and disks that are slow: a small library, preloaded by every server of a run, does what a file says.
+"""Clocks that jump and disks that are slow: a small library, preloaded by every server of a run and set by a file.
 
 The time of day is off by so much; monotonic clocks are not, as with a machine whose clock is set. Every fsync and
 fdatasync takes longer by so much. Needs a C compiler; without one there are no such faults.
@@ -83,7 +83,7 @@ int fdatasync(int file) {
 
 
 def build(folder: Path) -> Path | None:
-    """The library, made in this folder; None without a compiler."""
+    """The library, compiled in this folder; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
@@ -96,12 +96,12 @@ def build(folder: Path) -> Path | None:
 
 
 def variables(library: Path, file: Path) -> dict[str, str]:
-    """What a process needs to live under the conditions in the file."""
+    """The environment of a process that is to have the conditions in the file."""
     set_conditions(file)
     return {"LD_PRELOAD": str(library), FILE_VARIABLE: str(file)}
 
 
 def set_conditions(file: Path, *, clock_s: float = 0.0, fsync_s: float = 0.0) -> None:
-    """Let clocks be off, and every fsync take longer, by so much from now on; without arguments all is well."""
+    """Set the offset of the clock and the delay of every fsync from now on; without arguments both are normal."""
     with file.open("r+b" if file.exists() else "wb") as stream:
         stream.write(_LAYOUT.pack(int(clock_s * 1e9), int(fsync_s * 1e9)))

@@ -30,7 +30,7 @@ FRESH_MS = 300
 
 
 class Subscriber:
-    """An MQTT session with one filter, QoS 1; what came, by topic."""
+    """An MQTT session with one filter, QoS 1, and its messages by topic."""
 
     def __init__(self, client_id: str, topic_filter: str, addresses: Callable[[], list[str]], seed: int) -> None:
         self.client_id = client_id
@@ -107,7 +107,7 @@ class Subscriber:
 
 
 def split(buffer: bytearray, at: int) -> tuple[int, int, int] | None:
-    """First byte, begin and end of the body of the packet at a place; None when it is not whole yet."""
+    """First byte, begin and end of the body of the packet at a position; None when it is incomplete."""
     length, shift, place = 0, 0, at + 1
     while place < len(buffer):
         byte = buffer[place]
@@ -133,13 +133,13 @@ class Seen:
         return dict(enumerate(self.checksums, self.first))
 
     def end(self) -> int:
-        """The offset behind the last one shown."""
+        """The offset after the last one shown."""
         return self.first + len(self.checksums)
 
 
 @dataclass
 class Sight:
-    """What all brokers of the group showed, by queue; under the lock."""
+    """What all brokers of the group showed, by queue; protected by the lock."""
 
     keeps_bodies: bool = False
     seen: dict[str, Seen] = field(default_factory=dict)
@@ -164,7 +164,7 @@ class Sight:
                 self.problems.append(f"{name} offset {offset} changed while it was read, at {broker}")
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Queue -> the offset behind the last one shown."""
+        """Queue -> the offset after the last one shown."""
         with self.lock:
             split_names = [(name.rpartition("/"), seen) for name, seen in self.seen.items()]
         return {int(queue): seen.end() for (parent, _, queue), seen in split_names if parent == topic}
@@ -200,14 +200,14 @@ class Follower:
                                 self._see(topic, message)
             except (OSError, LightMQError) as error:
                 self.failure = repr(error)
-                self._readers.clear()  # what a reader has read and not handed over is read again
+                self._readers.clear()  # what a reader has read and not returned is read again
             self._stop.wait(PAUSE_S)
 
     def _reader(self, topic: str, link: BlockingConnection) -> QueueReader:
         reader = self._readers.get(topic)
         if reader is None:
             reader = self._readers[topic] = QueueReader(OneBroker(link), MessageSelection(topic, is_parent=True))
-            reader._next.update(self._sight.ends(topic))  # the positions stay, whoever is the master
+            reader._next.update(self._sight.ends(topic))  # the positions stay, whichever broker is the master
         return reader
 
     def _see(self, topic: str, message: LogMessage) -> None:
@@ -215,7 +215,7 @@ class Follower:
 
 
 class OneBroker:
-    """What a reader asks: this broker and no other, so that what it says is its own."""
+    """The part a reader sends its requests to: this broker and no other, so that the answers are its own."""
 
     def __init__(self, link: BlockingConnection) -> None:
         self._link = link
@@ -226,13 +226,13 @@ class OneBroker:
 
 
 def queue_name(topic: str, queue_id: int) -> str:
-    """How judges call a queue."""
+    """The name of a queue for the judges."""
     return f"{topic}/{queue_id}"
 
 
 @dataclass
 class Final:
-    """Everything the log holds in the end."""
+    """The content of the log at the end."""
 
     bodies: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
     """(topic, id of the queue) -> offset -> body."""
@@ -244,7 +244,7 @@ class Final:
         return {(topic, number): self.bodies.get((topic, found), {}) for (topic, number), found in self.ids.items()}
 
     def complete(self, seen: Mapping[str, Seen]) -> None:
-        """Put what was seen before the log was cleaned in front of the rest."""
+        """Prepend what was seen before the log was cleaned."""
         for name, found in seen.items():
             parent, _, queue = name.rpartition("/")
             bodies = self.bodies.setdefault((parent, int(queue)), {})

@@ -1,4 +1,4 @@
-"""What happened in a run, as it happened: one JSON object per line, each with seconds since the start of the run.
+"""The events of a run as they happened: one JSON object per line, each with seconds since the start of the run.
 
 Thread rule: any thread may note.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Record:
-    """The written log of a run."""
+    """The event log of a run."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.begun = time.monotonic()
@@ -26,7 +26,7 @@ class Record:
         return time.monotonic() - self.begun
 
     def note(self, event: str, **details: Any) -> float:
-        """Write an event; the answer is its time."""
+        """Write an event; returns its time."""
         with self._lock:
             at = self.now()
             entry = {"at": round(at, 4), "event": event, **details}

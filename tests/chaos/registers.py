@@ -1,7 +1,6 @@
 """Clients that write and read what the controllers hold, and the history of it for the register judge.
 
-    address of group/1   the address of a broker that was registered, agreed on by all controllers: written by 1003 and
-                         read by 1006, whoever leads
+    address of group/1   a registered broker's address, agreed on by all controllers: written by 1003, read by 1006
     key of c1            an entry of one controller's key-value table (codes 100 and 101), which each keeps for itself
 
 A value is an address nobody listens on, no two the same, so that a read tells which write it found. A write with any
@@ -36,7 +35,7 @@ History = list[Operation]
 
 
 class Found(msgspec.Struct, frozen=True):
-    """What a read was answered."""
+    """The answer to a read."""
 
     value: str | None
 
@@ -54,7 +53,7 @@ class Register:
         raise NotImplementedError
 
     def read(self, link: BlockingConnection) -> Found | None:
-        """What stands there; None: no answer that tells. Raises LightMQError."""
+        """The present value; None: no usable answer. Raises LightMQError."""
         raise NotImplementedError
 
 
@@ -123,7 +122,7 @@ class RegisterClient:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Writes and reads registers in turn, each operation on any of its connections."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -179,7 +178,7 @@ def clients(
 
 
 def histories(found: list[RegisterClient], wipes: Sequence[tuple[str, float]] = ()) -> dict[str, History]:
-    """Register -> everything that anybody did with it; a controller's key is another one after each of its wipes."""
+    """Register -> all its operations; a controller's key is a new one after each of its wipes."""
     joined: dict[str, History] = {}
     for client in found:
         for name, history in client.histories.items():
@@ -191,5 +190,5 @@ def histories(found: list[RegisterClient], wipes: Sequence[tuple[str, float]] = 
 
 
 def key_of(controller: str) -> str:
-    """How the register is called that this controller keeps for itself."""
+    """The name of the register that this controller keeps for itself."""
     return f"key of {controller}"

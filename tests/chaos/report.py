@@ -20,7 +20,7 @@ from tests.chaos.timeline import picture
 
 @dataclass
 class Report:
-    """What a run found."""
+    """The result of a run."""
 
     seed: int
     network: str
@@ -38,11 +38,11 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Every judge is content and nothing else went wrong."""
+        """Every judge passed and nothing else went wrong."""
         return bool(self.verdicts) and all(verdict.passed for verdict in self.verdicts) and not self.problems
 
     def measure(self, ledgers: Sequence[Ledger]) -> None:
-        """Counts, rates and how long writes were away, from what was sent."""
+        """Counts, rates and the time without writes, from what was sent."""
         self.sent = sum(len(ledger.sent) for ledger in ledgers)
         self.acknowledged = sum(ledger.count for ledger in ledgers)
         seconds = Counter(int(at) for ledger in ledgers for at in ledger.acknowledged if not math.isnan(at))

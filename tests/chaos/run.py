@@ -1,4 +1,4 @@
-"""One run: start the cluster and the load, break things for a while, let everything come back, judge.
+"""One run: start the cluster and the load, inject faults for a while, let everything recover, judge.
 
 Invariant: a run ends with every process gone and every mount and namespace removed, however it went.
 Thread rule: called from one thread, which is the one that breaks things.
@@ -40,7 +40,7 @@ LONG_S = 7_200.0
 
 @dataclass
 class Options:
-    """What a run is like."""
+    """The options of a run."""
 
     seed: int
     folder: Path
@@ -116,7 +116,7 @@ class Run:
         self.report = Report(options.seed, network.name, names, 0.0, options.command)
 
     def _kinds(self, network: Network) -> frozenset[str]:
-        """What can be done to this cluster beyond signals."""
+        """The faults possible for this cluster beyond signals."""
         options = self.options
         kinds = set(network.kinds) | {"lost_tail", "lost_tails", "lost_epochs"} | options.further
         kinds |= {"full_disk"} if self.cluster.mounted else set()
@@ -129,7 +129,7 @@ class Run:
         return frozenset(kinds)
 
     def execute(self) -> Report:
-        """Everything; the report is written to the folder as well."""
+        """All of it; the report is also written to the folder."""
         try:
             self.cluster.start()
             self._begin_load()
@@ -166,7 +166,7 @@ class Run:
         self.record.note("load", rate=options.rate)
 
     def _begin_looking(self) -> None:
-        """Followers at all brokers, clients of the registers, and what brokers say of themselves."""
+        """Followers at all brokers, clients of the registers, and the brokers' own status."""
         cluster, load, topics = self.cluster, self.load, [MQTT_TOPIC, QUEUE_TOPIC]
         electable = [node for node in cluster.of("broker") if not node.is_learner]
         load.followers = [Follower(topics, node.name, cluster.address(node), load.sight) for node in electable]
@@ -191,7 +191,7 @@ class Run:
             time.sleep(fault.calm_s)
 
     def _settle(self) -> None:
-        """All is well: what is under way gets its answer, then the judges look."""
+        """Everything works again: what is in flight is answered, then the judges run."""
         self.injector.undo()
         for source in self.load.sources:
             source.drain()
@@ -211,7 +211,7 @@ class Run:
         wipes = [(each["node"], each["at"]) for each in self.record.of("wiped")]
         self.report.verdicts.append(judges.registers(histories(self.load.registers, wipes)))
         self.report.problems += self.load.sight.problems[:20]
-        for role in ("proxy", "broker", "controller"):  # so that nobody waits for who has gone
+        for role in ("proxy", "broker", "controller"):  # so that nothing waits for nodes that have ended
             for node in self.cluster.of(role):
                 status = node.stop()
                 if status != 0:
@@ -220,7 +220,7 @@ class Run:
             self.report.verdicts.append(judges.equal_logs(logs(self.cluster)))
 
     def _is_level(self) -> bool:
-        """Whether the logs of all brokers end where everything is confirmed; learners too."""
+        """Whether the logs of all brokers, learners included, end where everything is confirmed."""
         try:
             pages = [self.cluster.status(node)["member"] for node in self.cluster.of("broker")]
         except (OSError, ValueError):
@@ -240,7 +240,7 @@ class Run:
                 time.sleep(POLL_S)
 
     def flowing(self, when: str) -> bool:
-        """Wait until every source gets answers to what it hands over from now on."""
+        """Wait until every source gets answers to what it sends from now on."""
         begun = self.record.now()
 
         def back() -> bool:
@@ -249,7 +249,7 @@ class Run:
         return self.until(f"answers {when}", back, UP_S)
 
     def until(self, what: str, condition: Callable[[], bool], deadline_s: float) -> bool:
-        """Wait; a condition that does not come is a problem of the run."""
+        """Wait; a condition that stays false is a problem of the run."""
         end = self.record.now() + deadline_s
         while not condition():
             if self.record.now() > end:

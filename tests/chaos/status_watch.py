@@ -1,4 +1,4 @@
-"""Asks every broker of a group what it thinks of its log, all the time, for the judge of visibility.
+"""Polls every broker of a group for the state of its log, for the judge of visibility.
 
 Thread rule: one thread; samples are looked at when it has stopped.
 """

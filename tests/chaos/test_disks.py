@@ -1,4 +1,4 @@
-"""A damaged disk is damaged where it was meant to be: what was flushed stays, but for the bit that flips."""
+"""A damaged disk is damaged only where it was meant to be: flushed data stays, but for the flipped bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def log(data: Path) -> bytes:
 
 
 def test_the_flushed_end_is_the_furthest_proof(data: Path) -> None:
-    """Of the mark and the checkpoint, without an index."""
+    """The mark and the checkpoint, without an index."""
     assert flushed_end(data) == FLUSHED
 
 
@@ -55,7 +55,7 @@ def test_a_lost_tail_ends_behind_what_was_flushed(data: Path, seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_log_that_was_flushed_gets_a_torn_record(data: Path, seed: int) -> None:
+def test_a_fully_flushed_log_gets_a_torn_record(data: Path, seed: int) -> None:
     """Or stays as it is."""
     mark = DurableMark(data)
     mark.save(Mark(3, SEGMENT_BYTES + WRITTEN, 0))
@@ -75,7 +75,7 @@ def test_lost_tails_differ() -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_lost_epochs_cannot_be_read(data: Path, seed: int) -> None:
-    """Cut short, or not there; a broker that never had any is left alone."""
+    """Truncated or missing; a broker that never had any is left alone."""
     told = lose_epochs(data, random.Random(seed))
     if told.get("lost") is True:
         assert load_epochs(data) is None
@@ -87,7 +87,7 @@ def test_lost_epochs_cannot_be_read(data: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_bit_flips(data: Path, seed: int) -> None:
-    """In what was flushed."""
+    """In flushed data."""
     before = log(data)
     told = flip_bit(data, random.Random(seed))
     after = log(data)
@@ -99,7 +99,7 @@ def test_one_bit_flips(data: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_torn_journal_keeps_its_entries(tmp_path: Path, seed: int) -> None:
-    """Whatever length the rest has."""
+    """Whatever the length of the rest."""
     path = tmp_path / "consensus" / "journal"
     path.parent.mkdir()
     journal = Journal(path)

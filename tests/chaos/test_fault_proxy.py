@@ -1,4 +1,4 @@
-"""The fault proxy does what it says to real connections."""
+"""The fault proxy applies its faults to real connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 
 class Echo:
-    """A server that sends back what it gets, and remembers it."""
+    """A server that sends back what it receives, and keeps it."""
 
     def __init__(self) -> None:
         self.heard = bytearray()
@@ -53,7 +53,7 @@ class Echo:
 
 @pytest.fixture
 def stack() -> Iterator[tuple[FaultProxy, Echo, socket.socket]]:
-    """A proxy, the server behind it and a connection that works."""
+    """A proxy, the server behind it and a working connection."""
     proxy, echo = FaultProxy(), Echo()
     address = proxy.add("echo", ("127.0.0.1", 0), echo.address)
     link = socket.create_connection(address, DEADLINE_S)
@@ -75,14 +75,14 @@ def exactly(link: socket.socket, count: int) -> bytes:
 
 
 def silent(link: socket.socket) -> None:
-    """Nothing comes for a while."""
+    """Nothing arrives for a while."""
     link.settimeout(SHORT_S)
     with pytest.raises(TimeoutError):
         link.recv(1)
     link.settimeout(DEADLINE_S)
 
 
-def test_a_cut_holds_everything_back_and_loses_nothing(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
+def test_a_cut_delays_everything_and_loses_nothing(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
     """What was sent into the cut arrives when it heals."""
     proxy, echo, link = stack
     proxy.set("echo", cut=frozenset({IN, OUT}))
@@ -93,8 +93,8 @@ def test_a_cut_holds_everything_back_and_loses_nothing(stack: tuple[FaultProxy, 
     assert exactly(link, 6) == b"second"
 
 
-def test_a_cut_one_way_lets_the_other_way_pass(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
-    """The server hears, its answers do not come; then the other way round."""
+def test_a_cut_in_one_direction_leaves_the_other(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
+    """The server receives, but its answers do not arrive; then the other way round."""
     proxy, echo, link = stack
     proxy.set("echo", cut=frozenset({OUT}))
     link.sendall(b"second")
@@ -117,8 +117,8 @@ def test_a_delay_delays(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
     assert time.monotonic() - begun >= 0.4
 
 
-def test_reset_breaks_and_refusal_keeps_away(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
-    """Connections end, new ones are possible again after a reset and closed at once under refusal."""
+def test_reset_breaks_and_refusal_closes(stack: tuple[FaultProxy, Echo, socket.socket]) -> None:
+    """Connections end; after a reset new ones are possible, under refusal they are closed at once."""
     proxy, _, link = stack
     assert proxy.reset("echo") == 1
     with contextlib.suppress(ConnectionError):
@@ -132,7 +132,7 @@ def test_reset_breaks_and_refusal_keeps_away(stack: tuple[FaultProxy, Echo, sock
         assert refused.recv(1) == b""
 
 
-def test_a_server_that_is_not_there_ends_the_connection() -> None:
+def test_a_server_that_is_down_ends_the_connection() -> None:
     """As a refused connection would, a moment later."""
     proxy = FaultProxy()
     with socket.socket() as unused:

@@ -20,7 +20,7 @@ def read(called: float, answered: float, value: str | None) -> Operation:
     return Operation("r", called, answered, value, is_write=False)
 
 
-def test_one_thing_after_the_other() -> None:
+def test_operations_in_sequence() -> None:
     """What was written last is read."""
     assert first_impossible([read(0, 1, None), write(2, 3, "a"), read(4, 5, "a"), write(6, 7, "b")]) is None
 
@@ -33,19 +33,19 @@ def test_a_stale_read_is_found() -> None:
 
 
 def test_a_lost_write_is_found() -> None:
-    """An answered write is nowhere."""
+    """An answered write has no effect."""
     lost = read(4, 5, None)
     assert first_impossible([write(0, 1, "a"), lost]) == lost
 
 
 def test_a_value_from_nowhere_is_found() -> None:
-    """Nobody wrote it, or nobody had called the write yet."""
+    """It was not written, or its write had not been called yet."""
     assert first_impossible([read(0, 1, "a")]) == read(0, 1, "a")
     assert first_impossible([read(0, 1, "a"), write(2, 3, "a")]) == read(0, 1, "a")
 
 
-def test_what_overlaps_may_come_in_either_order() -> None:
-    """Two writes at once: either one may be the last, but not first the one and then the other and the one again."""
+def test_overlapping_operations_may_take_effect_in_either_order() -> None:
+    """Two writes at once: either may be the last, but not first the one, then the other, and the one again."""
     both = [write(0, 9, "a"), write(0, 9, "b")]
     assert first_impossible([*both, read(10, 11, "a")]) is None
     assert first_impossible([*both, read(10, 11, "b")]) is None
@@ -53,7 +53,7 @@ def test_what_overlaps_may_come_in_either_order() -> None:
 
 
 def test_a_write_of_unknown_outcome_may_come_late_or_never_but_once() -> None:
-    """Its value may appear at any time after its call; it does not come back after another write was read."""
+    """Its value may appear at any time after its call, but not again after another write was read."""
     lost = write(0, UNKNOWN, "a")
     assert first_impossible([lost, write(1, 2, "b"), read(3, 4, "b")]) is None
     assert first_impossible([lost, write(1, 2, "b"), read(3, 4, "b"), read(5, 6, "a")]) is None
@@ -62,7 +62,7 @@ def test_a_write_of_unknown_outcome_may_come_late_or_never_but_once() -> None:
 
 
 def test_many_unknown_writes_stay_cheap() -> None:
-    """A long history with a lost answer now and then needs few states, because lost writes that were read are over."""
+    """A long history with a lost answer now and then needs few states: lost writes that were read are settled."""
     history = []
     for turn in range(2_000):
         at = 10.0 * turn
@@ -72,8 +72,8 @@ def test_many_unknown_writes_stay_cheap() -> None:
     assert first_impossible(history) == history[-1]
 
 
-def test_what_cannot_be_decided_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rather than calling it right."""
+def test_an_undecidable_history_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rather than accepted."""
     monkeypatch.setattr(linearizable, "STATES_MAX", 50)
     crowd = [write(0, UNKNOWN, f"v{number}") for number in range(10)]
     with pytest.raises(Undecided):
@@ -81,7 +81,7 @@ def test_what_cannot_be_decided_says_so(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def explained(history: list[Operation]) -> bool:
-    """Try every order of every choice of the writes that nobody answered."""
+    """Try every order of every choice of the unanswered writes."""
     sure = [each for each in history if each.answered != UNKNOWN]
     maybe = [each for each in history if each.answered == UNKNOWN and each.is_write]
     chosen = chain.from_iterable(combinations(maybe, count) for count in range(len(maybe) + 1))
@@ -89,7 +89,7 @@ def explained(history: list[Operation]) -> bool:
 
 
 def is_right(order: tuple[Operation, ...]) -> bool:
-    """Whether this order keeps what is certain about time, and every read finds the last write."""
+    """Whether this order respects the known times, and every read finds the last write."""
     value: str | None = None
     for place, each in enumerate(order):
         if any(later.answered < each.called for later in order[place + 1 :]):

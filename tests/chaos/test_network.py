@@ -1,4 +1,4 @@
-"""Namespaces really cut: one way, both ways, between two nodes alone; and nothing of them is left."""
+"""Namespaces really cut: one direction, both, between two nodes alone; nothing of them remains."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def network() -> Iterator[NamespaceNetwork]:
 
 @pytest.fixture
 def listener(network: NamespaceNetwork) -> Iterator[subprocess.Popen[str]]:
-    """A process in a that says and returns every datagram."""
+    """A process in a that prints and returns every datagram."""
     command = [*network.prefix_of("a"), sys.executable, "-c", LISTEN, network.host("a")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -51,7 +51,7 @@ def listener(network: NamespaceNetwork) -> Iterator[subprocess.Popen[str]]:
 
 
 def answered(network: NamespaceNetwork, text: str, deadline_s: float) -> bool:
-    """Whether a datagram from here comes back."""
+    """Whether a datagram from here is returned."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
         link.bind((network.host(HERE), 0))
         link.settimeout(deadline_s)
@@ -63,7 +63,7 @@ def answered(network: NamespaceNetwork, text: str, deadline_s: float) -> bool:
 
 
 def test_cuts_and_healing(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
-    """Towards the node nothing is heard; away from it it hears but nobody hears its answer; healed all is well."""
+    """Towards the node nothing arrives; away from it its answers are lost; healed, all arrives."""
     assert listener.stdout is not None
     assert answered(network, "one", DEADLINE_S)
     network.cut("a", frozenset({IN}))
@@ -78,7 +78,7 @@ def test_cuts_and_healing(network: NamespaceNetwork, listener: subprocess.Popen[
 
 
 def test_a_partial_cut_is_partial(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
-    """a and b no longer hear each other, a and the clients do."""
+    """a and b do not reach each other, a and the clients do."""
     network.cut("a", frozenset({IN, OUT}), ["b"])
     assert answered(network, "one", DEADLINE_S)
     probe = (
@@ -95,8 +95,8 @@ def test_a_partial_cut_is_partial(network: NamespaceNetwork, listener: subproces
     assert subprocess.run(command, check=False).returncode == 0
 
 
-def test_a_slow_network_is_slow_and_ends(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
-    """Of more than a node's cable takes some is lost; healed, nothing holds anything up."""
+def test_a_slow_network_is_slow_and_recovers(network: NamespaceNetwork, listener: subprocess.Popen[str]) -> None:
+    """Of more than a node's cable carries some is lost; healed, nothing is delayed."""
     assert answered(network, "one", DEADLINE_S)
     network.slow("a", 100, 50)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as link:
@@ -106,13 +106,13 @@ def test_a_slow_network_is_slow_and_ends(network: NamespaceNetwork, listener: su
     assert all(" tbf " in each for each in buckets)
     assert "dropped 0" not in buckets[1]  # at the outer end, towards the node
     network.heal("a")
-    network.heal("a")  # nothing is left to be undone
+    network.heal("a")  # nothing is left to undo
     assert not any(" tbf " in discipline(network, *end) for end in network._cable("a"))
     assert answered(network, "two", DEADLINE_S)
 
 
 def discipline(network: NamespaceNetwork, inside: list[str], device: str) -> str:
-    """What stands at one end of a cable."""
+    """The queueing discipline at one end of a cable."""
     command = ["tc", *inside, "-s", "qdisc", "show", "dev", device]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -121,6 +121,6 @@ def test_loss_ends_with_healing(network: NamespaceNetwork, listener: subprocess.
     """Under full loss nothing passes, healed everything does."""
     network.lose("a", 1.0, 1)
     while answered(network, "x", QUIET_S):
-        pass  # the first turn has not come yet
+        pass  # the first turn has not begun yet
     network.heal("a")
     assert answered(network, "y", DEADLINE_S)

@@ -1,4 +1,4 @@
-"""A ring leaves everybody a majority and no two the same one; a bridge is the only way between two halves."""
+"""A ring leaves every node a majority and no two the same one; a bridge is the only path between two halves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.chaos.partitions import bridge, ring
 
 
 def heard(order: str, cut: list[tuple[str, str]]) -> dict[str, frozenset[str]]:
-    """Whom each node hears, itself included."""
+    """The nodes that each node receives from, itself included."""
     deaf = {frozenset(pair) for pair in cut}
     return {one: frozenset(two for two in order if frozenset((one, two)) not in deaf) for one in order}
 
@@ -21,14 +21,14 @@ def test_a_ring(order: str) -> None:
     assert len(set(found.values())) == len(order)
 
 
-def test_a_small_ring_is_whole() -> None:
+def test_a_small_ring_is_complete() -> None:
     """Of three nodes each has the two others as neighbours."""
     assert ring("abc") == []
 
 
 @pytest.mark.parametrize("order", ["abc", "abcde", "gabcdef"])
 def test_a_bridge(order: str) -> None:
-    """The first one hears all, everybody else its own half and the first."""
+    """The first one receives from all, every other one from its own half and the first."""
     found = heard(order, bridge(order))
     assert found[order[0]] == frozenset(order)
     halves = {each - {order[0]} for one, each in found.items() if one != order[0]}

@@ -1,4 +1,4 @@
-"""Plans are the same for the same seed, use every kind of fault, and name only what exists."""
+"""Plans are the same for the same seed, use every kind of fault, and name only existing nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_kind_comes_early() -> None:
 
 
 def test_targets_exist_and_times_are_bounded() -> None:
-    """Disks are those of brokers; a partial cut never names itself; some faults hit brokers and controllers at once."""
+    """Disks are those of brokers; a partial cut never names its own node; some faults hit both kinds of server."""
     faults = plan(5, 500)
     for fault in [*faults, *[fault.together for fault in faults if fault.together is not None]]:
         assert set(fault.targets) <= set(ROLES)

@@ -1,4 +1,4 @@
-"""A shifted clock shifts the time of day of a running process alone; a slow disk makes it wait for its fsyncs."""
+"""A shifted clock shifts only the time of day of a running process; a slow disk delays its fsyncs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ for _ in sys.stdin:
 """
 
 
-def test_the_time_of_day_jumps_and_comes_back(tmp_path: Path) -> None:
-    """While the process runs; its monotonic clock goes on."""
+def test_the_time_of_day_jumps_and_returns(tmp_path: Path) -> None:
+    """While the process runs; its monotonic clock is not affected."""
     library = build(tmp_path)
     if library is None:
         pytest.skip("clocks can only be shifted with a C compiler")
@@ -57,8 +57,8 @@ with open(sys.argv[1], "wb") as stream:
 """
 
 
-def test_a_slow_disk_makes_every_flush_wait(tmp_path: Path) -> None:
-    """fsync and fdatasync both; never less than was asked for."""
+def test_a_slow_disk_delays_every_flush(tmp_path: Path) -> None:
+    """fsync and fdatasync both; never less than requested."""
     library = build(tmp_path)
     if library is None:
         pytest.skip("disks can only be slowed with a C compiler")

@@ -1,4 +1,4 @@
-"""What several brokers showed is kept in one place, and what was cleaned away is put back for the judges."""
+"""What several brokers showed is merged, and what was cleaned away is put back for the judges."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def seen(*bodies: bytes, keeps_bodies: bool = False) -> Sight:
 
 
 def test_brokers_may_show_the_same_twice() -> None:
-    """The second one goes on where the first one stopped."""
+    """The second one continues where the first one stopped."""
     sight = seen(b"x", b"y")
     sight.see("b2", "t/7", 4, b"y")
     sight.see("b2", "t/7", 5, b"z")
@@ -27,15 +27,15 @@ def test_brokers_may_show_the_same_twice() -> None:
 
 
 def test_another_message_at_the_same_offset_is_a_problem() -> None:
-    """As a zombie would show it, beside the new master; so is an offset that nobody showed."""
+    """As a replaced master would show it beside the new one; so is an offset that was not shown."""
     sight = seen(b"x", b"y")
     sight.see("b2", "t/7", 4, b"other")
     sight.see("b2", "t/7", 9, b"y")
     assert sight.problems == ["t/7 offset 4 changed while it was read, at b2", "t/7 went from 5 to 9 at b2"]
 
 
-def test_what_was_cleaned_is_put_back() -> None:
-    """Only below what the log still has: there the log itself is judged."""
+def test_cleaned_messages_are_put_back() -> None:
+    """Only below the beginning of the log: above it the log itself is judged."""
     final = Final({("t", 7): {5: b"z"}}, {("t", 0): 7, ("t", 1): 8})
     final.complete(seen(b"x", b"y", b"changed", keeps_bodies=True).seen)
     assert final.bodies == {("t", 7): {3: b"x", 4: b"y", 5: b"z"}}
@@ -44,8 +44,8 @@ def test_what_was_cleaned_is_put_back() -> None:
     assert final.placed() == {("t", 0): {3: b"x", 4: b"y", 5: b"z"}, ("t", 1): {}}
 
 
-def test_a_log_that_keeps_everything_stays_as_it_was_read() -> None:
-    """What is missing in it is not taken from what was seen."""
+def test_a_complete_log_stays_as_it_was_read() -> None:
+    """What is missing in it is not filled in from what was seen."""
     final = Final({("t", 7): {4: b"y"}})
     final.complete(seen(b"x", b"y").seen)
     assert final.bodies == {("t", 7): {4: b"y"}}

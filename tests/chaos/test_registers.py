@@ -1,4 +1,4 @@
-"""The clients of the registers, against a real controller: histories tell what was answered."""
+"""The clients of the registers, against a real controller: histories contain its answers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         made.close()
 
 
-def test_what_is_written_is_read_and_a_killed_controller_answers_nothing(cluster: Cluster) -> None:
-    """Both kinds of registers, over a kill: the judge is content, and would not be with one answer changed."""
+def test_written_values_are_read_and_a_killed_controller_answers_nothing(cluster: Cluster) -> None:
+    """Both kinds of registers, over a kill: the judge passes, and would not with one answer changed."""
     begun = time.monotonic()
     node = cluster.nodes["c1"]
     made = clients({"c1": cluster.address(node)}, lambda: time.monotonic() - begun, seed=1)
@@ -54,7 +54,7 @@ def test_what_is_written_is_read_and_a_killed_controller_answers_nothing(cluster
         assert judges.registers({name: lied}).counts["impossible"] == 1
 
 
-def test_a_wiped_controller_begins_anew() -> None:
+def test_a_wiped_controller_starts_over() -> None:
     """What it kept for itself is another register then; what all agreed on is not."""
     [client] = clients({"c1": "127.0.0.1:1"}, lambda: 0.0, seed=1, count=1)
     for name in client.histories:
@@ -65,7 +65,7 @@ def test_a_wiped_controller_begins_anew() -> None:
 
 
 def until_answered(made: list[RegisterClient], more: int) -> None:
-    """Wait until so many more operations are answered."""
+    """Wait until this many more operations are answered."""
     wanted, end = sum(client.answered for client in made) + more, time.monotonic() + DEADLINE_S
     while sum(client.answered for client in made) < wanted:
         assert time.monotonic() < end, f"less than {more} operations were answered"
@@ -73,5 +73,5 @@ def until_answered(made: list[RegisterClient], more: int) -> None:
 
 
 def last(history: History) -> float:
-    """When the last answer came."""
+    """The time of the last answer."""
     return max(each.answered for each in history if each.answered != UNKNOWN)

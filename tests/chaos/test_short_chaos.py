@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(1_500)]
 
 
 def events(folder: Path) -> list[str]:
-    """What was written down."""
+    """The recorded events."""
     return [json.loads(line)["event"] for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
@@ -31,8 +31,8 @@ def test_a_group_of_three_survives_thirty_faults(tmp_path: Path) -> None:
     assert {fault["kind"] for fault in report.faults} >= {"kill", "pause", "restart_loop", "kill_all", "lost_tails"}
 
 
-def test_a_broker_alone_behind_fault_proxies(tmp_path: Path) -> None:
-    """What every user can run: nothing of it needs root."""
+def test_a_single_broker_behind_fault_proxies(tmp_path: Path) -> None:
+    """Possible for every user: nothing of it needs root."""
     options = Options(
         seed=21, folder=tmp_path / "run", seconds=1_200, faults_max=10, scale=0.3, network="proxies",
         command="see the test",

@@ -1,4 +1,4 @@
-"""The picture and the report say what is in the run."""
+"""The picture and the report match the run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAULTS = [
 
 
 def test_the_picture_has_a_bar_per_fault_and_target() -> None:
-    """It is well-formed, and bars stand where the faults were, at least wide enough to be seen."""
+    """It is well-formed, and bars are where the faults were, at least wide enough to be seen."""
     root = ET.fromstring(picture(FAULTS, [10, 20, 0, 5], ["c1", "b1"], 10.0, "a & b"))
     titles = [each.text for each in root.iter("{http://www.w3.org/2000/svg}title")]
     assert titles == ["kill b1 at 1.0 s for 0.0 s", "cut< b1 at 3.0 s for 2.0 s", "cut< c1 at 3.0 s for 2.0 s"]
@@ -31,8 +31,8 @@ def test_the_picture_has_a_bar_per_fault_and_target() -> None:
     assert picture([], [], [], 0.0, "nothing")
 
 
-def test_a_report_passes_only_with_content_judges(tmp_path: Path) -> None:
-    """Without a verdict, with a violation or with a problem it has failed; it is written as text, JSON and picture."""
+def test_a_report_passes_only_when_all_judges_do(tmp_path: Path) -> None:
+    """Without a verdict, with a violation or with a problem it fails; it is written as text, JSON and picture."""
     ledger = Ledger("m0", "t")
     for number in range(3):
         ledger.send(number * 1.0)

@@ -1,4 +1,4 @@
-"""The judge of visibility finds what a broker showed too early, and what was shown and is gone."""
+"""The judge of visibility finds what a broker showed too early, and what was shown and lost."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ def judged(end: int, *pages: dict[str, Any]) -> dict[str, int]:
     return verdict.counts
 
 
-def test_what_all_that_count_have_may_be_seen() -> None:
-    """A learner does not count, nor does a replica that has come back and said nothing yet."""
+def test_what_all_that_count_have_may_be_shown() -> None:
+    """A learner does not count, nor does a replica that has returned and reported nothing yet."""
     pages = [page(50, 80, r2=50, r3=70), page(70, 90, r2=70, r3=-1), {"member": {"stage": "STARTING"}}]
     assert judged(70, *pages) == {"unconfirmed": 0, "vanished": 0}
 
 
-def test_what_a_replica_lacks_may_not_be_seen() -> None:
-    """Nor what the broker itself has not."""
+def test_what_a_replica_lacks_must_not_be_shown() -> None:
+    """Nor what the broker itself does not have."""
     assert judged(100, page(51, 80, r2=50, r3=70))["unconfirmed"] == 1
     assert judged(100, page(81, 80))["unconfirmed"] == 1
 
 
-def test_what_was_seen_must_stay() -> None:
-    """The log ends in front of what somebody could read."""
+def test_what_was_shown_must_stay() -> None:
+    """The log ends before something that was readable."""
     assert judged(60, page(61, 80, r2=80))["vanished"] == 1
 
 
-def test_nothing_seen_is_nothing_proved() -> None:
+def test_no_samples_prove_nothing() -> None:
     """A run without samples does not pass."""
     assert not visibility([], 0).passed

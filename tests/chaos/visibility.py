@@ -1,4 +1,4 @@
-"""Did readers see more than what the replicas that count had? The judge of what brokers said of themselves.
+"""Did readers see more than what the replicas that count had? The judge of the brokers' status pages.
 
 One status page is one moment of a broker's loop: how far readers may look (confirmed), and how much of the log each
 replica that counts has said it has. Pure.
@@ -15,7 +15,7 @@ from tests.chaos.judges import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What one broker said at one time."""
+    """The state that one broker reported at one time."""
 
     at: float
     broker: str
@@ -34,13 +34,13 @@ def sample_of(at: float, broker: str, page: dict[str, Any]) -> Sample | None:
         return None
     counting = set(member.get("required", ()))
     replicas = {each["id"]: each["acknowledged"] for each in member.get("replicas", ()) if each["id"] in counting}
-    # One that has just come back has said nothing of its log yet.
+    # A replica that has just returned has reported nothing of its log yet.
     acknowledged = {name: position for name, position in replicas.items() if position >= 0}
     return Sample(at, broker, member["epoch"], member["confirmed"], member["flushed"], member["end"], acknowledged)
 
 
 def visibility(samples: Sequence[Sample], end: int) -> Verdict:
-    """Nothing was visible that a replica which counts had not, and all that ever was is in the log at the end."""
+    """Nothing was visible that a counting replica lacked, and everything that ever was is in the log at the end."""
     verdict = Verdict("visible is confirmed", counts={"unconfirmed": 0, "vanished": 0})
     for each in samples:
         verdict.checked += 1

@@ -1,8 +1,8 @@
 """`python -m tests.fuzz.crash_fuzz --cycles 1000 --seed N`: kill a store again and again and judge what it recovers.
 
-One cycle is one process (a fork, so that a start costs milliseconds): it opens the store, tells what it recovered, is
+One cycle is one process (a fork, so that a start costs milliseconds): it opens the store, reports what it recovered, is
 judged, writes, and ends by kill -9 at some moment, at a fault point, after EIO or ENOSPC, or properly. Then its files
-are hurt where fdatasync had not been; sometimes below, which must be reported and never cut. A lane is one directory
+are damaged behind the last fdatasync; sometimes below, which must be reported and never cut. A lane is one directory
 with one configuration for some twenty cycles; a failure prints what repeats its lane and keeps the directory.
 """
 
@@ -38,7 +38,7 @@ DISK_BYTES = 1_500_000
 
 
 class Life:
-    """A running victim and what it has said."""
+    """A running victim and its output."""
 
     def __init__(self, directory: Path, orders: Any, live: Callable[[Path, Any, int, int], None] = live) -> None:
         self._answers, answers = os.pipe()
@@ -59,7 +59,7 @@ class Life:
         """How the process ended, as waitpid says it."""
 
     def words(self, seconds: float = ANSWER_S) -> Iterator[list[Any]]:
-        """Yield what it says until it is silent for `seconds` or its end."""
+        """Yield its output until it is silent for `seconds` or ends."""
         while True:
             while b"\n" in self._rest:
                 line, _, self._rest = self._rest.partition(b"\n")
@@ -85,7 +85,7 @@ class Life:
         os.write(self._go, b"g")
 
     def kill(self) -> None:
-        """Kill -9, take what it still said, and wait for its end."""
+        """kill -9, take its remaining output, and wait for its end."""
         os.kill(self.process, signal.SIGKILL)
         for _ in self.words():
             pass
@@ -95,7 +95,7 @@ class Life:
 
 
 class Lane:
-    """One store and the lives it went through."""
+    """One store and its lives."""
 
     def __init__(self, directory: Path, seed: str, *, full: bool) -> None:
         self.directory = directory
@@ -111,7 +111,7 @@ class Lane:
         self.ends: Counter[str] = Counter()
 
     def cycle(self) -> None:
-        """One life and what came after."""
+        """One life and what follows it."""
         if self._must_hold and self.chance.random() < 0.15:
             self._rot()
         before = image(self.directory, self._must_hold) if self._must_hold else {}
@@ -161,7 +161,7 @@ class Lane:
         return orders
 
     def _listen(self, life: Life, seconds: float) -> None:
-        """Hear it for a time that may end in the middle of its recovery."""
+        """Listen to it for a time that may end in the middle of its recovery."""
         until = time.monotonic() + seconds
         for _ in life.words(seconds):
             if time.monotonic() > until:
@@ -189,18 +189,18 @@ class Lane:
                 return  # the point was never reached
 
     def _compare(self, before: dict[int, bytes], begin: int) -> None:
-        """What had to hold is there byte by byte, but for files that expired."""
+        """The durable bytes are unchanged, except for files that expired."""
         now = image(self.directory, self._must_hold)
         for base, data in before.items():
             if base >= begin:
                 assert now.get(base) == data, f"durable bytes of file {base} have changed"
 
     def _grow(self) -> None:
-        """Give a full disk room, as an administrator would."""
+        """Free space on a full disk, as an administrator would."""
         subprocess.run(["mount", "-o", f"remount,size={4 * DISK_BYTES}", self.directory.parent], check=True)
 
     def _after(self, life: Life) -> None:
-        """Hurt what need not hold."""
+        """Damage what may be lost."""
         durable = proved_durable(self.directory) if (self.directory / "log").exists() else 0
         written = max(durable, life.confirmed_end, self._must_hold)
         if self._flush == "sync":
@@ -222,14 +222,14 @@ class Lane:
             self.ends["metadata"] += 1
 
     def _rot(self) -> None:
-        """Hurt what is durable, in copies: it must be told, nothing may be cut, all else must stay readable."""
+        """Damage durable data, in copies: it must be reported, nothing may be cut, all else must stay readable."""
         rot = Rot(self.directory, self.chance, self._orders("count"), listen)
         if said := rot.run(self.judge.ends if self._opened else {}):
             self.ends[f"rot {said}"] += 1
 
 
 def listen(directory: Path, orders: Orders) -> list[list[Any]]:
-    """One life that is not disturbed: everything it says."""
+    """One undisturbed life: all its output."""
     life = Life(directory, orders)
     try:
         said = list(life.words())
@@ -239,7 +239,7 @@ def listen(directory: Path, orders: Orders) -> list[list[Any]]:
 
 
 def run(cycles: int, seed: int, only: int | None, place: Path | None) -> Counter[str]:
-    """Run lanes until `cycles` are done. Raises what a judge raises, after saying how to repeat it."""
+    """Run lanes until `cycles` are done. Raises what a judge raises, after printing how to repeat it."""
     ends: Counter[str] = Counter()
     done, number = 0, only or 0
     while done < cycles:
@@ -266,7 +266,7 @@ def run(cycles: int, seed: int, only: int | None, place: Path | None) -> Counter
 
 
 def mounted(root: Path) -> bool:
-    """Put a small file system over `root` where we may."""
+    """Put a small file system over `root` where permitted."""
     if os.geteuid() != 0:
         return False
     command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(root)]

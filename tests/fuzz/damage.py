@@ -1,4 +1,4 @@
-"""What happens to the files of a dead process: flipped bits, zeroed blocks, cut files."""
+"""Damage to the files of a dead process: flipped bits, zeroed blocks, truncated files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KINDS = ("flip", "zero", "cut")
 
 @dataclass
 class Damage:
-    """One change to one log file, and what was there before."""
+    """One change to one log file, and the bytes before it."""
 
     kind: str
     path: Path
@@ -22,7 +22,7 @@ class Damage:
 
     @property
     def end(self) -> int:
-        """Position behind the last byte that changed."""
+        """Position after the last byte that changed."""
         return self.position + len(self.former)
 
 
@@ -62,7 +62,7 @@ def hurt(directory: Path, chance: random.Random, low: int, high: int, kind: str)
 
 
 def hurt_metadata(directory: Path, chance: random.Random) -> str:
-    """Make a file unreadable that the log can replace; return its name."""
+    """Make a file that the log can replace unreadable; return its name."""
     found = [directory / "state/SNAPSHOT", directory / "index/MANIFEST", directory / "CHECKPOINT"]
     found.append(directory / "DURABLE")
     found += sorted((directory / "index").glob("offsets-*")) + sorted((directory / "index").glob("run-*"))

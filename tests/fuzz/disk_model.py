@@ -1,4 +1,4 @@
-"""A model of a disk that forgets: from the calls a process made, what may be on it after a power cut.
+"""A model of a disk that loses data: from the calls of a process, what may be on it after a power cut.
 
 It promises what POSIX promises and no more. fsync and fdatasync keep what was written to that file before the call
 began, in sectors of 512 bytes; fsync of a directory keeps its names. Everything else is chosen: each sector holds any
@@ -37,7 +37,7 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class File:
-    """Content that is on the disk, and what was done to it since."""
+    """Content that is on the disk, and the changes to it since."""
 
     kept: bytearray = field(default_factory=bytearray)
     size: int = 0
@@ -49,12 +49,12 @@ class File:
     is_mapped: bool = False
 
     def write(self, at: int, data: bytes) -> None:
-        """Take in a write."""
+        """Apply a write."""
         self.writes.append((at, data))
         self.resize(max(self.size, at + len(data)))
 
     def resize(self, size: int) -> None:
-        """Take in a change of the size; what is cut off comes back as zeros at most."""
+        """Apply a change of the size; what is cut off returns as zeros at most."""
         if size < self.size:
             self.writes.append((size, bytes(self.size - size)))
         if size != self.size:
@@ -62,11 +62,11 @@ class File:
         self.size = size
 
     def begin(self) -> None:
-        """A flush begins."""
+        """Begin a flush."""
         self.begun.append((len(self.writes), len(self.sizes)))
 
     def keep(self) -> None:
-        """The oldest flush under way has returned."""
+        """The oldest flush in progress has returned."""
         writes, sizes = self.begun.pop(0)
         for at, data in self.writes[:writes]:
             _put(self.kept, at, data)
@@ -94,7 +94,7 @@ class File:
 
 @dataclass(slots=True, eq=False)
 class Directory:
-    """Names that are on the disk, and how they were changed since."""
+    """Names that are on the disk, and their changes since."""
 
     kept: dict[str, Node] = field(default_factory=dict)
     names: dict[str, Node] = field(default_factory=dict)
@@ -104,16 +104,16 @@ class Directory:
     begun: list[int] = field(default_factory=list)
 
     def change(self, gone: str, come: str, node: Node | None) -> None:
-        """Take in one change."""
+        """Apply one change."""
         self.changes.append((gone, come, node))
         _rename(self.names, gone, come, node)
 
     def begin(self) -> None:
-        """A flush begins."""
+        """Begin a flush."""
         self.begun.append(len(self.changes))
 
     def keep(self) -> None:
-        """The oldest flush under way has returned."""
+        """The oldest flush in progress has returned."""
         count = self.begun.pop(0)
         for change in self.changes[:count]:
             _rename(self.kept, *change)
@@ -142,7 +142,7 @@ class Disk:
         self._open: dict[int, Node] = {}
 
     def replay(self, log: bytes) -> int:
-        """Take in the calls a process made; return how many there were."""
+        """Apply the calls of a process; return how many there were."""
         count = 0
         for call in calls(log):
             self._take(call)
@@ -206,13 +206,13 @@ class Disk:
         return at, parts[-1] if parts else ""
 
     def killed(self) -> None:
-        """The process is gone and the machine lives on: what was written is there and still not flushed."""
+        """The process is killed and the machine lives on: what was written is there and still not flushed."""
         for node in self._open.values():
             node.begun.clear()
         self._open = {}
 
     def flip(self, path: Path, at: int, mask: int) -> None:
-        """After a power cut: the disk itself changes a byte that was flushed."""
+        """After a power cut the disk itself changes a flushed byte."""
         where, name = self._parent(os.fsencode(path))
         node = where.names[name]
         assert isinstance(node, File)
@@ -221,7 +221,7 @@ class Disk:
         path.write_bytes(node.kept)
 
     def cut(self, chance: random.Random) -> str:
-        """The power goes: choose what is left, make `root` hold exactly that, and say how it was chosen."""
+        """Cut the power: choose what is left, make `root` contain exactly that, and return how it was chosen."""
         data, names = chance.choice((KEEP, LOSE, MIXED, MIXED)), chance.choice((KEEP, LOSE, MIXED, MIXED))
         self._mapped(self._top, self.root)
         left = self._left(self._top, chance, data, names)
@@ -232,7 +232,7 @@ class Disk:
         return f"data: {data}, names: {names}"
 
     def _mapped(self, directory: Directory, path: Path) -> None:
-        """Take in what was stored through maps."""
+        """Apply what was stored through memory maps."""
         for name, node in directory.names.items():
             if isinstance(node, Directory):
                 self._mapped(node, path / name)
@@ -252,7 +252,7 @@ class Disk:
 
 
 def calls(log: bytes) -> Iterator[Call]:
-    """Yield the records; the last one may be cut short by the death of who wrote it."""
+    """Yield the records; the last one may be cut short by the death of its writer."""
     at = 0
     while at + _HEAD.size <= len(log):
         kind, descriptor, position, size, first, second = _HEAD.unpack_from(log, at)
@@ -285,7 +285,7 @@ def _fit(content: bytearray, size: int) -> bytearray:
 
 
 def _sectors(at: int, data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the pieces of a write that lie in one sector each."""
+    """Yield the parts of a write that lie in one sector each."""
     done = 0
     while done < len(data):
         step = min(len(data) - done, SECTOR - (at + done) % SECTOR)

@@ -1,4 +1,4 @@
-"""Says whether what a process recovered is right; reads the files itself and shares no code with the store."""
+"""Judges what a process recovered; reads the files itself and shares no code with the store."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Judge:
         self.records = 0
 
     def check(self, directory: Path, told: dict[str, Any], confirmed_number: int) -> None:
-        """Hold what a process told after its recovery against the files. Raises AssertionError."""
+        """Compare what a process reported after its recovery with the files. Raises AssertionError."""
         records = read_log(directory)
         self.records += len(records)
         end = records[-1].end if records else 0
@@ -47,17 +47,17 @@ class Judge:
         }
         wrong = {key: (state.get(key), shown.get(key)) for key in state.keys() | shown.keys()}
         wrong = {key: pair for key, pair in wrong.items() if pair[0] != pair[1]}
-        assert not wrong, f"log/store say {dict(list(wrong.items())[:3])}"
+        assert not wrong, f"log/store show {dict(list(wrong.items())[:3])}"
         done = int(state[LEDGER, b"sink"][0]) + 1 if (LEDGER, b"sink") in state else 0
         assert done > confirmed_number, f"operation {confirmed_number} was confirmed, the log has {done}"
         self._model.advance(done)
         sessions = {key: value for (kind, key), (value, _) in state.items() if kind == SESSION}
-        assert sessions == self._model.sessions, "sessions are not what the operations lead to"
+        assert sessions == self._model.sessions, "sessions are not the result of the operations"
         retained = {topic.encode(): sequence for topic, sequence in told["retained"].items()}
-        assert retained == self._model.retained, "retained messages are not what the operations lead to"
+        assert retained == self._model.retained, "retained messages are not the result of the operations"
 
     def _check_operations(self, records: list[Seen], state: State) -> None:
-        """The operations in the log follow each other, each with all its messages."""
+        """The operations in the log are consecutive, each with all its messages."""
         counts: dict[int, int] = {}
         for seen in records:
             if seen.kind in (MESSAGE, BATCH) and seen.dispatch and seen.body != b"loose":
@@ -71,7 +71,7 @@ class Judge:
             return
         assert numbers == list(range(numbers[0], self._model.number)), "operations are missing in the log"
         for number in numbers[1:]:
-            assert counts[number] == len(operation(number, self._workload).bodies), f"operation {number} is in parts"
+            assert counts[number] == len(operation(number, self._workload).bodies), f"operation {number} is incomplete"
 
     def _check_queues(self, records: list[Seen], told: dict[str, Any]) -> None:
         ends = check_dense(records)
@@ -81,7 +81,7 @@ class Judge:
                 places.setdefault(queue, []).append((offset, seen.position))
         for key, (name, low, high, following, positions) in told["queues"].items():
             queue = int(key)
-            assert self._names.setdefault(queue, name) == name, f"id {queue} came back for {name}"
+            assert self._names.setdefault(queue, name) == name, f"id {queue} was used again for {name}"
             logged = places.get(queue, [])
             assert positions == [position for _, position in logged], f"index of {name} differs from the log"
             first, end = (logged[0][0], ends[queue]) if logged else (following, following)
@@ -92,7 +92,7 @@ class Judge:
 
 
 def replay(records: list[Seen]) -> State:
-    """State that the records alone say."""
+    """The state that the records alone give."""
     state: State = {}
     for seen in records:
         if seen.kind == CONTROL:

@@ -1,4 +1,4 @@
-"""A real server, valid and broken clients of both versions, and a judge after every round.
+"""A real server, valid and invalid clients of both versions, and a judge after every round.
 
     python -m tests.fuzz.mqtt_fuzz --seconds 600 --seed 7
 
@@ -92,7 +92,7 @@ def damage(rng: random.Random) -> list[Case]:
 
 
 def damage_connect(rng: random.Random) -> list[Case]:
-    """A damaged CONNECT, with and without more behind it."""
+    """A damaged CONNECT, with and without further packets."""
     cases = []
     for slot in range(2 * AT_ONCE):
         hello, *rest = grammar.session(rng, rng.choice(grammar.LEVELS), client_id(slot))
@@ -102,7 +102,7 @@ def damage_connect(rng: random.Random) -> list[Case]:
 
 
 def crimes(rng: random.Random) -> list[Case]:
-    """Every forbidden packet of one version, behind a few valid ones."""
+    """Every forbidden packet of one version, after a few valid ones."""
     level = rng.choice(grammar.LEVELS)
     cases = []
     for slot, (name, data) in enumerate(grammar.crimes(level).items()):
@@ -118,7 +118,7 @@ REQUEST = (
 
 
 def frames(rng: random.Random, data: bytes) -> bytes:
-    """The bytes as masked frames of any length, with pings between and then damage."""
+    """The bytes as masked frames of any length, with pings in between and then damage."""
     out = b""
     while data:
         size = rng.choice((1, 2, 20, 200))
@@ -146,7 +146,7 @@ KINDS: tuple[Callable[[random.Random], list[Case]], ...] = (
 
 
 class Fuzz:
-    """A server under fire."""
+    """A server with its fuzzed clients."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self.seed = seed
@@ -182,7 +182,7 @@ class Fuzz:
                 raise Broken("\n".join(map(str, broken)))
 
     def round(self, number: int) -> None:
-        """One kind, then the judge; what fails names seed, round and bytes."""
+        """One kind, then the judge; a failure names seed, round and bytes."""
         rng = random.Random(f"{self.seed}-{number}")
         cases = KINDS[number % len(KINDS)](rng)
         try:
@@ -213,7 +213,7 @@ class Fuzz:
             assert self.grown_kb <= GROWTH_KB_MAX, f"memory grew by {self.grown_kb} KB in {self.cases} connections"
 
     def end(self) -> None:
-        """A proper stop, after the healthy client was there all along."""
+        """An orderly stop, with the healthy client connected to the end."""
         self.healthy.close()
         status = self.server.end(signal.SIGTERM)
         if status:
@@ -221,7 +221,7 @@ class Fuzz:
 
 
 def main() -> int:
-    """Rounds until the time is over, or one."""
+    """Run rounds until the time is over, or one."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)

@@ -1,4 +1,4 @@
-"""MQTT packets of both versions made from a seed, right ones and wrong ones; written without the server's own encoder.
+"""MQTT packets of both versions made from a seed, valid and invalid; written without the server's own encoder.
 
 A session is a list of packets that begins with CONNECT and follows a small model of what a client may do: ids in use,
 QoS 2 messages to release, aliases. `CRIMES` are single packets that no accepted client may send.
@@ -57,7 +57,7 @@ MESSAGE = (
 
 
 def connect(rng: random.Random, level: int, client_id: str) -> bytes:
-    """CONNECT, with and without a will, of a session that lasts or not."""
+    """CONNECT, with and without a will, with a clean session or a kept one."""
     flags, will = rng.choice((0, 2)), b""
     if rng.random() < 0.3:
         flags |= 4 | rng.randrange(3) << 3 | rng.randrange(2) << 5
@@ -113,7 +113,7 @@ class Model:
         return packet(0x30 | qos << 1 | (rng.random() < 0.1), head + payload)
 
     def release(self) -> bytes:
-        """PUBREL of one that is open, or a PINGREQ."""
+        """PUBREL of an open one, or a PINGREQ."""
         if not self.unreleased:
             return packet(0xC0)
         return packet(0x62, struct.pack(">H", self.unreleased.pop(0)))
@@ -131,12 +131,12 @@ class Model:
         return packet(0x82, self.id_bytes() + found + entries)
 
     def unsubscribe(self) -> bytes:
-        """Filters that may be there."""
+        """Filters that may be subscribed."""
         entries = b"".join(text(one) for one in self.rng.sample(FILTERS, self.rng.randint(1, 2)))
         return packet(0xA2, self.id_bytes() + some(self.rng, self.level) + entries)
 
     def stray(self) -> bytes:
-        """An acknowledgement of what was never sent: allowed, and ignored or answered."""
+        """An acknowledgement of nothing: allowed, and ignored or answered."""
         kind, body = self.rng.choice((0x40, 0x50, 0x70)), struct.pack(">H", 60_000 + self.rng.randrange(9))
         if self.level == 5 and self.rng.random() < 0.5:
             body += b"\x00" + some(self.rng, 5, b"\x1f" + text("why"))
@@ -149,7 +149,7 @@ class Model:
 
 
 def session(rng: random.Random, level: int, client_id: str) -> list[bytes]:
-    """CONNECT and up to twelve packets behind it; without an end of its own."""
+    """CONNECT and up to twelve packets after it, without an end."""
     model = Model(rng, level)
     return [connect(rng, level, client_id), *[model.step() for _ in range(rng.randint(1, 12))]]
 

@@ -1,4 +1,4 @@
-"""Damage to valid packets: bytes, lengths, flags, properties, order. What comes out may by chance still be valid."""
+"""Damage to valid packets: bytes, lengths, flags, properties, order. The result may by chance be valid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EDGES = (0, 1, 2, 0x7F, 0x80, 0xC0, 0xED, 0xFE, 0xFF)
 
 
 def change_bytes(rng: random.Random, data: bytes) -> bytes:
-    """One to four bytes elsewhere than before."""
+    """Change one to four bytes."""
     out = bytearray(data)
     for _ in range(rng.randint(1, 4)):
         out[rng.randrange(len(out))] = rng.choice((*EDGES, rng.randrange(256)))
@@ -32,7 +32,7 @@ def change_first(rng: random.Random, data: bytes) -> bytes:
 
 
 def insert(rng: random.Random, data: bytes) -> bytes:
-    """Bytes that do not belong there, with the length told as it was or mended."""
+    """Bytes that do not belong there, with the old length or the new one."""
     at = rng.randint(2, len(data)) if len(data) > 2 else len(data)
     more = rng.choice(
         (
@@ -49,7 +49,7 @@ def insert(rng: random.Random, data: bytes) -> bytes:
 
 
 def remove(rng: random.Random, data: bytes) -> bytes:
-    """Some bytes fewer, with the length told as it was or mended."""
+    """Some bytes fewer, with the old length or the new one."""
     at = rng.randrange(1, len(data))
     out = data[:at] + data[at + rng.randint(1, 4) :]
     if rng.random() < 0.7 and 2 <= len(out) < 128:
@@ -61,7 +61,7 @@ ALL = (change_bytes, change_length, change_first, insert, remove)
 
 
 def damaged(rng: random.Random, packets: list[bytes]) -> list[bytes]:
-    """A session with one or two packets damaged, repeated, lost or out of their order."""
+    """A session with one or two packets damaged, repeated, missing or out of order."""
     out = list(packets)
     for _ in range(rng.randint(1, 2)):
         at = rng.randrange(len(out))

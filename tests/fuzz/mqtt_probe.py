@@ -1,4 +1,4 @@
-"""One connection of the fuzzer: what it sends, what it waits for, and whether what came back is MQTT."""
+"""One connection of the fuzzer: what it sends, what it waits for, and whether the answers are MQTT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_FLAGS = {0x60: 2}
 
 
 class Broken(AssertionError):
-    """The server did what it may not do."""
+    """The server broke a rule."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Case:
 
 
 def split(data: bytes) -> tuple[list[bytes], bytes]:
-    """(whole packets, what is left)."""
+    """(whole packets, the rest)."""
     found: list[bytes] = []
     at = 0
     while at < len(data):
@@ -60,12 +60,12 @@ def split(data: bytes) -> tuple[list[bytes], bytes]:
 
 
 def refused(connack: bytes) -> bool:
-    """Whether this CONNACK says no."""
+    """Whether this CONNACK is a refusal."""
     return connack[3] != 0
 
 
 def reason_of(disconnect: bytes) -> int:
-    """The reason of a DISCONNECT; nothing said is 0."""
+    """The reason of a DISCONNECT; 0 when it has none."""
     return disconnect[2] if len(disconnect) > 2 else 0
 
 
@@ -84,7 +84,7 @@ def judge_one(one: bytes, kind: int, *, may_be_5: bool) -> None:
 
 
 def judge(case: Case, data: bytes, *, cut: bool) -> list[bytes]:
-    """The packets that came; raises where a server may not send this."""
+    """The packets received; raises for one that a server must not send."""
     found, rest = split(data)
     if rest and not cut:
         raise Broken(f"half a packet at the end: {rest[:64].hex()}")
@@ -111,7 +111,7 @@ class Probe:
         self._writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send as much as the other side takes."""
+        """Send as much as the server reads."""
         if self._writer.transport.is_closing():
             return
         with contextlib.suppress(OSError):
@@ -129,7 +129,7 @@ class Probe:
         return bool(piece)
 
     async def until_packets(self, kind: int, count: int) -> bool:
-        """Whether so many of this kind came before the end."""
+        """Whether this many packets of this kind came before the end."""
         while sum(one[0] & 0xF0 == kind for one in split(self.data)[0]) < count:
             if not await self.more():
                 return False
@@ -141,7 +141,7 @@ class Probe:
             pass
 
     def finish(self) -> None:
-        """Say that no more comes."""
+        """Send nothing more."""
         with contextlib.suppress(OSError, RuntimeError):
             self._writer.write_eof()
 
@@ -168,7 +168,7 @@ class Probe:
         await self.until_closed()
 
     def verdict(self) -> str:
-        """How it ended; raises where it may not end so."""
+        """How it ended; raises for an end that is not allowed."""
         found = judge(self.case, self.data, cut=self.cut)
         said = reason_of(found[-1]) if found and found[-1][0] == DISCONNECT else None
         if self.case.told == "crime" and self.case.level == 5 and said is None and not self.cut:
@@ -177,7 +177,7 @@ class Probe:
 
 
 async def run_case(port: int, case: Case) -> str:
-    """Carry it out; how it ended."""
+    """Run it; returns how it ended."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     probe = Probe(case, reader, writer)
     try:

@@ -3,7 +3,7 @@
 One cycle is one process, whose calls below a directory are recorded by a preloaded library (`recorder.c`) until it dies
 at some call. `disk_model` then chooses what of all that was not flushed has reached the disk, and the next process
 starts from there: everything acknowledged must be in it, in order and with the same bytes, nothing else may be, and
-nothing may look damaged. Some processes are only killed, so that the next one finds what nobody has flushed.
+nothing may look damaged. Some processes are only killed, so that the next one finds data that was not flushed.
 `--plant NAME` leaves one flush out; then the command must fail. With LIGHTMQ_PURE=1 the core is the uncompiled one.
 Needs Linux and a C compiler.
 """
@@ -43,7 +43,7 @@ LANES: tuple[type[PowerLane], ...] = (StoreLane, StoreLane, ReplicaLane, Journal
 def run(
     cycles: int, seed: int, only: int | None, lanes: tuple[type[PowerLane], ...], place: Path | None
 ) -> Counter[str]:
-    """Run lanes until `cycles` are done. Raises what a judge raises, after saying how to repeat it."""
+    """Run lanes until `cycles` are done. Raises what a judge raises, after printing how to repeat it."""
     ends: Counter[str] = Counter()
     done, number = 0, only or 0
     while done < cycles:

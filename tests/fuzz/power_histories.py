@@ -1,4 +1,4 @@
-"""What the masters of a group have for a replica whose power is cut: each log goes on where the one before was left.
+"""What the masters of a group have for a replica whose power is cut: each log continues the one before.
 
 A master is a real store that is closed before its replica is forked. Its successor keeps it up to some end of a group,
 or all of it, and writes on in an epoch of its own, in files of another size perhaps; some let expire what is old.
@@ -56,7 +56,7 @@ class History:
     """From position 0, with what others had where this one has let it expire."""
 
     def handshake(self) -> bytes:
-        """What a replica hears first."""
+        """What a replica receives first."""
         welcome = Welcome(self.epoch, self.begin, self.end, self.epochs)
         return encode_greeting(Greeting(bytes(NONCE_BYTES))) + encode_welcome(welcome, lambda _: NO_PROOF)
 
@@ -73,7 +73,7 @@ class History:
         return encode_transfer_head(head) + data
 
     def heartbeat(self) -> bytes:
-        """What a replica hears when there is nothing new."""
+        """What a replica receives when there is nothing new."""
         return encode_transfer_head(Transfer(self.epoch, self.end, self.end, self.confirm, self.end, 0, b""))
 
     def _record_below(self, position: int) -> int:
@@ -82,7 +82,7 @@ class History:
 
 
 class Histories:
-    """One master after the other, made in `place` as they are asked for."""
+    """One master after the other, created in `place` on demand."""
 
     def __init__(self, place: Path, seed: str) -> None:
         self._place = place / "master"
@@ -150,7 +150,7 @@ def _write(store: LogStore, number: int, workload: int) -> int:
 
 
 def _expire(bench: ReplicaBench) -> None:
-    """Let go what the settings let go, as far as it gets; what it says again for that is confirmed."""
+    """Expire what the settings allow; what is appended again for that is confirmed."""
     for _ in range(15):
         bench.flush()
         bench.store.positions.limit_confirm(bench.store.end_position)

@@ -1,4 +1,4 @@
-"""One store, replica or journal, and the power cuts it goes through: what was promised must be on the disk."""
+"""One store, replica or journal, and the power cuts it goes through: everything acknowledged must be on the disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAMAGES = 0.15
 
 
 class PowerLane:
-    """A disk below `root`, and lives on it, each of which ends when the power goes."""
+    """A disk below `root`, and lives on it, each of which ends with a power cut."""
 
     live: Callable[[Path, Power, int, int], None]
 
@@ -50,25 +50,25 @@ class PowerLane:
         self.words: list[list[Any]] = []
 
     def orders(self) -> Any:
-        """What the process is told to do."""
+        """The orders for the process."""
         return None
 
     def run_cycle(self) -> None:
-        """One life and what comes after it."""
+        """One life and what follows it."""
         raise NotImplementedError
 
     def check(self, said: Iterator[list[Any]]) -> bool:
-        """Judge what the process says of its recovery; False when it died before it said so."""
+        """Judge what the process reports of its recovery; False when it died before the report."""
         raise NotImplementedError
 
     def promised(self) -> None:
-        """Look at the disk just before the power goes."""
+        """Inspect the disk just before the power is cut."""
 
     def left(self) -> None:
-        """Look at what the disk holds afterwards."""
+        """Inspect the disk afterwards."""
 
     def cycle(self, directory: Path, live: Callable[[Path, Any, int, int], None]) -> bool:
-        """One life, and the disk after it; whether the power went."""
+        """One life, and the disk after it; returns whether the power was cut."""
         chance = self.chance
         cut_at = chance.randrange(1, OPENING_CALLS if chance.random() < 0.35 else CALLS_MAX)
         descriptor = os.open(self._calls, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -102,12 +102,12 @@ class PowerLane:
         return True
 
     def heard(self, word: list[Any]) -> None:
-        """Take in what the process says while it works."""
+        """Process the output of a working process."""
         raise NotImplementedError
 
 
 class StoreLane(PowerLane):
-    """A store whose data directory and its parents are made by its first start."""
+    """A store whose data directory and its parents are created by its first start."""
 
     def __init__(self, root: Path, seed: str) -> None:
         super().__init__(root, seed)
@@ -126,7 +126,7 @@ class StoreLane(PowerLane):
         self.cycle(self._directory, live_store)
 
     def orders(self) -> Orders:
-        """Small files, so that every kind of file comes and goes in one life."""
+        """Small files, so that files of every kind are created and deleted in one life."""
         chance = self.chance
         settings = {
             "segment_size_bytes": self._segment, "index_tail_entries": chance.choice((64, 256)), "index_merge_runs": 3,
@@ -138,7 +138,7 @@ class StoreLane(PowerLane):
         return Orders(chance.randrange(1 << 30), self._workload, settings, close_after=close_after)
 
     def check(self, said: Iterator[list[Any]]) -> bool:
-        """Hold what was recovered against what was promised before the power went."""
+        """Compare what was recovered with what was acknowledged before the power cut."""
         for word in said:
             if word[0] == "opened":
                 self._opened(word[1])
@@ -161,7 +161,7 @@ class StoreLane(PowerLane):
         self.ends["judged records"] = self._judge.records
 
     def heard(self, word: list[Any]) -> None:
-        """Note what is confirmed, and up to where the store says that its log is durable."""
+        """Record what is confirmed, and up to where the store reports its log as durable."""
         assert word[0] != "lost", "the store failed"
         assert word[0] != "event" or word[1].startswith(EXPECTED), (
             f"a power cut alone, and the store tells of {word[1]}"
@@ -175,11 +175,11 @@ class StoreLane(PowerLane):
         self.ends[word[0]] += 1
 
     def promised(self) -> None:
-        """Keep the confirmed bytes; files that expire later are not asked for."""
+        """Keep the confirmed bytes; files that expire later are not required."""
         self._image = image(self._directory, self._must_hold) if (self._directory / "log").exists() else {}
 
     def left(self) -> None:
-        """A mark that was noted stays noted."""
+        """A recorded mark stays recorded."""
         if not self._marked[1]:
             return
         noted = marked(self._directory)
@@ -208,7 +208,7 @@ class ReplicaLane(PowerLane):
             self._damage()
 
     def orders(self) -> ReplicaOrders:
-        """Which masters it follows, and how long."""
+        """The masters it follows, and for how long."""
         chance = self.chance
         settings = {
             "segment_size_bytes": self._segment, "record_size_bytes_max": 4096, "first_segment_size_bytes": 4096,
@@ -224,7 +224,7 @@ class ReplicaLane(PowerLane):
         return ReplicaOrders(settings, masters, steps_max, self._hurt is not None, chance.random() < 0.2)
 
     def check(self, said: Iterator[list[Any]]) -> bool:
-        """Hold what was recovered against what was acknowledged before."""
+        """Compare what was recovered with what was acknowledged before."""
         for word in said:
             if word[0] == "opened":
                 self._opened(word[1])
@@ -245,13 +245,13 @@ class ReplicaLane(PowerLane):
         assert not rest.strip(b"\0"), f"there is something behind the end {end}"
         assert told["kept"] == end, (told["kept"], end)
         if self._hurt is not None and end <= self._hurt[0]:
-            self._hurt = None  # the power went when it had been cut off and nobody was followed yet
+            self._hurt = None  # the power was cut after a truncation, before a master was followed again
         if self._hurt is None:
             check_made(read_log(self._directory), told)
         self.ends["judged bytes"] += len(found)
 
     def heard(self, word: list[Any]) -> None:
-        """Note what is acknowledged, and what of that is given up before a cut."""
+        """Record what is acknowledged, and what of it is given up before a truncation."""
         self.ends[word[0]] += 1
         if word[0] == "event":
             expected = (*EXPECTED, *CUTS, *(DAMAGE if self._hurt is not None else ()))
@@ -266,7 +266,7 @@ class ReplicaLane(PowerLane):
             self._must_hold = word[2]
 
     def _damage(self) -> None:
-        """Change a byte of what was acknowledged; its group and all behind it are to be had from the master again."""
+        """Change a byte of what was acknowledged; its group and all after it can be fetched from the master again."""
         files = image(self._directory, self._must_hold) if self._must_hold and len(self._logs) == 1 else {}
         if self._hurt is not None or not any(files.values()):
             return
@@ -280,7 +280,7 @@ class ReplicaLane(PowerLane):
 
 
 def check_made(records: list[Seen], told: dict[str, Any]) -> None:
-    """Epochs, queues and state of a replica are what its log alone says."""
+    """Epochs, queues and state of a replica are those of its log alone."""
     epochs = told["epochs"]
     assert all(before < after for pair in pairwise(epochs) for before, after in zip(*pair, strict=True)), epochs
     for seen in records:
@@ -301,7 +301,7 @@ def check_made(records: list[Seen], told: dict[str, Any]) -> None:
         (kind, key.encode("latin-1")): (value.encode("latin-1"), position)
         for kind, key, value, position in told["state"]
     }
-    # What was said before the log began is known until it is said again, which a cut may have taken.
+    # Changes from before the beginning of the log are known until they are appended again, which a truncation may undo.
     older = {key for key, (_, position) in shown_state.items() if position < told["begin"] and key not in state}
     keys = (state.keys() | shown_state.keys()) - older
     wrong = [key for key in keys if state.get(key) != shown_state.get(key)]
@@ -321,13 +321,13 @@ class JournalLane(PowerLane):
         self.cycle(self._disk.root / "controller", live_journal)
 
     def check(self, said: Iterator[list[Any]]) -> bool:
-        """What was kept is there up to the end, then perhaps some of what was tried, then nothing."""
+        """What was kept is there up to its end, then perhaps some of what was tried, then nothing."""
         word = next(said, None)
         if word is None:
             return False
         assert word[0] == "opened", f"the start ended with {word}"
         _, entries, snapshot = word
-        assert all(sound for _, _, sound in entries), "an entry that nobody wrote"
+        assert all(sound for _, _, sound in entries), "an entry that was never written"
         found = [[index, term] for index, term, _ in entries]
         meant = self._kept + self._trying
         if snapshot is not None:
@@ -343,7 +343,7 @@ class JournalLane(PowerLane):
         return True
 
     def heard(self, word: list[Any]) -> None:
-        """Note what was acknowledged."""
+        """Record what was acknowledged."""
         self.ends[word[0]] += 1
         if word[0] == "trying":
             self._trying = word[1]

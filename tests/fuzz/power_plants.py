@@ -1,4 +1,4 @@
-"""Planted bugs: each is one flush left out or one step taken too early. The command `power_cuts` must see every one.
+"""Planted bugs: each is one flush left out or one step taken too early. `power_cuts` must detect all of them.
 
 A name is what `--plant` takes; the value does it to the modules of this process, for good.
 """
@@ -34,7 +34,7 @@ EVERYTHING = 1 << 62
 
 
 class Without:
-    """A module in which some functions do nothing."""
+    """A module some of whose functions do nothing."""
 
     def __init__(self, module: ModuleType, *names: str) -> None:
         self._module, self._names = module, names
@@ -44,7 +44,7 @@ class Without:
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Do what a forgotten call does."""
+    """The effect of a forgotten call."""
 
 
 def _set(place: object, name: str, value: object) -> None:
@@ -79,7 +79,7 @@ def _content_not_flushed(module: ModuleType, file: str | None = None) -> Plant:
 
 
 def position_after_flush() -> None:
-    """The log says that it is durable up to where it ends when the flush has returned."""
+    """The log reports as durable everything that is written when the flush has returned."""
 
     def sync(log: CommitLog) -> int:
         with log._sync_lock:
@@ -129,12 +129,12 @@ def offsets_not_flushed() -> None:
 
 
 def parents_not_flushed() -> None:
-    """The directories above a new store are made and forgotten."""
+    """The directories above a new store are created and not flushed."""
     _set(log_store, "make_directory", lambda path, mode: path.mkdir(mode=mode, parents=True, exist_ok=True))
 
 
 def segment_dropped_early() -> None:
-    """A segment goes before what was said again in its place is on the disk."""
+    """A segment is deleted before what was appended again from it is on the disk."""
     step, real = Retention.step, Retention._drop
 
     def hasty(retention: Retention, now_ms: int, _flushed: int) -> None:
@@ -172,7 +172,7 @@ def journal_name_not_flushed() -> None:
 
 
 def _within(owner: type, method: str, place: object, name: str) -> None:
-    """While `method` runs, `name` does nothing."""
+    """While `method` runs, `name` has no effect."""
     real = getattr(owner, method)
 
     def run(*arguments: Any) -> Any:
@@ -187,7 +187,7 @@ def _within(owner: type, method: str, place: object, name: str) -> None:
 
 
 def _replaced_unflushed(caller: ModuleType, name: str, module: ModuleType) -> None:
-    """What `caller` calls by `name` replaces its files with nothing flushed, neither bytes nor names."""
+    """The files that `caller` replaces through `name` are not flushed, neither bytes nor names."""
     real = getattr(caller, name)
 
     def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
@@ -204,7 +204,7 @@ def _replaced_unflushed(caller: ModuleType, name: str, module: ModuleType) -> No
 
 
 def cut_before_lowered() -> None:
-    """The log is cut before everything that calls it durable there."""
+    """The log is truncated before the files that report it durable are lowered."""
     lower = Truncation._lower
 
     def hasty(cut: Truncation, position: int) -> None:

@@ -1,4 +1,4 @@
-"""The replica whose power goes: it follows one master after the other and stops somewhere.
+"""The replica whose power is cut: it follows one master after the other and stops somewhere.
 
 The real `HaClient` does the work: what it is told comes from `power_histories` as the bytes of frames, what it says is
 read from its frames again. Only the socket between is left out.
@@ -32,7 +32,7 @@ TURNS_MAX = 20_000
 
 @dataclass
 class ReplicaOrders:
-    """What one life of a replica is told."""
+    """The orders for one life of a replica."""
 
     settings: dict[str, Any]
     masters: list[tuple[int, History]]
@@ -46,14 +46,14 @@ class ReplicaOrders:
 
 
 class Line:
-    """What a replica has for a socket."""
+    """Takes the place of a replica's socket."""
 
     def __init__(self, heard: Callable[[Ready | Ack], None]) -> None:
         self._heard = heard
         self._decoder = Decoder(FROM_REPLICA)
 
     def write(self, data: bytes) -> None:
-        """Take what it says."""
+        """Accept its output."""
         for frame in self._decoder.feed(data):
             if isinstance(frame, Ready | Ack):
                 self._heard(frame)
@@ -69,7 +69,7 @@ class ReplicaVictim:
         self, directory: Path, orders: ReplicaOrders, seed: int, say: Callable[..., None],
         wait: Callable[[], object], events: Any, cut_within: Callable[[int], None],
     ) -> None:  # fmt: skip
-        """`cut_within`: the power goes within so many calls."""
+        """`cut_within`: the power is cut within this many calls."""
         self._cut_within = cut_within
         self._directory, self._orders, self._events = directory, orders, events
         self._say, self._wait = say, wait
@@ -103,7 +103,7 @@ class ReplicaVictim:
         }  # fmt: skip
 
     def _tell_cuts(self, store: LogStore) -> None:
-        """Say what is going to be cut before it is; the power often goes on the way."""
+        """Report a truncation before it happens; the power is often cut during it."""
         truncate, reset = store.replica.truncate, store.replica.reset
 
         def tell(position: int) -> None:
@@ -123,7 +123,7 @@ class ReplicaVictim:
         store.replica.truncate, store.replica.reset = tell_truncate, tell_reset  # type: ignore[method-assign]
 
     def _follow(self, store: LogStore, number: int, history: History) -> bool:
-        """Take everything over from one master; False when it is to stop before."""
+        """Take over everything from one master; False when it is to stop before."""
         link = cast("ReplicationLink", Line(lambda frame: self._said(number, frame)))
         client = HaClient(
             store, ReplicaIdentity(broker=2, cluster="c", group="g"), "", history.epoch, silence_ms=1,
@@ -137,7 +137,9 @@ class ReplicaVictim:
         self._say("follows", number)
         self._hear(client, decoder, history.handshake())
         while not self._is_over():
-            if store.end_position < history.begin:  # its cut ended before a group that the master has not whole
+            if (
+                store.end_position < history.begin
+            ):  # its truncation ended before a group that the master does not have in full
                 client._task = client._follower = None
                 return self._follow(store, number, history)
             if store.end_position < history.end:

@@ -1,4 +1,4 @@
-"""The processes whose power goes: a store, a replica, a controller's journal, with `recorder.c` noting every call.
+"""The processes whose power is cut: a store, a replica, a controller's journal, with `recorder.c` recording every call.
 
 They run in a fork, speak lines of JSON over a pipe and never return.
 """
@@ -28,7 +28,7 @@ ENTRIES_MAX = 12
 
 @dataclass
 class Power:
-    """When the power goes in one life, and what is recorded until then."""
+    """When the power is cut in one life, and what is recorded until then."""
 
     root: Path
     calls: int
@@ -43,7 +43,7 @@ class Power:
 
 
 class Events:
-    """Tells warnings and errors at once, because the process may be dead before it is open."""
+    """Reports warnings and errors at once, because the process may end before the store is open."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self._say = say
@@ -57,7 +57,7 @@ class Events:
 
 
 def live_store(directory: Path, power: Power, answers: int, go: int) -> None:
-    """Live as a store; ends with the process."""
+    """Run a store; ends with the process."""
     victim = Victim(directory, power.orders, answers, go, Events(lambda *words: victim.say(*words)))
     saved = metadata.DurableMark.save
 
@@ -70,14 +70,14 @@ def live_store(directory: Path, power: Power, answers: int, go: int) -> None:
 
 
 def live_replica(directory: Path, power: Power, answers: int, go: int) -> None:
-    """Live as a replica; ends with the process."""
+    """Run a replica; ends with the process."""
     say = partial(_say, answers)
     victim = ReplicaVictim(directory, power.orders, power.seed, say, lambda: os.read(go, 1), Events(say), _cut_within)
     _run(power, answers, victim.run)
 
 
 def live_journal(directory: Path, power: Power, answers: int, go: int) -> None:
-    """Live as a journal with its snapshot; ends with the process."""
+    """Run a journal with its snapshot; ends with the process."""
     _run(power, answers, JournalVictim(directory, power, answers, go).run)
 
 
@@ -93,13 +93,13 @@ def _run(power: Power, answers: int, run: Callable[[], None]) -> None:
         recorder.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_uint, ctypes.c_uint]
         recorder(os.fsencode(power.root), power.calls, power.cut_at, power.sync_us_max, power.seed)
         run()
-    except BaseException as error:  # the parent must hear of everything
+    except BaseException as error:  # the parent must be told everything
         os.write(answers, json.dumps(["broken", f"{type(error).__name__}: {error}"]).encode() + b"\n")
     os._exit(0)
 
 
 def command(index: int, term: int) -> bytes:
-    """What the entry at `index` says; anything else is invented."""
+    """The content of the entry at `index`; anything else is invented."""
     return REGULAR + b"%d of %d" % (index, term) * (1 + index * term % 40)
 
 
@@ -128,7 +128,7 @@ class JournalVictim:
             self._step(journal, term)
             if self._chance.random() < 0.1 and len(journal) > 3:
                 term += 1
-                # What a snapshot says is committed, and never cut.
+                # What a snapshot covers is committed, and never truncated.
                 place = max(len(journal) - self._chance.randrange(1, 3), follows - journal[0][1])
                 if place < len(journal):
                     self._say("cutting", journal[place][1])

@@ -1,4 +1,4 @@
-"""Damage below the durable point: it is told, nothing is cut, and everything else can be read, for ever.
+"""Damage below the durable point: it is reported, nothing is cut, and everything else stays readable.
 
 It is done to copies of a lane's directory: one for a start that refuses damage, one that lives on with it through two
 starts and a rebuild of everything that is derived from the log.
@@ -24,7 +24,7 @@ Live = Callable[[Path, Orders], Words]
 
 
 class Rot:
-    """One damage; `live` runs a process with orders on a directory and returns what it said."""
+    """One damage; `live` runs a process with orders on a directory and returns its output."""
 
     def __init__(self, directory: Path, chance: random.Random, orders: Orders, live: Live) -> None:
         self._directory = directory
@@ -33,7 +33,7 @@ class Rot:
         self._orders = replace(orders, read_only=True, settings={**orders.settings, "retention_size_bytes": 0})
 
     def run(self, ends: dict[int, int]) -> str:
-        """Hurt and judge; `ends` are queue ends that readers have seen. Return how it went, "" for no damage done."""
+        """Damage and judge; `ends` are queue ends that readers have seen. Return the outcome, "" for no damage done."""
         records = read_log(self._directory)
         durable = proved_durable(self._directory)
         if not records or durable <= records[0].position:
@@ -54,7 +54,7 @@ class Rot:
         return said
 
     def _refused(self, copy: Path, damage: Damage) -> str:
-        """A start by the policy to refuse changes no byte of the log; "" when the disk is full."""
+        """A start with the policy to refuse changes no byte of the log; "" when the disk is full."""
         before = image(copy, 1 << 62)
         refusing = copy.with_name("rot-refused")
         shutil.copytree(copy, refusing)
@@ -67,7 +67,7 @@ class Rot:
         return "" if said == "refused" else str(said)
 
     def _salvaged(self, copy: Path, records: list[Seen], durable: int, damage: Damage, ends: dict[int, int]) -> None:
-        """By the policy to quarantine: two lives, then one from the log alone."""
+        """With the policy to quarantine: two lives, then one from the log alone."""
         hurt_image = image(copy, durable)
         sound = [seen for seen in records if seen.end <= damage.position or seen.position >= damage.end]
         whole = [seen for seen in sound if seen.end <= durable]
@@ -91,7 +91,7 @@ class Rot:
             epoch = told["epoch"]
             assert words[1][0] == "appended", words[1]
             appended += words[1][1]
-            # A part that no start has scanned is known only as far as it was read; the index says nothing of state.
+            # A part that no start has scanned is known only as far as it was read; the index contains no state.
             known = {"metadata"} if life == "from the log" else {"metadata", "log"}
             errors = [found for found in verify(copy).errors if found.check not in known]
             assert not errors, (life, damage, errors[:3])
@@ -100,7 +100,7 @@ class Rot:
 def judge_survey(
     life: str, told: dict[str, Any], whole: list[Seen], appended: list[list[int]], ends: dict[int, int]
 ) -> None:
-    """Everything that is whole is read at its own offset, the rest is named, and no offset comes back."""
+    """Everything undamaged is read at its own offset, the rest is named, and no offset is used twice."""
     places: dict[int, dict[int, int]] = {}
     for seen in whole:
         for queue, offset in seen.dispatch:

@@ -1,4 +1,4 @@
-"""Two hundred lives and deaths of a store, in a process of their own; the command runs as many as one likes."""
+"""Two hundred lives and deaths of a store, in a process of their own; the command runs any number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CYCLES = 200
 
 
 def test_nothing_confirmed_is_lost() -> None:
-    """A fixed seed, so that a failure here is the same failure elsewhere; moments of kills still differ."""
+    """A fixed seed, so that a failure here is repeatable elsewhere; the moments of kills still differ."""
     command = [sys.executable, "-m", "tests.fuzz.crash_fuzz", "--cycles", str(CYCLES), "--seed", "20"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=90, check=False)

@@ -1,4 +1,4 @@
-"""The model of a disk keeps what was flushed and can lose everything else: each rule by a list of calls."""
+"""The model of a disk keeps what was flushed and may lose everything else: each rule by a list of calls."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_what_was_flushed_stays(tmp_path: Path) -> None:
     assert after(tmp_path, made(tmp_path, "a", b"data")) == {(("a", b"data"),)}
 
 
-def test_a_new_name_may_be_there_or_not_and_its_bytes_too(tmp_path: Path) -> None:
+def test_a_new_name_may_be_lost_and_its_bytes_too(tmp_path: Path) -> None:
     calls = [done(OPEN, 3, 1, 0, named(tmp_path, "a")), done(WRITE, 3, 0, 2, b"hi")]
     assert after(tmp_path, calls) == {(), (("a", b""),), (("a", b"\0\0"),), (("a", b"hi"),)}
 
@@ -74,13 +74,13 @@ def test_a_flush_of_the_file_does_not_keep_its_name(tmp_path: Path) -> None:
     assert after(tmp_path, calls) == {(), (("a", b"hi"),)}
 
 
-def test_what_is_written_while_a_flush_goes_on_is_not_covered_by_it(tmp_path: Path) -> None:
+def test_what_is_written_during_a_flush_is_not_covered_by_it(tmp_path: Path) -> None:
     calls = [*made(tmp_path, "a", b"1"), done(OPEN, 5, 0, 0, named(tmp_path, "a"))]
     calls += [done(SYNC_BEGIN, 5), done(WRITE, 5, 0, 1, b"2"), done(SYNC_END, 5)]
     assert after(tmp_path, calls) == {(("a", b"1"),), (("a", b"2"),)}
 
 
-def test_a_rename_happened_or_not_and_never_halfway(tmp_path: Path) -> None:
+def test_a_rename_is_atomic(tmp_path: Path) -> None:
     calls = made(tmp_path, "old", b"1") + made(tmp_path, "new", b"2")
     calls.append(done(RENAME, first=named(tmp_path, "new"), second=named(tmp_path, "old")))
     assert after(tmp_path, calls) == {(("new", b"2"), ("old", b"1")), (("old", b"2"),)}
@@ -93,13 +93,13 @@ def test_sectors_are_lost_one_by_one(tmp_path: Path) -> None:
     assert parts == {(a, b) for a in (bytes(512), b"x" * 512) for b in (bytes(512), b"x" * 512)}
 
 
-def test_a_deletion_may_come_back_and_deletions_in_any_order(tmp_path: Path) -> None:
+def test_deletions_may_be_undone_in_any_order(tmp_path: Path) -> None:
     calls = made(tmp_path, "a", b"1") + made(tmp_path, "b", b"2")
     calls += [done(UNLINK, first=named(tmp_path, "a")), done(UNLINK, first=named(tmp_path, "b"))]
     assert len(after(tmp_path, calls)) == 4
 
 
-def test_what_was_cut_off_may_come_back_until_that_is_flushed(tmp_path: Path) -> None:
+def test_truncated_bytes_may_return_until_the_truncation_is_flushed(tmp_path: Path) -> None:
     calls = [*made(tmp_path, "a", b"12"), done(OPEN, 5, 0, 0, named(tmp_path, "a")), done(TRUNCATE, 5, 0, 1)]
     assert after(tmp_path, calls) >= {(("a", b"12"),), (("a", b"1"),)}
     assert after(tmp_path, calls + flushed(5)) == {(("a", b"1"),)}
@@ -143,7 +143,7 @@ def test_after_a_kill_the_machine_still_has_everything_to_flush(tmp_path: Path) 
 
 
 def test_a_damaged_byte_is_on_the_disk_and_survives_the_next_power_cut(tmp_path: Path) -> None:
-    """It is no write of the process: nothing brings the former byte back."""
+    """It is not a write of the process: nothing restores the former byte."""
     disk = Disk(tmp_path)
     log = b""
     for kind, descriptor, at, size, first, second in made(tmp_path, "file", b"abc"):

@@ -1,4 +1,4 @@
-"""The judge itself: it passes what is right and sees what is wrong."""
+"""The judge itself: it accepts what is right and detects what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.stores import StoreBench
 
 
 def told(directory: Path, workload: int = 5, count: int = 40) -> dict:
-    """What a sound store tells after `count` operations."""
+    """What a sound store reports after `count` operations."""
     bench = StoreBench(directory)
     for number in range(count):
         done = operation(number, workload)
@@ -37,7 +37,7 @@ def test_sound(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lie", ["lost", "index", "state", "session", "offset"])
-def test_lies_are_seen(tmp_path: Path, lie: str) -> None:
+def test_wrong_reports_are_detected(tmp_path: Path, lie: str) -> None:
     """Each kind of wrong answer is an error."""
     found = told(tmp_path / "data")
     queue = next(iter(found["queues"].values()))

@@ -1,4 +1,4 @@
-"""Some seconds of broken clients against a real server; the command goes on as long as one likes."""
+"""Some seconds of invalid clients against a real server; the command runs for any time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ACCEPTED = b"\x20\x03\x00\x00\x00"
 
 @pytest.mark.processes
 def test_whatever_clients_send() -> None:
-    """A fixed seed, so that what is sent here is the same elsewhere; a turn of all kinds fits into the time."""
+    """A fixed seed, so that the same bytes are sent elsewhere; one round of each kind fits into the time."""
     command = [sys.executable, "-m", "tests.fuzz.mqtt_fuzz", "--seconds", "8", "--seed", "20"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False)
@@ -42,14 +42,14 @@ def test_whatever_clients_send() -> None:
         ACCEPTED + b"\xd0",
     ],
 )
-def test_what_the_judge_does_not_let_pass(said: bytes) -> None:
+def test_what_the_judge_rejects(said: bytes) -> None:
     """Answers that no server may give."""
     with pytest.raises(Broken):
         judge(Case("any", 5, b""), said, cut=False)
 
 
-def test_what_it_lets_pass() -> None:
-    """A reason at the end, for who can read it."""
+def test_what_the_judge_accepts() -> None:
+    """A reason at the end, where the version has one."""
     said = ACCEPTED + b"\xd0\x00" + b"\xe0\x02\x82\x00"
     assert judge(Case("any", 5, b""), said, cut=False)[-1] == b"\xe0\x02\x82\x00"
     with pytest.raises(Broken):

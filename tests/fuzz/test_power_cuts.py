@@ -1,6 +1,6 @@
-"""Power cuts in the quick suite: some hundred without a planted bug, and each plant until it is seen.
+"""Power cuts in the quick suite: some hundred without a planted bug, and each plant until it is detected.
 
-`python -m tests.fuzz.power_cuts` runs as many as one likes.
+`python -m tests.fuzz.power_cuts` runs any number.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ pytestmark = [
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory in memory: the model, not the disk of this machine, says what a flush is worth."""
+    """A directory in memory: the model, not this machine's disk, determines the effect of a flush."""
     memory = Path("/dev/shm")
     made = Path(tempfile.mkdtemp(prefix="power-cuts-test-", dir=memory)) if os.access(memory, os.W_OK) else tmp_path
     yield made
@@ -50,7 +50,7 @@ def cut(place: Path, *arguments: str, pure: bool = False) -> subprocess.Complete
 
 @pytest.mark.parametrize("pure", [False, True], ids=["compiled", "pure"])
 def test_nothing_acknowledged_is_lost(place: Path, pure: bool) -> None:
-    """A fixed seed; which thread comes first still differs."""
+    """A fixed seed; the order of threads still differs."""
     done = cut(place, "--cycles", str(CYCLES), "--seed", "3", pure=pure)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-4000:]}"
     assert f"{CYCLES} cycles" in done.stdout
@@ -59,8 +59,8 @@ def test_nothing_acknowledged_is_lost(place: Path, pure: bool) -> None:
 @pytest.mark.parametrize(
     "plant", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in STORE | REPLICA | JOURNAL]
 )
-def test_a_planted_bug_is_seen(place: Path, plant: str) -> None:
-    """The command fails by the judge's word, not by an error of its own."""
+def test_a_planted_bug_is_detected(place: Path, plant: str) -> None:
+    """The command fails by the judge's verdict, not by an error of its own."""
     done = cut(place, "--cycles", str(PLANT_CYCLES), "--seed", "5", "--plant", plant)
     assert done.returncode != 0, done.stdout
     assert "FAILED in cycle" in done.stdout

@@ -1,4 +1,4 @@
-"""The process that dies: opens the store, tells what it recovered, then writes until it is killed or fails.
+"""The process that dies: opens the store, reports what it recovered, then writes until it is killed or fails.
 
 It runs in a fork, speaks lines of JSON over a pipe and never returns.
 """
@@ -29,7 +29,7 @@ from tests.sim.stores import message
 
 
 class Quiet:
-    """Takes events and forgets them."""
+    """Accepts events and drops them."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_, **__: None
@@ -37,7 +37,7 @@ class Quiet:
 
 @dataclass
 class Orders:
-    """What happens in one life of the process."""
+    """The orders for one life of the process."""
 
     seed: int
     workload: int
@@ -54,10 +54,10 @@ class Orders:
 
 
 def live(directory: Path, orders: Orders, answers: int, go: int) -> None:
-    """Open, report, wait for the word, write; ends with the process."""
+    """Open, report, wait for the go-ahead, write; ends with the process."""
     try:
         Victim(directory, orders, answers, go).run()
-    except BaseException as error:  # the parent must hear of everything
+    except BaseException as error:  # the parent must be told everything
         os.write(answers, json.dumps(["broken", f"{type(error).__name__}: {error}"]).encode() + b"\n")
     os._exit(0)
 
@@ -74,13 +74,13 @@ class Victim:
         self._failed = False
 
     def say(self, *words: object) -> None:
-        """Tell the parent; small enough to arrive whole, or the pipe keeps the order."""
+        """Send to the parent; small enough to arrive whole, or the pipe keeps the order."""
         data = memoryview(json.dumps(words).encode() + b"\n")
         while data:
             data = data[os.write(self._answers, data) :]
 
     def run(self) -> None:
-        """Live."""
+        """Run one life."""
         if self._orders.early:
             self._arm()
         try:
@@ -95,7 +95,7 @@ class Victim:
             self.say("refused", error.errno)
             return
         if self._orders.read_only:
-            survey(store)  # it notes the damage it meets, and the index thread looks how far that goes
+            survey(store)  # it records the damage it meets, and the index thread determines how far it extends
             store._site.thread.drain()
             self.say("read", survey(store))
             self.say("appended", self._append_some(store))
@@ -184,7 +184,7 @@ class Victim:
 
 
 def survey(store: LogStore) -> dict[str, Any]:
-    """What a reader gets of a damaged store: per queue its bounds, (offset, position) of records, unreadable spans."""
+    """What readers get from a damaged store: per queue its bounds, (offset, position) of records, unreadable spans."""
     queues = {}
     for name, _ in list(store.state.items(state_kinds.QUEUE)):
         queue = store.queues.find(name) if name else None
@@ -219,7 +219,7 @@ def survey(store: LogStore) -> dict[str, Any]:
 
 
 def report(store: LogStore) -> dict[str, Any]:
-    """Everything a reader could see, for the judge."""
+    """Everything visible to a reader, for the judge."""
     queues = {}
     for name, _ in list(store.state.items(state_kinds.QUEUE)):
         queue = store.queues.find(name) if name else None

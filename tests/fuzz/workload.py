@@ -1,4 +1,4 @@
-"""What the fuzzed process writes: operation n is always the same, so that the judge knows what state it leads to."""
+"""What the fuzzed process writes: operation n is always the same, so that the judge knows the resulting state."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Model:
         self.retained: dict[bytes, int] = {}
 
     def advance(self, number: int) -> None:
-        """Take in operations up to and without `number`."""
+        """Apply operations up to and without `number`."""
         assert number >= self.number, (number, self.number)
         for at in range(self.number, number):
             done = operation(at, self._seed)

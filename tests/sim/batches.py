@@ -1,4 +1,4 @@
-"""Random batches, and a ring to give out their offsets, for the twins of the store's hot loops."""
+"""Random batches, and a ring that assigns their offsets, for the twins of the store's hot loops."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def bare(body: bytes) -> Placed:
 
 @dataclass
 class Bench:
-    """One twin with a ring of its own; `encode` goes on where the last batch ended, in segments of 1,024 bytes."""
+    """One twin with a ring of its own; `encode` continues where the last batch ended, in segments of 1,024 bytes."""
 
     core: Core
     segment: int = 1024
@@ -71,7 +71,7 @@ class Bench:
         self.encoder = self.core.make_encoder(3, self.segment // 2, 8)
 
     def next_segment(self, position: int) -> int:
-        """Take note of a segment that is made."""
+        """Record a segment that is created."""
         self.made.append(position)
         return position + self.segment
 
@@ -85,7 +85,7 @@ class Bench:
 
 
 def seen(made: Encoded) -> tuple[Any, ...]:
-    """Everything a batch says, comparable."""
+    """Everything a batch contains, comparable."""
     columns = made.entries.columns()
     return (
         made.first_position,

@@ -1,4 +1,4 @@
-"""A disk that forgets: the directory of a store as a power cut would leave it.
+"""A disk that loses data: the directory of a store as a power cut would leave it.
 
 What fdatasync has not covered may be there, be gone, or be there in part, sector by sector and in any order. Metadata
 files are as the store left them, because it makes each of them durable before it counts on it; the shared tail file is
@@ -17,7 +17,7 @@ SECTOR = 512
 
 
 def durable_position(store) -> int:
-    """Log position below which the store has told somebody that bytes are on the disk.
+    """Log position below which the store has reported bytes as durable.
 
     An index run may end inside a large atomic group, but the flush before it covered the whole group.
     """
@@ -45,7 +45,7 @@ def crash_copy(store, target: Path, seed: int) -> int:
 
 
 def forget(path: Path, keep: int, mood: str, chance: random.Random) -> None:
-    """Lose sectors of the file behind its first `keep` bytes."""
+    """Lose sectors of the file after its first `keep` bytes."""
     data = bytearray(path.read_bytes())
     for start in range(keep // SECTOR * SECTOR, len(data), SECTOR):
         if mood == "lose" or (mood == "mixed" and chance.random() < 0.4):

@@ -25,5 +25,5 @@ def ring_of(queues: Any, *columns: Any, capacity: int = 0, first: int = 0) -> tu
 
 
 def run_data(queues: Any, *columns: Any) -> RunData:
-    """What a run of these entries, given in log order, holds; on the twin in place."""
+    """The content of a run of these entries, given in log order, on the twin in place."""
     return native.core.sort_entries(*ring_of(queues, *columns), 0, len(queues))

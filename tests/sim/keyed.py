@@ -1,4 +1,4 @@
-"""Records with keys of every awkward kind, one behind the other, for the twins and the parts of the key index."""
+"""Records with unusual keys of every kind, one after the other, for the twins and the parts of the key index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROPERTY = st.tuples(st.sampled_from([UNIQUE_KEY, b"UNIQ_KEX", b"U", b"", b"othe
 
 @st.composite
 def fields(draw: Any) -> dict[str, Any]:
-    """What `make_record` takes, apart from the position."""
+    """The arguments of `make_record`, except the position."""
     many = st.integers(0, 140).map(lambda n: [b"%d" % number for number in range(n)])
     keys = draw(st.lists(WORDS, max_size=4) | many)
     return {
@@ -38,7 +38,7 @@ def fields(draw: Any) -> dict[str, Any]:
 
 
 def back_to_back(records: list[dict[str, Any]], base: int = 0) -> tuple[bytes, list[int]]:
-    """The bytes of the records from log position `base` on, and where each of them stands."""
+    """The bytes of the records from log position `base` on, and the position of each."""
     data, positions = b"", []
     for record in records:
         positions.append(base + len(data))

@@ -27,7 +27,7 @@ class Seen:
 
 
 def read_log(directory: Path) -> list[Seen]:
-    """Return the valid records from the first file on, up to the first byte that is none; fillers left out."""
+    """Return the valid records from the first file on, up to the first invalid byte; fillers left out."""
     found: list[Seen] = []
     expected = None
     for path in sorted(p for p in (directory / "log").iterdir() if p.name.isdigit()):
@@ -82,7 +82,7 @@ def read_changes(body: bytes) -> list[tuple[int, bytes, bytes | None]]:
 
 
 def proved_durable(directory: Path) -> int:
-    """Return how far the files of a store say that its log is durable; a whole group is, or nothing of it."""
+    """Return how far the files of a store prove its log durable; of a whole group it is all or nothing."""
     proved = [0]
     for name, key in (("CHECKPOINT", "position"), ("index/MANIFEST", "end_position")):
         if (directory / name).exists():
@@ -100,7 +100,7 @@ def proved_durable(directory: Path) -> int:
 
 
 def marked(directory: Path) -> tuple[int, int]:
-    """Return (position, epoch) that the readable slot with the highest number of DURABLE says."""
+    """Return (position, epoch) of the readable slot of DURABLE with the highest number."""
     data = (directory / "DURABLE").read_bytes() if (directory / "DURABLE").exists() else b""
     best = (0, 0, 0)
     for at in (0, 4096):

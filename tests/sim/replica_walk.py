@@ -1,8 +1,8 @@
-"""A group of three stores walked through appends, crashes, elections and cuts by one seed.
+"""A group of three stores walked through appends, crashes, elections and truncations by one seed.
 
 Two of the nodes are in sync: what both have flushed is confirmed, and either may be master. The third only learns, so
-that more of its log has to be cut. Every node is killed, loses what it had not flushed, is closed, promoted and cut in
-any order; bytes travel in parts of any size.
+that more of its log has to be truncated. Every node is killed, loses what it had not flushed, is closed, promoted and
+truncated in any order; bytes travel in parts of any size.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Walk:
         return self.nodes[self.master].store
 
     def run(self, steps: int) -> None:
-        """Make so many steps, and check everything now and then."""
+        """Make this many steps, and check everything now and then."""
         acts = (
             (self.append, 12), (self.change, 4), (self.pull, 12), (self.flush, 8), (self.confirm, 6),
             (self.upkeep, 4), (self.expire, 1), (self.reopen, 2), (self.crash, 3), (self.elect, 3), (self.check, 1),
@@ -95,7 +95,7 @@ class Walk:
         return StateChange(self.chance.choice((3, 4)), self.chance.choice(KEYS), value)
 
     def change(self) -> None:
-        """State, and queues that go for ever."""
+        """State, and queues that are deleted for good."""
         self.store.append_state([self._state() for _ in range(self.chance.randint(1, 5))])
         if self.chance.random() < 0.2:
             queue = self.store.queues.find(self.chance.choice(NAMES))
@@ -105,7 +105,7 @@ class Walk:
     # -- what travels
 
     def pull(self) -> None:
-        """Some of the log goes to one of the others, or all of it."""
+        """Some of the log, or all of it, goes to one of the others."""
         name = self.chance.choice([each for each in range(3) if each != self.master])
         node = self.nodes[name]
         if node.store.end_position < self.store.begin_position:
@@ -118,7 +118,7 @@ class Walk:
         self.chance.choice(self.nodes).flush()
 
     def confirm(self) -> None:
-        """What both have flushed is confirmed; sometimes the third one hears of it."""
+        """What both have flushed is confirmed; sometimes the third one is told."""
         limit = min(self.nodes[name].store.positions.flushed for name in IN_SYNC)
         self.store.positions.limit_confirm(limit)
         for node in self.nodes:
@@ -138,7 +138,7 @@ class Walk:
             node.turn()
 
     def expire(self) -> None:
-        """The master and those in sync let go what their retention lets go, for as long as nothing happens."""
+        """The master and those in sync expire what their retention allows, until nothing more happens."""
         for _ in range(self.chance.choice([5, 15, 30])):
             for name in IN_SYNC:
                 node = self.nodes[name]
@@ -194,7 +194,7 @@ class Walk:
         since = max(self.proof[0], node.store.begin_position)
         assert self.span(name, since, self.confirmed) == self.proof[1][since - self.proof[0] :]
         node.store.positions.limit_confirm(self.confirmed)
-        if self.chance.random() < 0.3:  # the master is gone again before anybody has heard of it
+        if self.chance.random() < 0.3:  # the master ends before any other node knows it
             self._promote(self.chance.choice(IN_SYNC)) if self._step_down(name) else None
             return
         for other in range(3):
@@ -203,12 +203,12 @@ class Walk:
 
     def _step_down(self, name: int) -> bool:
         if self.chance.random() < 0.5:
-            self.append()  # what nobody will ever have
+            self.append()  # what will be lost
         self.nodes[name].reopen_as(role="replica")
         return True
 
     def connect(self, name: int) -> None:
-        """A replica finds where its log parts from the master's and cuts it there."""
+        """A replica finds where its log and the master's diverge and truncates it there."""
         node, master = self.nodes[name].store, self.store
         point = truncation_point(_extent(node), _extent(master))
         if point is None:
@@ -217,13 +217,15 @@ class Walk:
             node.replica.truncate(point)
             assert node.end_position == point
         end, begin = node.end_position, max(node.begin_position, master.begin_position)
-        assert self.span(name, begin, end) == self.span(self.master, begin, end), "below the cut the logs agree"
-        assert not self.span(name, end, 1 << 40).strip(b"\0"), "behind it there is nothing"
+        assert self.span(name, begin, end) == self.span(self.master, begin, end), (
+            "below the truncated end the logs agree"
+        )
+        assert not self.span(name, end, 1 << 40).strip(b"\0"), "after it there is nothing"
 
     # -- what must hold
 
     def span(self, name: int, first: int, end: int) -> bytes:
-        """The bytes [first, end) of a node's log as they stand in its files, as far as there are any."""
+        """The bytes [first, end) of a node's log in its files, as far as there are any."""
         parts = []
         for base, data in log_bytes(self.nodes[name].directory).items():
             at = int(base)
@@ -231,7 +233,7 @@ class Walk:
         return b"".join(parts)
 
     def check(self) -> None:
-        """All caught up, all confirmed: the same bytes, queues, state and keys, as the log alone tells them."""
+        """All caught up, all confirmed: the same bytes, queues, state and keys, as from the log alone."""
         for name in (0, 1, 2):
             if name != self.master:
                 self.connect(name)
@@ -250,7 +252,7 @@ class Walk:
             assert told == self._told(self.store, begin), name
 
     def _rebuilt(self, node: ReplicaBench, begin: int) -> dict[str, Any]:
-        """What a store tells that has nothing but the log."""
+        """What a store shows that has nothing but the log."""
         target = self._folder(9)
         target.mkdir()
         shutil.copytree(node.directory / "log", target / "log")
@@ -266,7 +268,7 @@ class Walk:
 
     @staticmethod
     def _told(store: LogStore, begin: int) -> dict[str, Any]:
-        """What a store tells of the log from `begin` on."""
+        """What a store shows of the log from `begin` on."""
         queues = {}
         for name in NAMES:
             queue = store.queues.find(name)

@@ -15,7 +15,7 @@ from tests.sim.stores import StoreBench
 
 
 class ReplicaBench(StoreBench):
-    """A store that is opened in roles; `role` and `epoch` of the last opening hold for the next."""
+    """A store that is opened in roles; `role` and `epoch` of the last opening apply to the next."""
 
     def __init__(
         self, directory: Path, *, role: str = "writer", epoch: int | None = None, log: Any = None, **settings: Any
@@ -41,13 +41,13 @@ class ReplicaBench(StoreBench):
 
     @classmethod
     def copy_of(cls, other: ReplicaBench, directory: Path, **role: Any) -> ReplicaBench:
-        """A store opened from the files another one has now, as if that had been killed; in its role or in another."""
+        """A store opened from the present files of another one, as if killed; in its role or in another."""
         shutil.copytree(other.directory, directory)
         (directory / "lock").unlink()
         return cls(directory, **(role or other._role), log=other.log, **asdict(other.settings))
 
     def with_settings(self, **settings: Any) -> None:
-        """Let other settings hold from the next opening on."""
+        """Use other settings from the next opening on."""
         self.settings = replace(self.settings, **settings)
 
     def flush(self) -> None:

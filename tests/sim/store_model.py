@@ -1,4 +1,4 @@
-"""The store as a list: every append in order, and everything a reader may see said in the simplest way.
+"""The store as a list: every append in order, and everything visible to a reader in the simplest form.
 
 The model is told what was appended and takes from the log files themselves, with nothing but struct, which bytes came
 of it. After a crash it forgets the appends behind the recovered end, whole ones only.
@@ -18,7 +18,7 @@ Change = tuple[int, bytes, bytes | None]
 
 @dataclass(slots=True)
 class Sent:
-    """One message as it was handed to the store."""
+    """One message as it was given to the store."""
 
     queues: tuple[int, ...]
     body: bytes
@@ -45,13 +45,13 @@ class Entry:
 
     @property
     def end(self) -> int:
-        """The offset behind it."""
+        """The offset after it."""
         return self.offset + self.count
 
 
 @dataclass(slots=True)
 class Group:
-    """What a crash leaves whole or not at all: an atomic append or one record of another; and what it became."""
+    """What a crash keeps or loses as a whole: an atomic append or one record of another; and its entries."""
 
     end: int
     visible_at: int
@@ -74,7 +74,7 @@ class Model:
     def append(
         self, directory: Path, bounds: tuple[int, int], sent: list[Sent], changes: list[Change], *, atomic: bool
     ) -> None:
-        """Take note of an append that lies in these bounds of the log."""
+        """Record an append that lies in these bounds of the log."""
         records, end = walk(directory, *bounds), bounds[1]
         kinds = [data[4] for _, data in records]
         assert kinds == [each.kind for each in sent] + [3] * (len(records) - len(sent)), kinds
@@ -133,7 +133,7 @@ class Model:
             self.queues[queue] = []
 
     def confirmed(self, queue: int, confirm: int) -> list[Entry]:
-        """The entries of a queue that readers may see, expired ones included."""
+        """The entries of a queue that are visible to readers, expired ones included."""
         return [entry for entry in self.queues[queue] if entry.visible_at <= confirm]
 
 
@@ -143,7 +143,7 @@ def created(names: list[bytes], first: int) -> list[Change]:
 
 
 def end_of(entries: list[Entry]) -> int:
-    """The offset behind the last entry."""
+    """The offset after the last entry."""
     return entries[-1].end if entries else 0
 
 

@@ -31,7 +31,7 @@ SMALL: dict[str, Any] = {
 
 
 class Silent:
-    """Takes the store's events where thousands would be printed."""
+    """Accepts the store's events where thousands would be printed."""
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_args, **_fields: None

@@ -1,7 +1,7 @@
 """Run schedules: `python -m tests.sim.cluster --schedules N --seed S [--plant NAME] [--async-flush] [--trace]`.
 
-A schedule that breaks a rule prints its seed and the command that replays it; `--trace` tells its story. Exit status: 1
-when a rule was broken without a planted bug, or none was broken with one.
+A schedule that breaks a rule prints its seed and the command that replays it; `--trace` prints its history. Exit
+status: 1 when a rule was broken without a planted bug, or none was broken with one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ PROGRESS_EVERY = 5_000
 
 
 def told(result: Result, plant: str | None, *, is_async: bool = False) -> str:
-    """What broke, and how to see it again."""
+    """What broke, and how to repeat it."""
     again = f"python -m tests.sim.cluster --schedules 1 --seed {result.seed} --trace"
     again += (f" --plant {plant}" if plant else "") + (" --async-flush" if is_async else "")
     return f"seed {result.seed}: {result.detail}\n  replay: {again}"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the schedules that were asked for."""
+    """Run the requested schedules."""
     parser = argparse.ArgumentParser(prog="python -m tests.sim.cluster", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")

@@ -1,7 +1,7 @@
-"""A broker: the real cores of `broker/replication` around a model log, with the roles the controllers give it.
+"""A broker: the real cores of `broker/replication` around a model log, with the roles the controllers assign.
 
-Fenced until the controllers took its registration, it then is master or replica as they say, never in an epoch its log
-has seen. The shell here does what `ha_server` and `ha_client` do with sockets.
+Fenced until the controllers accept its registration, it is then master or replica as they decide, never in an epoch its
+log has seen. The shell here does what `ha_server` and `ha_client` do with sockets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ POLL_TICKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """What the brokers are made of; a planted bug is another part in the place of the right one."""
+    """The parts of the brokers; a planted bug replaces the right part by another."""
 
     flags: frozenset[str] = frozenset()
     leader: type[Leader] = Leader
@@ -55,7 +55,7 @@ class Cluster:
     brokers: list[Broker] = field(default_factory=list)
 
     def master(self) -> Broker | None:
-        """The broker the controllers name, if it runs and knows."""
+        """The broker that the controllers name, if it runs and knows."""
         master = self.controllers.view().master
         broker = self.brokers[master - 1] if master is not None else None
         return broker if broker is not None and broker.is_up and broker.leading is not None else None
@@ -99,7 +99,7 @@ class Broker(Node):
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Recover the log and ask to be taken in."""
+        """Recover the log and register."""
         super().start()
         self._clear()
         self.pauses = self._pause_watch()
@@ -109,7 +109,7 @@ class Broker(Node):
         self._tick()
 
     def crash(self, *, power: bool, mood: str = "") -> None:
-        """Gone, with or without the machine."""
+        """Stop at once, with or without the machine."""
         if not self.is_up:
             return
         if power:
@@ -132,7 +132,7 @@ class Broker(Node):
         super().pause()
 
     def go_on(self) -> None:
-        """What reached it, and what was due, happens now; nobody tells it how long that was."""
+        """What arrived meanwhile, and what was due, happens now; nothing tells it how long that was."""
         if self.is_paused and self.world.now - self._stands_since > self.cluster.pace.pause_limit_ms + 1:
             self.came_back = self.world.now
         super().go_on()
@@ -173,7 +173,7 @@ class Broker(Node):
             )
 
     def _ask(self, what: Any, answer: Any, once: bool = False) -> int | None:
-        """Ask the leading controller; None while another request has no answer."""
+        """Send a request to the leading controller; None while another request has no answer."""
         now = self.world.now
         if self._waits is not None and not once:
             return None
@@ -225,7 +225,7 @@ class Broker(Node):
             if view is not None and view.master_epoch == leading.core.epoch and view.master == self.ident:
                 leading.learn(view)
             if code == NOT_LEADER and "believes-former-leaders" not in self.flags:
-                # Its double may have found a leader that committed it and could not say so.
+                # Its duplicate may have reached a leader that committed it and could not answer.
                 leading.core.members.unanswered(proposal)
             elif code != 0:
                 leading.core.members.refused(proposal)
@@ -242,7 +242,7 @@ class Broker(Node):
     # -- roles --------------------------------------------------------------------------------------------------------
 
     def learn(self, view: GroupView) -> None:
-        """What the controllers say: pushed, polled or answered, perhaps late."""
+        """Apply the controllers' view: pushed, polled or answered, perhaps late."""
         if self.is_fenced or (view.master_epoch < self.epoch and "follows-older" not in self.flags):
             return
         if view.master == self.ident:
@@ -302,14 +302,14 @@ class Broker(Node):
             self.following = None
 
     def follows(self, master: Broker) -> bool:
-        """Whether the master's stream goes on here, in its present epoch."""
+        """Whether the master's stream continues here, in its present epoch."""
         following, leading = self.following, master.leading
         if following is None or leading is None or following.side is None:
             return False
         return following.side.core.stage is LinkPhase.STREAMING and following.side.core.epoch == leading.core.epoch
 
     def accept(self, stream: Stream) -> Any:
-        """A replica dialled."""
+        """Accept a replica's connection."""
         if self.leading is None:
             stream.close(1)
             return None
@@ -318,7 +318,7 @@ class Broker(Node):
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def read(self, wait_ms: float, answered: Callable[[int | None], None]) -> None:
-        """Say up to where messages are shown, at once or when a wait for more is over; None: ask another broker."""
+        """Answer up to where messages are shown, at once or when a wait for more is over; None: ask another broker."""
         leading = self.leading
         if leading is None or not leading.may_answer():
             answered(None)
@@ -340,7 +340,7 @@ class Broker(Node):
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Ask for what was written to be flushed."""
+        """Request a flush of what was written."""
         if not self._flushing and self.log.flushed < self.log.end:
             self._flushing = True
             delay = self.flush_ms * (0.3 + self.world.chance.random())
@@ -358,5 +358,5 @@ class Broker(Node):
         self.flush()
 
     def cut_away(self) -> None:
-        """The log was cut: a flush that is under way says nothing about what is written now."""
+        """The log was truncated: a flush in progress does not cover what is written now."""
         self._generation += 1

@@ -61,7 +61,7 @@ class Judge:
             self._ends[epoch] = max(self._ends.get(epoch, 0), end)
 
     def answers(self, broker: Broker, end: int) -> None:
-        """A reader hears that what is confirmed ends at `end`."""
+        """A reader is told that what is confirmed ends at `end`."""
         assert broker.leading is not None
         self.reads += 1
         epoch = broker.leading.core.epoch
@@ -73,7 +73,7 @@ class Judge:
                 )
 
     def acknowledged(self, ident: int, queue: int, offset: int, broker: Broker, position: int, end: int) -> None:
-        """A client was told that its message is safe."""
+        """A client's message was acknowledged."""
         self.acks[ident] = (queue, offset, position)
         self._reached(broker, end)
         if self.is_weak:
@@ -87,7 +87,7 @@ class Judge:
         self._all_electable_have(position, min(end, len(self._proof)))
 
     def shown(self, broker: Broker) -> None:
-        """Readers of a broker may have moved on."""
+        """Readers of a broker may have advanced."""
         log = broker.log
         self._reached(broker, log.confirm)
         boot, start = self._judged.get(broker.ident, (0, 0))
@@ -100,7 +100,7 @@ class Judge:
             self._same(broker, start, log.confirm)
 
     def _same(self, broker: Broker, start: int, end: int) -> None:
-        """What a broker shows was shown there before; what nobody showed yet, everybody who may be elected has."""
+        """What a broker shows again is unchanged; what it shows first is on every broker that may be elected."""
         proof, begin = self._proof, broker.log.begin
         start = max(start, begin)
         known = min(end, len(proof))
@@ -126,18 +126,18 @@ class Judge:
             )
 
     def was_cut(self, broker: Broker) -> None:
-        """What a broker shows is shown anew from where it was cut."""
+        """What a broker shows is shown anew from the truncated end."""
         self._judged[broker.ident] = (broker.boot, min(self._judged.get(broker.ident, (0, 0))[1], broker.log.confirm))
 
     def cut_below_confirm(self, broker: Broker, action: Any) -> None:
-        """A replica had to throw away what had been confirmed."""
+        """A replica had to truncate what had been confirmed."""
         if not self.is_weak:
             raise Violation(
                 "no confirmed byte is cut", f"{broker.name}: {action}, confirmed up to {broker.log.confirm}"
             )
 
     def read_register(self, started: float, ended: float, view: GroupView) -> None:
-        """A read of the group from the controllers, and when it was asked and answered."""
+        """A read of the group from the controllers, with the times of its request and answer."""
         version = (view.master_epoch, view.set_epoch)
         for answered, other in self._reads:
             if answered < started and (other[0] > version[0] or other[1] > version[1]):
@@ -158,7 +158,7 @@ class Judge:
     # -- after healing ------------------------------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
-        """Whether everybody follows the master and has everything; an equal end alone may be an accident."""
+        """Whether every broker follows the master and has everything; an equal end alone may be an accident."""
         assert self.cluster is not None
         master = self.cluster.master()
         if master is None or master.leading is None or not master.leading.may_answer():
@@ -170,7 +170,7 @@ class Judge:
         )
 
     def final(self) -> None:
-        """All replicas are equal, and nothing that was promised is missing."""
+        """All replicas are equal, and nothing acknowledged is missing."""
         assert self.cluster is not None
         master = self.cluster.master()
         assert master is not None

@@ -1,6 +1,7 @@
-"""Clients that append: each message once, to whoever they believe is master; whoever gets no answer knows nothing.
+"""Clients of a simulated group: producers and readers.
 
-Clients that read ask any broker: whoever was the master is asked for a while by those who do not know better.
+A producer appends each message once, to the broker it believes is master; without an answer the outcome is unknown.
+A reader asks any broker; with an old route it asks a former master for a while.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ QUEUES = 3
 
 
 class Producer(Node):
-    """Sends one message after another, some in a row; never the same one twice."""
+    """Sends one message after another, some several at once; never the same one twice."""
 
     def __init__(self, cluster: Cluster, number: int) -> None:
         super().__init__(cluster.world, f"p{number}")
@@ -27,7 +28,7 @@ class Producer(Node):
         self.after(cluster.world.chance.choice((1, 8)) * cluster.pace.tick_ms, self._send)
 
     def finish(self) -> None:
-        """No more messages."""
+        """Send no more messages."""
         self._is_done = True
 
     def _send(self) -> None:
@@ -44,7 +45,7 @@ class Producer(Node):
         self.after(self.cluster.pace.tick_ms * (0.08 + 0.5 * chance.random()), self._send)
 
     def _arrived(self, target: Broker, queue: int, ident: int) -> None:
-        """At the broker."""
+        """The message arrives at the broker."""
         if target.leading is None:
             hint = target.following.master.ident - 1 if target.following is not None else None
             self.cluster.network.send(target.name, self, self._moved, hint)
@@ -66,7 +67,7 @@ class Producer(Node):
 class Reader(Node):
     """Asks one broker after another up to where messages are shown, and lets some of them wait for more.
 
-    Invariant: it draws from a chance of its own and no network loses what it says, so that the history of a seed is the
+    Invariant: it has its own random numbers and no network loses its requests, so that the history of a seed is the
     same with readers and without.
     """
 

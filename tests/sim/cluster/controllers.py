@@ -1,8 +1,8 @@
 """Three controllers around the real state machine of `controller/replicas`, their agreement modelled as one register.
 
-What is modelled and not run is consensus: a command takes effect once, at one moment, if the leader that took it
-still reaches a majority then; if not it may be lost or take effect later, and nobody is told. Heartbeats are soft state
-of the leading controller and go with it.
+What is modelled and not run is consensus: a command takes effect once, at one moment, if the leader that took it still
+reaches a majority then; if not it may be lost or take effect later, and no client learns which. Heartbeats are soft
+state of the leading controller and are lost with it.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Controllers:
         world.after(0, self._scan)
 
     def view(self) -> GroupView:
-        """The group as it is now, seen by no network."""
+        """The group as it is now, read without a network."""
         return self.machine.groups[GROUP].view()
 
     # -- agreement ----------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Controllers:
             if done is not None:
                 done(outcome)
         elif self.world.chance.random() < 0.5:
-            # The next leader finds it in its log: it takes effect, and nobody is told.
+            # The next leader finds it in its log: it takes effect, and no client is told.
             self.world.after(500 * self.world.chance.random(), self._late, make)
 
     def _late(self, make: Callable[[], Command]) -> None:
@@ -154,7 +154,7 @@ class Controllers:
             self.live.beat((GROUP, broker), int(self.world.now), live, channel=channel)
 
     def request(self, node: Node, asks: Node, what: Command | ElectMaster | None, answer: Answer, number: Any) -> None:
-        """Any other request of a broker; None asks for the group. `number` tells a request from its double."""
+        """Any other request of a broker; None asks for the group. `number` identifies a request and its duplicate."""
 
         def reply(code: int, view: GroupView | None) -> None:
             self.network.send(node.name, asks, answer, code, view)

@@ -3,7 +3,7 @@
     record  total u16 | queue u16 | epoch u32 | position u32 | queue offset u32 | id u32 | crc u32 | filling
 
 A kill keeps the cache; a power cut keeps, of what was not flushed, some sectors and not others. Recovery reads records
-until one is not sound, as the store does. The list of epochs is a small file of its own, replaced durably.
+up to the first damaged one, as the store does. The list of epochs is a small file of its own, replaced durably.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ModelLog:
     # -- starting -----------------------------------------------------------------------------------------------------
 
     def recover(self) -> None:
-        """What a starting process makes of the platter."""
+        """What a starting process recovers from the platter."""
         self.begin = self._begin_file
         self.cache = bytearray(self._platter)
         self.records: list[Record] = []
@@ -92,13 +92,13 @@ class ModelLog:
 
     @property
     def kept(self) -> int:
-        """Everything below it is as safe as it was asked for."""
+        """Everything below it is as durable as configured."""
         return self.end if self.is_async else self.flushed
 
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def extent(self) -> Extent:
-        """What the other side must know."""
+        """What the other side needs to know."""
         return Extent(self.begin, self.end, self.epochs)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -133,7 +133,7 @@ class ModelLog:
         return epoch, min(start, position), data
 
     def append_raw(self, position: int, epoch: int, start: int, data: bytes) -> None:
-        """Take over bytes of the master's log."""
+        """Append bytes of the master's log."""
         assert position == self.end, (position, self.end)
         if epoch != self.epochs.last:
             self.epochs.add(epoch, start)
@@ -148,7 +148,7 @@ class ModelLog:
             self.end += HEAD.unpack_from(self.cache, self.end)[0]
 
     def truncate(self, position: int) -> None:
-        """Cut, durably; what is below may still be unflushed."""
+        """Truncate, durably; what is below may still be unflushed."""
         assert position <= self.end, (position, self.end)
         keep = bisect_left(self.starts, position)
         del self.starts[keep:], self.records[keep:], self.cache[position:]
@@ -171,7 +171,7 @@ class ModelLog:
         self._epoch_file = []
 
     def expire(self, position: int) -> None:
-        """Retention: forget what lies before a record."""
+        """Retention: drop what lies before a record."""
         keep = bisect_right(self.starts, position) - 1
         if keep <= 0:
             return
@@ -185,7 +185,7 @@ class ModelLog:
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def flush(self, end: int) -> None:
-        """The platter has everything below `end` now, unless it was cut meanwhile."""
+        """The platter has everything below `end` now, unless the log was truncated meanwhile."""
         end = min(end, self.end)
         self._platter[self.flushed : end] = self.cache[self.flushed : end]
         self.flushed = max(self.flushed, end)
@@ -202,13 +202,13 @@ class ModelLog:
             self.confirm = max(self.confirm, whole)
 
     def kill(self) -> None:
-        """The process is gone, the machine is not: what was written is there."""
+        """The process ends, the machine does not: what was written is there."""
         self._platter[:] = self.cache
         if "epoch-after-bytes" in self._flags and self._chance.random() < 0.5:
             self._epoch_file = list(self.epochs)
 
     def power_cut(self, mood: str = "") -> None:
-        """Of what was not flushed, some sectors are on the platter, others are as they were."""
+        """Of what was not flushed, some sectors are on the platter, others are unchanged."""
         mood = mood or self._chance.choice(("keep", "lose", "mixed"))
         if mood == "lose":
             return
@@ -220,7 +220,7 @@ class ModelLog:
                 self._platter[first:last] = self.cache[first:last]
 
     def wipe(self) -> None:
-        """Another disk is in its place."""
+        """A new disk takes its place."""
         self._platter, self._epoch_file, self._begin_file, self.floors = bytearray(), [], 0, {}
 
     def held(self, position: int, end: int) -> bytes:

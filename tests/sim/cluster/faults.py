@@ -1,4 +1,4 @@
-"""What goes wrong, when and for how long: drawn from the world's chance, aimed at the master more often than not."""
+"""Which faults occur, when and for how long: drawn from the world's random numbers, mostly aimed at the master."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class Faults:
             self._kinds.append((1, self._wipe))
 
     def begin(self) -> None:
-        """From now on things go wrong."""
+        """Begin to inject faults."""
         self._next()
 
     def end(self) -> None:
-        """Heal everything: nobody is down, cut, slow or stopped."""
+        """Heal everything: nothing is down, cut, slow or stopped."""
         self._is_over = True
         network = self._network
         network.cut.clear()
@@ -96,7 +96,7 @@ class Faults:
     # -- kinds --------------------------------------------------------------------------------------------------------
 
     def _may_lose_power(self, broker: Broker) -> bool:
-        """Whether all that counts is elsewhere too: what is only in the memory of machines needs one that runs on."""
+        """Whether all that counts is elsewhere too: what is only in memory needs another machine that keeps running."""
         if not self._schedule.cluster.build.is_async:
             return True
         in_sync = self._controllers.view().in_sync
@@ -150,7 +150,7 @@ class Faults:
         return self._cut_pairs([(first.name, name) for name in names] + [(name, first.name) for name in names])
 
     def _mute(self) -> str:
-        """The controllers hear a broker, it hears nothing of them; another one may stop meanwhile."""
+        """The controllers receive from a broker, but it receives nothing from them; another one may stop meanwhile."""
         broker, other = self._broker(), self._world.chance.choice(self._brokers)
         if other is not broker and self._world.chance.random() < 0.7:
             self._later(self._while(100, 1_200), other.pause)

@@ -1,4 +1,4 @@
-"""What a broker does as replica: dial its master, do what the follower core says, dial again."""
+"""A broker as replica: dial its master, carry out the follower core's actions, dial again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Following:
         self.tick()
 
     def tick(self) -> None:
-        """Dial when it is time; give up on a master that says nothing."""
+        """Dial when it is time; give up on a silent master."""
         world = self.broker.world
         if self.side is not None and world.now - self.side.heard_at > self.broker.cluster.pace.silence_ms:
             self.side.close()
@@ -35,7 +35,7 @@ class Following:
             self.side = MasterSide(self)
 
     def lost(self) -> None:
-        """The connection is over: again in a while."""
+        """The connection is lost: dial again in a while."""
         self.side = None
         if self.is_open:
             pause = self.broker.cluster.pace.tick_ms * (0.1 + self.broker.world.chance.random())
@@ -47,7 +47,7 @@ class Following:
             self.tick()
 
     def flushed(self) -> None:
-        """The disk has more."""
+        """More of the log is on the disk."""
         if self.side is not None:
             self.side.flushed()
 
@@ -75,7 +75,7 @@ class MasterSide(Side):
         self.stream.sides[0] = self
 
     def close(self) -> None:
-        """End it from here."""
+        """Close it from here."""
         self.stream.close(0)
         if self._following.side is self:
             self._following.lost()
@@ -96,7 +96,7 @@ class MasterSide(Side):
         self._following.broker.flush()
 
     def flushed(self) -> None:
-        """Everything the log says is kept may be acknowledged."""
+        """Everything the log reports as kept may be acknowledged."""
         self._do(self.core.flushed(self._following.broker.log.kept))
 
     def _do(self, actions: Sequence[Action]) -> None:

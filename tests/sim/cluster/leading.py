@@ -1,4 +1,4 @@
-"""What a broker does as master: serve its replicas, wait for them, ask the controllers for another SyncStateSet."""
+"""A broker as master: serve its replicas, wait for them, ask the controllers for another SyncStateSet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Answered = Callable[[bool], None]
 
 
 class Leading:
-    """One mastership."""
+    """One term as master."""
 
     def __init__(self, broker: Broker, core: Leader) -> None:
         self.broker, self.core = broker, core
@@ -47,14 +47,14 @@ class Leading:
         self.is_open = True
 
     def accept(self, stream: Stream) -> ReplicaSide:
-        """A replica dialled: greet it."""
+        """Accept a replica's connection and greet it."""
         self._next += 1
         side = self.sides[self._next] = ReplicaSide(self, self._next, stream)
         stream.send(1, encode_greeting(Greeting(bytes(16))))
         return side
 
     def append(self, queue: int, ident: int, answered: Answered) -> None:
-        """Take a message; `answered` says whether it is safe now."""
+        """Append a message; `answered` tells whether it is safe now."""
         broker, core = self.broker, self.core
         if not core.accepts(int(broker.world.now)):
             answered(False)
@@ -90,7 +90,7 @@ class Leading:
         self.broker.cluster.judge.shown(self.broker)
 
     def may_answer(self) -> bool:
-        """Whether readers are answered."""
+        """Whether readers get answers."""
         return self.broker.pauses.may_answer()
 
     def _in_doubt(self) -> None:
@@ -98,7 +98,7 @@ class Leading:
             self.drop(connection)
 
     def tick(self) -> None:
-        """Heartbeats, silence, whether it may answer, and who is in sync."""
+        """Heartbeats, silence, whether it may answer, and which replicas are in sync."""
         now_ms = int(self.broker.world.now)
         if self.broker.pauses.tick():
             self.broker.world.tell(self.broker.name, "answers again, by its members")
@@ -118,7 +118,7 @@ class Leading:
             self.drop_strangers()
 
     def drop_strangers(self) -> None:
-        """End the connections of replicas that count no more."""
+        """End the connections of replicas that no longer count."""
         for other in [each for each, side in self.sides.items() if side.is_greeted and not self.core.knows(each)]:
             self.drop(other)
 
@@ -130,7 +130,7 @@ class Leading:
             side.stream.close(1)
 
     def close(self) -> None:
-        """No master any more: whoever waits hears no."""
+        """No longer master: waiting clients are refused."""
         self.is_open = False
         self.broker.pauses.lead(None)
         for connection in list(self.sides):
@@ -205,7 +205,7 @@ class ReplicaSide(Side):
             core.sent(self._connection, len(data), log.end, now_ms)
 
     def heartbeat(self) -> None:
-        """Say something, and what is confirmed."""
+        """Send a heartbeat with the confirm position."""
         log, core = self._leading.broker.log, self._leading.core
         self._send(Transfer(core.epoch, 0, log.end, log.confirm, 0, 2**31, b""))
         core.sent(self._connection, 0, log.end, int(self._leading.broker.world.now))

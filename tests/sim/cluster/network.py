@@ -1,7 +1,7 @@
-"""A network that loses, delays, doubles, reorders and cuts, in one direction or both, between any two nodes.
+"""A network that loses, delays, duplicates, reorders and cuts, in one direction or both, between any two nodes.
 
 Messages (to and from controllers, heartbeats, clients) go one by one. A stream is like TCP: in order, nothing twice,
-late when the network is bad, held while it is cut; its end may be noticed by one side only.
+late when the network is bad, delayed while it is cut; its end may be noticed by one side only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ RETRY_MS = 40.0
 
 
 class Network:
-    """Who reaches whom, and how well."""
+    """Which nodes reach which, and how well."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -30,13 +30,13 @@ class Network:
         self.streams: list[Stream] = []
 
     def delay(self) -> float:
-        """How long something takes."""
+        """The delay of a message."""
         chance = self.world.chance
         base = 0.2 + 0.8 * chance.random()
         return base + self.slow_ms * chance.random() if self.slow_ms else base
 
     def send_once(self, source: str, target: Node, function: Callable[..., None], *arguments: Any) -> bool:
-        """One message; it arrives once or never. Return whether it is under way."""
+        """One message; it arrives once or never. Return whether it is in flight."""
         if (source, target.name) in self.cut:
             return False
         if self.loss and self.world.chance.random() < self.loss:
@@ -55,21 +55,21 @@ class Network:
             target.deliver(function, *arguments)
 
     def connect(self, client: Node, server: Node, accept: Callable[[Stream], Side]) -> Stream:
-        """Open a stream; `accept` makes the server's side when it gets there."""
+        """Open a stream; `accept` creates the server's side when it arrives."""
         stream = Stream(self, client, server, accept)
         self.streams.append(stream)
         return stream
 
 
 class Side:
-    """What a node does with its end of a stream."""
+    """A node's end of a stream."""
 
     def on_data(self, data: bytes) -> None:
         """Bytes arrived."""
         raise NotImplementedError
 
     def on_closed(self) -> None:
-        """The other end is gone; not called by one's own close."""
+        """The other end has closed; not called for one's own close."""
         raise NotImplementedError
 
 
@@ -88,7 +88,7 @@ class Stream:
         self.send(0, b"")
 
     def send(self, end: int, data: bytes | None) -> None:
-        """Bytes from an end to the other; None says that this end is closed."""
+        """Send bytes from an end to the other; None means that this end is closed."""
         if not self.open[end]:
             return
         world = self.network.world
@@ -99,12 +99,12 @@ class Stream:
         world.after(at - world.now, self._arrive, end)
 
     def close(self, end: int) -> None:
-        """This end is done with it."""
+        """This end closes."""
         self.send(end, None)
         self.open[end] = False
 
     def died(self, end: int) -> None:
-        """The process of this end was killed: the machine says so to the other one, if it can."""
+        """The process of this end was killed: the machine tells the other end, if it can."""
         self.close(end)
         self.sides[end] = None
 
@@ -135,7 +135,7 @@ class Stream:
             side.on_data(data)
 
     def _reset(self, end: int) -> None:
-        """Nobody is there: whoever sent hears of it."""
+        """There is no receiver: the sender is told."""
         if self.open[end]:
             self.open[end] = True
             self.close(end)

@@ -15,7 +15,7 @@ _SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60)
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast everything goes: the product's times, or much shorter ones, for more elections in fewer events."""
+    """The speed of everything: the product's times, or much shorter ones, for more elections in fewer events."""
 
     tick_ms: float = 250.0
     answer_ms: float = 700.0

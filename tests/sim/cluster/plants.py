@@ -24,7 +24,7 @@ class RefusesEqualStart(Epochs):
 
 
 class CommittedOnly(SyncStateSet):
-    """Who is about to join is not waited for."""
+    """A broker about to join is not waited for."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class CommittedOnly(SyncStateSet):
 
 
 class OutAtOnce(SyncStateSet):
-    """Who is about to leave is not waited for."""
+    """A broker about to leave is not waited for."""
 
     __slots__ = ()
 
@@ -53,21 +53,21 @@ class NoDoubt(SyncStateSet):
 
 
 class ConfirmIsEnough(Leader):
-    """Who has what is confirmed may join, whether or not it has reached this epoch."""
+    """A replica with everything confirmed may join, whether or not it has reached this epoch."""
 
     def _caught_up(self, replica: FollowerProgress, confirm: int) -> bool:
         return replica.acknowledged >= confirm
 
 
 class AnybodyJoins(Leader):
-    """Who has a stream may join."""
+    """Any connected replica may join."""
 
     def _caught_up(self, replica: FollowerProgress, confirm: int) -> bool:
         return replica.sent >= 0
 
 
 class SkipsTheAbsent(Leader):
-    """Members without a connection do not hold the confirm position back."""
+    """Members without a connection do not limit the confirm position."""
 
     def advance(self, own_end: int) -> int:
         ends = [each.acknowledged for each in self.replicas() if each.broker in self.members.effective]
@@ -76,7 +76,7 @@ class SkipsTheAbsent(Leader):
 
 
 class TrustsHello(Leader):
-    """The end a replica says hello with counts as acknowledged, before anything was cut."""
+    """The end in a replica's hello counts as acknowledged, before anything was truncated."""
 
     def hello(self, connection: int, hello: Hello, log: Extent, now_ms: int) -> Welcome | Refusal:
         answer = super().hello(connection, hello, log, now_ms)
@@ -96,7 +96,7 @@ class TrustsHello(Leader):
 
 
 class FollowsAnybody(Follower):
-    """An older master is followed, whatever was heard of."""
+    """An older master is followed, although a newer one is known."""
 
     def __init__(self, identity, log: Extent, *, flushed: int, confirm: int, epoch: int, nonce: bytes) -> None:
         super().__init__(identity, log, flushed=flushed, confirm=confirm, epoch=0, nonce=nonce)
@@ -104,7 +104,7 @@ class FollowsAnybody(Follower):
 
 
 class AcknowledgesTheCut(Follower):
-    """After a cut its computed end is acknowledged, flushed or not."""
+    """After a truncation its computed end is acknowledged, flushed or not."""
 
     def cut(self, end: int, flushed: int) -> Sequence[Action]:
         return super().cut(end, end)
@@ -121,7 +121,7 @@ class AcknowledgesTheReceived(Follower):
 
 
 class KeepsWhatNobodyShares(Follower):
-    """Two logs with nothing in common: the shorter end is good enough."""
+    """Of two logs with nothing in common the shorter end counts as common."""
 
     def receive(self, frame: Frame) -> Sequence[Action]:
         actions = super().receive(frame)
@@ -133,7 +133,7 @@ class KeepsWhatNobodyShares(Follower):
 
 
 class AnswersAlways(PauseWatch):
-    """Nobody looks at the clock."""
+    """The clock is ignored."""
 
     def may_answer(self) -> bool:
         super().may_answer()
@@ -141,7 +141,7 @@ class AnswersAlways(PauseWatch):
 
 
 class ForgetsAtTheBeginning(PauseWatch):
-    """Only who stands still as a master is in doubt."""
+    """Only a broker that was paused as master is in doubt."""
 
     def lead(self, leader: Leader | None, doubtful: Callable[[], None] | None = None) -> None:
         super().lead(leader, doubtful)

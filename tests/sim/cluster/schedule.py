@@ -19,7 +19,7 @@ QUIET_TICKS, HEALED_TICKS = 6, 120
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a seed."""
+    """The outcome of a seed."""
 
     seed: int
     rule: str
@@ -33,7 +33,7 @@ class Result:
 
 
 class Schedule:
-    """A cluster and its bad luck."""
+    """A cluster and its faults."""
 
     def __init__(self, seed: int, build: Build | None = None, *, trace: bool = False) -> None:
         world = self.world = World(seed, trace=trace)

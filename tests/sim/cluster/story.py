@@ -1,4 +1,4 @@
-"""A cluster that is told what happens to it, step by step, where a schedule would draw it."""
+"""A cluster whose events are given step by step, where a schedule would draw them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG_MS = 60_000
 
 
 class Story:
-    """Brokers 1 to `count` and three controllers; nothing goes wrong unless it is said."""
+    """Brokers 1 to `count` and three controllers; nothing fails unless requested."""
 
     def __init__(self, build: Build | None = None, *, count: int = 3, in_sync_min: int = 1, start: bool = True) -> None:
         build = build or Build()
@@ -39,7 +39,7 @@ class Story:
                 broker.start()
 
     def broker(self, ident: int) -> Broker:
-        """The broker of that id."""
+        """The broker with that id."""
         return self.brokers[ident - 1]
 
     @property
@@ -58,14 +58,14 @@ class Story:
         self.world.run(self.world.now + milliseconds)
 
     def until(self, condition: Callable[[], bool]) -> None:
-        """Let time pass until something is so."""
+        """Let time pass until a condition holds."""
         deadline = self.world.now + LONG_MS
         while not condition():
             assert self.world.now < deadline, "\n".join(self.world.lines or ())
             self.run(5)
 
     def settle(self, *members: int) -> None:
-        """Let everybody who runs catch up and the set be these."""
+        """Let every running broker catch up and the set be these."""
         self.until(
             lambda: (
                 self.cluster.master() is not None
@@ -76,7 +76,7 @@ class Story:
         )
 
     def append(self, broker: Broker, count: int) -> list[int]:
-        """Give messages to a broker that believes to be master; their ids, for `answers`."""
+        """Send messages to a broker that believes to be master; returns their ids, for `answers`."""
         idents = []
         for _ in range(count):
             self._ident += 1
@@ -87,27 +87,27 @@ class Story:
         return idents
 
     def ask(self, broker: Broker, wait_ms: float = 0.0) -> list[int | None]:
-        """Ask a broker up to where messages are shown; the answer comes into the list, None when it says not me."""
+        """Ask a broker up to where messages are shown; the answer is added to the list, None for a refusal."""
         answers: list[int | None] = []
         broker.deliver(broker.read, wait_ms, answers.append)
         return answers
 
     def cut(self, sources: list[Broker], targets: list[Broker], *, controllers: bool = False) -> None:
-        """Nothing passes between these in either direction; `controllers`: nor to and from the controllers."""
+        """Cut these off from each other in both directions; `controllers`: from the controllers too."""
         names = [each.name for each in targets] + [each.name for each in self.controllers.nodes if controllers]
         for source in sources:
             self.network.cut |= {(source.name, name) for name in names} | {(name, source.name) for name in names}
 
     def deafen(self, broker: Broker) -> None:
-        """The controllers hear the broker, it does not hear them."""
+        """The controllers receive from the broker, it receives nothing from them."""
         self.network.cut |= {(each.name, broker.name) for each in self.controllers.nodes}
 
     def heal(self) -> None:
-        """Everything passes again."""
+        """Restore all connections."""
         self.network.cut.clear()
 
     def end(self) -> None:
-        """Everybody comes back, and the verdict."""
+        """Every broker returns, then the verdict."""
         self.heal()
         for each in self.brokers:
             if not each.is_up:

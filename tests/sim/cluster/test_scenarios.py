@@ -1,4 +1,4 @@
-"""Faults that systems of this kind had, one story each: it ends well, and with the bug it does not."""
+"""Faults known from systems of this kind, one story each: it ends well, and with the bug it does not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.sim.cluster.world import Violation
 
 
 def nothing_in_common(story: Story) -> None:
-    """A master writes what nobody gets; its successor begins at the same place, with other bytes."""
+    """A master writes what is not replicated; its successor begins at the same position, with other bytes."""
     story.settle(1, 2, 3)
     old = story.master
     story.cut([old], story.others(old), controllers=True)
@@ -23,7 +23,7 @@ def nothing_in_common(story: Story) -> None:
 
 
 def empty_epoch_trap(story: Story) -> None:
-    """A replica knows that an epoch began, has lost all of its bytes, and becomes master at the same place."""
+    """A replica knows of an epoch, has lost all of its bytes, and becomes master at the same position."""
     story.settle(1, 2, 3)
     old, unlucky = story.master, story.others(story.master)[0]
     (third,) = story.others(old, unlucky)
@@ -45,7 +45,7 @@ def empty_epoch_trap(story: Story) -> None:
 
 
 def stale_tail_comes_back(story: Story) -> None:
-    """A former master cuts its tail, loses power, and is the first to come back when all went down."""
+    """A former master truncates its tail, loses power, and is the first to return after all went down."""
     story.settle(1, 2, 3)
     story.append(story.master, 5)
     story.settle(1, 2, 3)
@@ -70,7 +70,7 @@ def stale_tail_comes_back(story: Story) -> None:
 
 
 def unanswered_proposal(story: Story) -> None:
-    """The controllers commit a joiner, the master never hears of it, and the joiner falls behind."""
+    """The controllers commit a joiner, the master never learns of it, and the joiner falls behind."""
     for ident in (1, 2):
         story.broker(ident).start()
     story.settle(1, 2)
@@ -84,7 +84,7 @@ def unanswered_proposal(story: Story) -> None:
     story.run(1_000)
     taken = story.append(master, 3)
     story.run(2_500)
-    assert not any(story.answers.get(ident) for ident in taken), "taken without a broker that can be elected"
+    assert not any(story.answers.get(ident) for ident in taken), "accepted without a broker that can be elected"
     story.end()
 
 
@@ -120,7 +120,7 @@ def entry_above_the_end(story: Story) -> None:
 
 
 def doubt_ends(story: Story) -> None:
-    """A proposal with a joiner is lost, and the joiner dies: the same set, proposed anew, ends the waiting for it."""
+    """A proposal with a joiner is lost, and the joiner dies: the same set, proposed again, ends the waiting for it."""
     for ident in (1, 2):
         story.broker(ident).start()
     story.settle(1, 2)
@@ -141,8 +141,8 @@ def doubt_ends(story: Story) -> None:
     story.end()
 
 
-def stale_news(story: Story) -> None:
-    """News of an old master reaches a replica that has followed a newer one, while the old one still believes."""
+def stale_update(story: Story) -> None:
+    """A message of an old master, which still believes to lead, reaches a replica that has followed a newer one."""
     story.settle(1, 2, 3)
     zombie, before = story.master, story.controllers.view()
     story.append(zombie, 3)
@@ -161,7 +161,7 @@ def stale_news(story: Story) -> None:
 
 
 def zombie_master(story: Story) -> None:
-    """A master stands still, another one takes over, and the first goes on as if nothing had been."""
+    """A master is paused, another one takes over, and the first continues as if nothing had happened."""
     story.settle(1, 2, 3)
     zombie = story.master
     zombie.pause()
@@ -173,12 +173,12 @@ def zombie_master(story: Story) -> None:
     if zombie.leading is not None:
         lost = story.append(zombie, 3)
         story.run(3_000)
-        assert not any(story.answers.get(ident) for ident in lost), "a zombie acknowledged"
+        assert not any(story.answers.get(ident) for ident in lost), "a replaced master acknowledged"
     story.end()
 
 
 def reads_after_a_pause(story: Story) -> None:
-    """What waited at a master that stood still, and what asks it later, hears nothing once another one took over."""
+    """Requests waiting at a paused master, and later ones, get no answer once another one has taken over."""
     story.settle(1, 2, 3)
     old = story.master
     story.append(old, 3)
@@ -198,8 +198,8 @@ def reads_after_a_pause(story: Story) -> None:
     story.end()
 
 
-def master_by_old_news(story: Story) -> None:
-    """A replica stands still, is elected, is given up, and hears only of the first when it goes on."""
+def master_by_an_old_election(story: Story) -> None:
+    """A replica is paused, is elected, is given up, and learns only of the first when it continues."""
     story.settle(1, 2, 3)
     old = story.master
     late, other = story.others(old)
@@ -225,7 +225,7 @@ def master_by_old_news(story: Story) -> None:
 
 
 def pause_without_controllers(story: Story) -> None:
-    """With every controller gone a master that stood still answers again as soon as its members have spoken."""
+    """With every controller down a master that was paused answers again as soon as its members have answered it."""
     story.settle(1, 2, 3)
     master = story.master
     for node in story.controllers.nodes:
@@ -242,7 +242,7 @@ def pause_without_controllers(story: Story) -> None:
 
 
 def master_restarts_at_once(story: Story) -> None:
-    """A master is back before anybody missed it: it goes on in a new epoch, with nothing lost."""
+    """A master is back before it was missed: it continues in a new epoch, with nothing lost."""
     story.settle(1, 2, 3)
     master, epoch = story.master, story.controllers.view().master_epoch
     idents = story.append(master, 3)
@@ -254,7 +254,7 @@ def master_restarts_at_once(story: Story) -> None:
 
 
 def joiner_behind_its_epoch(story: Story) -> None:
-    """A replica that has what the new master knows to be confirmed, and not what was: it must not join yet."""
+    """A replica that has what the new master knows to be confirmed, but not all that was: it must not join yet."""
     story.settle(1, 2, 3)
     old, late = story.master, story.others(story.master)[0]
     story.append(old, 2)
@@ -277,10 +277,10 @@ STORIES: list[Callable[[Story], None]] = [
     empty_epoch_trap,
     stale_tail_comes_back,
     entry_above_the_end,
-    stale_news,
+    stale_update,
     zombie_master,
     reads_after_a_pause,
-    master_by_old_news,
+    master_by_an_old_election,
     pause_without_controllers,
     master_restarts_at_once,
     joiner_behind_its_epoch,
@@ -290,10 +290,10 @@ TOLD_WITH_A_BUG = [
     ("keeps-what-nobody-shares", nothing_in_common),
     ("soft-truncation", stale_tail_comes_back),
     ("entries-above-the-end-kept", entry_above_the_end),
-    ("follows-an-older-master", stale_news),
+    ("follows-an-older-master", stale_update),
     ("reused-epoch", master_restarts_at_once),
     ("answers-after-a-pause", reads_after_a_pause),
-    ("new-masters-never-doubt", master_by_old_news),
+    ("new-masters-never-doubt", master_by_an_old_election),
 ]
 
 
@@ -305,7 +305,7 @@ def test_a_story_ends_well(tell, in_sync_min):
 
 
 @pytest.mark.parametrize(("name", "tell"), TOLD_WITH_A_BUG, ids=lambda each: getattr(each, "__name__", each))
-def test_a_story_shows_the_bug(name, tell):
+def test_a_story_exposes_the_bug(name, tell):
     """The same story with the rule left out breaks what must hold."""
     with pytest.raises((Violation, AssertionError)):
         tell(Story((PLANTS | SELDOM)[name]))
@@ -319,11 +319,11 @@ def test_a_proposal_without_an_answer_counts_until_it_is_void():
 
 
 def test_a_doubt_does_not_last():
-    """A broker that can never come back must not hold the others up for ever."""
+    """A broker that can never return must not hold up the others for ever."""
     doubt_ends(Story(start=False))
 
 
-def test_every_seldom_bug_has_its_story():
-    """What seeds seldom show is shown step by step."""
+def test_every_rare_bug_has_its_story():
+    """What seeds rarely show is shown step by step."""
     told = {name for name, _ in TOLD_WITH_A_BUG} | {"unanswered-means-refused"}
     assert set(SELDOM) <= told

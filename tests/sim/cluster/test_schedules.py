@@ -1,4 +1,4 @@
-"""A thousand schedules hold every rule, and a seed says it all."""
+"""A thousand schedules keep every rule, and a seed determines everything."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCHEDULES, PARTS = 1_000, 10
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_schedule_breaks_a_rule(part):
-    """Whatever fails, nothing acknowledged is lost, nothing shown changes, and all replicas are equal in the end."""
+    """Whatever fails, nothing acknowledged is lost, nothing shown changes, and all replicas are equal at the end."""
     size = SCHEDULES // PARTS
     results = [run(seed) for seed in range(part * size, (part + 1) * size)]
     assert [told(each, None) for each in results if each.rule] == []
@@ -25,7 +25,7 @@ def test_no_schedule_breaks_a_rule(part):
 
 @pytest.mark.parametrize("part", range(2))
 def test_no_schedule_breaks_a_rule_where_what_is_written_counts(part):
-    """As long as a power cut leaves one broker in sync its memory."""
+    """As long as a power cut leaves the memory of one broker in sync."""
     results = [run(seed, Build(is_async=True)) for seed in range(part * 100, part * 100 + 100)]
     assert [told(each, None, is_async=True) for each in results if each.rule] == []
     assert sum(each.acknowledged for each in results) > 2_000
@@ -39,7 +39,7 @@ def test_a_seed_replays_its_history():
     assert first.lines != other.lines
 
 
-def test_the_command_names_the_seed_and_how_to_replay_it(capsys):
+def test_the_command_prints_the_seed_and_how_to_replay_it(capsys):
     """With a planted bug it stops at the first violation; without one it counts."""
     assert main(["--plant", "acknowledges-at-write", "--schedules", "50"]) == 0
     said = capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""One seed decides everything: the clock, the order of events, and the chance that everybody else draws from.
+"""One seed decides everything: the clock, the order of events, and the random numbers that all parts draw.
 
 Invariant: nothing in the simulation looks at a real clock, at `hash` of a string, or at a set's order where it matters;
 the same seed gives the same history, event by event.
@@ -21,7 +21,7 @@ class Violation(Exception):
 
 
 class World:
-    """Virtual time and what is to happen."""
+    """Virtual time and the scheduled events."""
 
     def __init__(self, seed: int, *, trace: bool = False) -> None:
         self.seed = seed
@@ -34,12 +34,12 @@ class World:
         self._number = 0
 
     def after(self, delay_ms: float, function: Callable[..., None], *arguments: Any) -> None:
-        """Let `function(*arguments)` happen in a while."""
+        """Call `function(*arguments)` after a delay."""
         self._number += 1
         heappush(self._heap, (self.now + delay_ms, self._number, function, arguments))
 
     def run(self, until_ms: float) -> None:
-        """Let everything happen until a time."""
+        """Run all events up to a time."""
         heap = self._heap
         while heap and heap[0][0] <= until_ms:
             self.now, _, function, arguments = heappop(heap)
@@ -48,13 +48,13 @@ class World:
         self.now = max(self.now, until_ms)
 
     def tell(self, who: str, what: str) -> None:
-        """A line for who replays the seed."""
+        """Record a line for a replay of the seed."""
         if self.lines is not None:
             self.lines.append(f"{self.now:10.2f} {who:4} {what}")
 
 
 class Node:
-    """A process that can be killed, started again, and stopped for a while."""
+    """A process that can be killed, restarted, and paused."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -65,7 +65,7 @@ class Node:
         self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def deliver(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Something reaches the process: it acts on it, now or when it goes on."""
+        """A message reaches the process, which handles it now or when it continues."""
         if not self.is_up:
             return
         if self.is_paused:
@@ -88,17 +88,17 @@ class Node:
         self._held = []
 
     def stop(self) -> None:
-        """The process is gone, with all it had in memory."""
+        """The process ends, with all it had in memory."""
         self.is_up = self.is_paused = False
         self.boot += 1
         self._held = []
 
     def pause(self) -> None:
-        """The process stands still and does not know it."""
+        """The process is paused without noticing it."""
         self.is_paused = self.is_up
 
     def go_on(self) -> None:
-        """Everything that reached it meanwhile happens now, in order."""
+        """Everything that arrived meanwhile is handled now, in order."""
         self.is_paused = False
         held, self._held = self._held, []
         for at, (function, arguments) in enumerate(held):
