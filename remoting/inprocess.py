@@ -1,8 +1,7 @@
 """The twin of the socket transport inside one process: the same semantics, `Command` objects instead of bytes.
 
-A command is handed over at the end of the loop turn, together with all others of its round (`transport.turn`), so that
-nothing runs inside the sender's call; it is given away and must not be changed afterwards. Bodies are shared, never
-copied.
+A command is delivered at the end of the loop turn, with all others of its round (`transport.turn`), so that nothing
+runs inside the sender's call; it must not be changed after sending. Bodies are shared, never copied.
 Invariant: as on a socket, what was sent before a close is still delivered, and each side's close callbacks run once.
 Loop rule: all on the loop's thread.
 """
@@ -32,7 +31,7 @@ ADDRESS = "in-process"
 
 
 class _Lane:
-    """Commands on their way to one end: all of one round are delivered together in the next."""
+    """Commands in transit to one end: all of one round are delivered together in the next."""
 
     def __init__(self, end: _End) -> None:
         self._end = end
@@ -44,7 +43,7 @@ class _Lane:
         self._queue.append(command)
 
     def _run(self) -> None:
-        # Commands put while delivering wait for the next round, as they would on a socket.
+        # Commands sent during delivery wait for the next round, as they would on a socket.
         queue, self._queue = self._queue, []
         end = self._end
         for command in queue:
@@ -52,14 +51,14 @@ class _Lane:
 
 
 class _End:
-    """What both ends share: they receive commands, and have callbacks for the close."""
+    """Common part of both ends: receiving commands, and callbacks for the close."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
         self._callbacks: list[CloseCallback] = []
 
     def command_received(self, command: Command) -> None:
-        """Take a command that the other end has sent."""
+        """Handle a command from the other end."""
         raise NotImplementedError
 
     def on_close(self, callback: CloseCallback) -> None:
@@ -78,7 +77,7 @@ class _End:
 
 
 class InProcessPeer(_End):
-    """The client as the handler sees it."""
+    """The client as seen by the handler."""
 
     def __init__(self, connection: InProcessConnection, handler: Handler) -> None:
         super().__init__()
@@ -91,11 +90,11 @@ class InProcessPeer(_End):
 
     @property
     def writable(self) -> bool:
-        """Always: what is sent is taken in this turn."""
+        """Always True: output is delivered in this turn."""
         return True
 
     def send(self, command: Command) -> None:
-        """Deliver a reply or a push at the end of the turn; dropped, as on a socket, when the client is gone."""
+        """Deliver a reply or a push at the end of the turn; dropped, as on a socket, when the connection has ended."""
         if not self._connection.is_ending:
             self._lane.put(command)
 
@@ -104,7 +103,7 @@ class InProcessPeer(_End):
         self._connection.end(reason)
 
     def command_received(self, command: Command) -> None:
-        """Answer a request; an answer to a request nobody made is dropped."""
+        """Handle a request; an unexpected answer is dropped."""
         if self.reason is None and not command.is_response:
             answer(self._handler, self, command)
 
@@ -117,7 +116,7 @@ class InProcessConnection(_End):
         self.address = ADDRESS
         self.peer = InProcessPeer(self, handler)
         self.is_ending = False
-        """No request can be made any more; what is on its way still arrives."""
+        """True when no more requests can be made; those in transit still arrive."""
         self._calls = Calls(ADDRESS, in_flight_bytes_max)
         self._lane = _Lane(self.peer)
         self._transmit = self._lane.put
@@ -126,26 +125,26 @@ class InProcessConnection(_End):
 
     @property
     def closed(self) -> bool:
-        """True when no request can be made any more."""
+        """True when no more requests can be made."""
         return self.is_ending
 
     @property
     def writable(self) -> bool:
-        """Always: what is sent is taken in this turn."""
+        """Always True: output is delivered in this turn."""
         return True
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
-        """Hand a request over and wait for its answer, whatever its code."""
+        """Send a request and return its answer, of any code."""
         self._check_open()
         return await self._calls.call(command, timeout_ms, self._transmit)
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """Hand a request over; `answered(response, None)` or `answered(None, error)` follows, never in this call."""
+        """Send a request; `answered(response, None)` or `answered(None, error)` follows, never in this call."""
         self._check_open()
         self._calls.begin(command, timeout_ms, self._transmit, answered)
 
     def oneway(self, command: Command) -> None:
-        """Hand over a request that gets no answer."""
+        """Send a request that gets no answer."""
         self._check_open()
         command.opaque = self._calls.next_opaque()
         command.flag |= 2
@@ -156,23 +155,23 @@ class InProcessConnection(_End):
         self._push_callbacks.append(callback)
 
     async def close(self) -> None:
-        """Close and wait until both ends know."""
+        """Close and wait until both ends are closed."""
         self.end("closed by this side")
         await self._ended.wait()
 
     def abort(self, reason: str) -> None:
-        """There is nothing to be waited for."""
+        """Close as `end` does: nothing here can block."""
         self.end(reason)
 
     def end(self, reason: str) -> None:
-        """Begin the end: what is on its way in either direction arrives first."""
+        """Begin to close: commands in transit in either direction arrive first."""
         if self.is_ending:
             return
         self.is_ending = True
         soon(self._finish, reason)
 
     def command_received(self, command: Command) -> None:
-        """An answer goes to its request, anything else to those who listen."""
+        """Pass an answer to its request, anything else to the push callbacks."""
         if command.is_response:
             self._calls.answer(command)
             return

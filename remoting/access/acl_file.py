@@ -2,22 +2,22 @@
 
     # a comment                           blank lines and comments are ignored
     topic read public/#                   before any section: clients without a proven name
-    user ann                              what follows is for the user ann
-    topic readwrite plant/7/#             readwrite is what is meant without a word
-    topic deny plant/7/secret/#           no reading, no writing, whatever other lines allow
+    user ann                              the lines below are for the user ann
+    topic readwrite plant/7/#             readwrite is the default
+    topic deny plant/7/secret/#           no reading, no writing, even if other lines allow it
     topic deny-write plant/7/state        no writing only; deny-read likewise
     topic write qos=1 retain=no cmd/#     up to QoS 1, not retained; also will=no
     topic read retained=no history=no a/# live messages only
-    group line-3                          what follows is for identities with this group (tokens and hooks name groups)
+    group line-3                          for identities with this group (tokens and hooks name groups)
     anonymous                             back to clients without a proven name
     role proxy                            in a user section, at brokers and controllers only: this key is an MQTT proxy
     role broker group-a group-b           this key is a broker and may register under these broker names
     role admin                            likewise `controller`, and `monitor` for the administration pages
-    pattern readwrite dev/%c/#            for all clients, whatever the section; %c or ${clientid}: the client id,
+    pattern readwrite dev/%c/#            for all clients, in any section; %c or ${clientid}: the client id,
                                           %u or ${username}: the proven user name
 
-Invariant: a file with a line that is not exactly that gives no rules at all, because the line may have been a deny; the
-line is named by its number. An empty file allows nothing. Thread rule: no state; `load` blocks.
+Invariant: a file with any malformed line gives no rules at all, because the line may have been a deny; errors name the
+line's number. An empty file allows nothing. Thread rule: no state; `load` blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILE_SIZE_BYTES_MAX = 16 * 1_048_576
 """Largest access list read, some 300,000 rules; a larger one is refused as a mistake."""
 
 PROBLEMS_SHOWN_MAX = 20
-"""Problems of one file that are named; the others are counted."""
+"""Problems of one file that are reported in full; the others are counted."""
 
 VERBS: Mapping[str, tuple[bool, bool, bool]] = {
     "read": (True, True, False),
@@ -46,10 +46,10 @@ VERBS: Mapping[str, tuple[bool, bool, bool]] = {
     "deny-read": (False, True, False),
     "deny-write": (False, False, True),
 }
-"""Word -> (allows, concerns reading, concerns writing)."""
+"""Verb -> (allows, applies to reading, applies to writing)."""
 
 ROLES = ("proxy", "admin", "broker", "controller", "monitor")
-"""What a key may be beside a reader and writer of topics; of meaning to brokers and controllers."""
+"""Roles of a key besides reading and writing topics; used by brokers and controllers."""
 
 OPTIONS = ("qos", "retain", "retained", "will", "history")
 SWITCH = {"yes": True, "no": False}
@@ -57,7 +57,7 @@ CONCERNS_WRITING = ("retain", "will")
 
 
 class AclError(LightMQError):
-    """The file gives no rules; `problems` has the reasons, line by line."""
+    """The file is invalid; `problems` has the reasons, line by line."""
 
     def __init__(self, path: Path | str, problems: list[str]) -> None:
         shown = "; ".join(problems[:PROBLEMS_SHOWN_MAX])
@@ -67,24 +67,24 @@ class AclError(LightMQError):
 
 
 class _LineError(Exception):
-    """What is wrong with a line, in words."""
+    """What is wrong with a line."""
 
 
 @dataclass(slots=True)
 class _AclParser:
-    """The rules so far, and the section of the next line."""
+    """The rules parsed so far, and the section of the next line."""
 
     name: str
     rules: RuleSet = field(default_factory=RuleSet)
     section: list[Rule] = field(default_factory=list)
     user: str | None = None
-    """Whose section it is, if it is a user's."""
+    """The user of the current section; None in any other."""
 
     def __post_init__(self) -> None:
         self.section = self.rules.anonymous
 
     def line(self, number: int, raw: bytes) -> None:
-        """Take one line. _LineError when it cannot be understood."""
+        """Parse one line. Raises _LineError."""
         try:
             text = raw.rstrip(b"\r").decode().strip()
         except UnicodeDecodeError:
@@ -115,7 +115,7 @@ class _AclParser:
         if role not in ROLES:
             raise _LineError(f"{role[:20]!r} is none of the roles {', '.join(ROLES)}")
         if self.user is None:
-            raise _LineError("a role belongs into the section of a user")
+            raise _LineError("a role belongs in the section of a user")
         if (role == "broker") != bool(names):
             raise _LineError(
                 f"role {role} takes no names" if names else "role broker needs the broker names it may register under"
@@ -126,7 +126,7 @@ class _AclParser:
 
 
 def load(path: Path) -> RuleSet:
-    """Read the file. Raises AclError when it gives no rules."""
+    """Read the file. Raises AclError when it is invalid."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block the start
     except OSError as error:
@@ -146,14 +146,14 @@ def _problem_of_file(path: Path, found: os.stat_result) -> str | None:
     if not stat.S_ISREG(found.st_mode):
         return "not a regular file"
     if found.st_mode & stat.S_IWOTH:
-        return f"every user of the machine may write it; run: chmod o-w {path}"
+        return f"writable by every user of the machine; run: chmod o-w {path}"
     if found.st_size > FILE_SIZE_BYTES_MAX:
         return f"{found.st_size} bytes, at most {FILE_SIZE_BYTES_MAX}"
     return None
 
 
 def parse(data: bytes, *, name: str) -> RuleSet:
-    """The rules of the file's bytes. Raises AclError when any line cannot be understood."""
+    """Return the rules in the file's bytes. Raises AclError when any line is malformed."""
     reader = _AclParser(name)
     problems = []
     for number, raw in enumerate(data.split(b"\n"), start=1):
@@ -167,7 +167,7 @@ def parse(data: bytes, *, name: str) -> RuleSet:
 
 
 def parse_lines(lines: Sequence[str], place: str) -> tuple[Rule, ...]:
-    """Rules as they stand behind `pattern`, from elsewhere than a file. Raises AclError when one is no use."""
+    """Return rules in the form of `pattern` lines, from another source. Raises AclError when one is malformed."""
     rules: list[Rule] = []
     problems = []
     for number, line in enumerate(lines, start=1):
@@ -181,7 +181,7 @@ def parse_lines(lines: Sequence[str], place: str) -> tuple[Rule, ...]:
 
 
 def parse_rule(place: str, text: str, rest: str, *, pattern: bool) -> Rule:
-    """What stands behind `topic` or `pattern`."""
+    """Return the rule after `topic` or `pattern`."""
     verb, _, behind = rest.partition(" ")
     if verb not in VERBS:
         if behind:
@@ -198,25 +198,25 @@ def parse_rule(place: str, text: str, rest: str, *, pattern: bool) -> Rule:
     if problem is not None:
         raise _LineError(problem)
     if raw.startswith((b"$share/", b"$history/")):
-        raise _LineError("name the inner filter: shared and history subscriptions are judged by it")
+        raise _LineError("give the inner filter, which decides about shared and history subscriptions")
     if not pattern and PLACEHOLDER.search(raw):
-        raise _LineError("a placeholder in a topic line is not filled in; write pattern")
+        raise _LineError("a topic line has no placeholders; use pattern")
     rule = Rule(place, text, raw, allow=allow, read=read, write=write, pattern=pattern)
     return replace(rule, **options) if options else rule  # type: ignore[arg-type]
 
 
 def _option(name: str, value: str, verb: str, options: dict[str, int | bool]) -> None:
-    """Take one `name=value` before the filter."""
+    """Parse one `name=value` before the filter into `options`."""
     allow, read, write = VERBS[verb]
     if not allow:
-        raise _LineError(f"{name}= narrows what is allowed; a deny has no such word")
+        raise _LineError(f"{name}= restricts what is allowed; a deny cannot have it")
     if name == "qos":
         if value not in ("0", "1", "2"):
-            raise _LineError("qos= is 0, 1 or 2")
+            raise _LineError("qos= must be 0, 1 or 2")
         options["qos_max"] = int(value)
         return
     if value not in SWITCH:
-        raise _LineError(f"{name}= is yes or no")
+        raise _LineError(f"{name}= must be yes or no")
     if not (write if name in CONCERNS_WRITING else read):
-        raise _LineError(f"{name}= says nothing about {verb}")
+        raise _LineError(f"{name}= does not apply to {verb}")
     options[name] = SWITCH[value]

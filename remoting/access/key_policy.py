@@ -1,9 +1,9 @@
-"""The access list of a broker or controller as its policy: which access key may do what.
+"""The access list of a broker or controller as its policy: what each access key may do.
 
     publish   topic name, `$sink/name`     a rule that allows writing it
     consume   filter, `$group/name`        a rule that allows reading all of it
-    session   a client id or a request     role proxy, or admin for a look at one
-    locate    a topic, or nothing          any role, or a rule that touches the topic (without a topic: any rule at all)
+    session   a client id or a request     role proxy, or admin for viewing one
+    locate    a topic, or nothing          any role, or a rule that applies to the topic (without a topic: any rule)
     inspect   anything                     any role
     monitor   page of an administration    role monitor or admin
               port
@@ -11,16 +11,16 @@
     appoint   broker name                  role controller
     admin     anything                     role admin
 
-Users made by requests (`users`) have the rules of their entries beside those of the file, and a Super user the role
+Users made by requests (`users`) have the rules of their entries besides those of the file, and a Super user the role
 admin and every topic; some of their rules depend on the address of the peer.
 
-A proxy may also publish and consume everything: it has applied its own rules to each of its clients. What `qos=`,
-`retain=`, `retained=`, `history=` and `will=` narrow is the matter of MQTT clients and not looked at here. Whoever
-shows no key has the rules of `anonymous` and never a role.
+A proxy may also publish and consume everything: it has applied its own rules to each of its clients. The options
+`qos=`, `retain=`, `retained=`, `history=` and `will=` apply to MQTT clients only and are ignored here. A peer without a
+key has the rules of `anonymous` and never a role.
 
-Invariants: the rules in force come from one whole, valid file; while the first one is unusable everything is denied,
-later what was in force stays so. Both are errors in the log. Loop rule: on the loop's thread; `refresh` reads in a
-thread.
+Invariants: the rules in force come from one whole, valid file; everything is denied until there is one, and an unusable
+later one leaves the previous in force. Both are errors in the log. Loop rule: on the loop's thread; `refresh` reads in
+a thread.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from remoting.protocol.errors import LightMQError
 from remoting.protocol.records.names import RETRY_PREFIX
 
 GRANTS_MAX = 1_000
-"""Keys whose compiled rules are remembered; the least recently used is dropped first."""
+"""Keys whose compiled rules are cached; the least recently used is dropped first."""
 READABLE_TOPICS_MAX = 16_384
-"""Keys and topics whose verdict is remembered; beyond it all are dropped."""
+"""Verdicts cached per key and topic; beyond it all are dropped."""
 LOOK_INTERVAL_S = 1.0
 """How often `keep_current` checks the file."""
 NOBODY = "anonymous"
@@ -69,14 +69,14 @@ ROLES = {
     APPOINT: {"controller"},
     ADMIN: {"admin"},
 }
-"""Action -> roles to which it is allowed whatever the resource."""
+"""Action -> roles that may perform it on any resource."""
 
 
 class FileWatch(Protocol):
     """A file that is checked periodically; see `runtime.files.WatchedFile`."""
 
     def first(self) -> RuleSet:
-        """Read it at the start. Raises LightMQError when it is no use."""
+        """Read it at the start. Raises LightMQError when it is unusable."""
         ...
 
     async def refresh(self) -> None:
@@ -95,21 +95,21 @@ class Watch(Protocol):
         applied: Callable[[RuleSet], None],
         failed: Callable[[LightMQError], None],
     ) -> FileWatch:
-        """`load` raises LightMQError when the file gives nothing to put in force."""
+        """Watch a file; `load` raises LightMQError when it is unusable."""
         ...
 
 
 class KeyPolicy:
-    """Answers for one broker or controller; see `remoting.server.authorizer.Policy`."""
+    """The policy of one broker or controller; see `remoting.server.authorizer.Policy`."""
 
     def __init__(self, path: Path, log: Any, watch: Watch, *, partly: bool = True) -> None:
-        """`partly`: whether a filter may be read of which only some topics may be."""
+        """`partly`: whether a filter may be subscribed to if only some of its topics may be read."""
         self._log = log
         self._partly = partly
         self._readable: dict[tuple[str, str, bytes], Verdict] = {}
         self._path = path
         self._listed: RuleSet | None = None
-        """Of the file; None while it was never usable: then everything is denied, to users made by requests too."""
+        """Rules of the file; None until it is usable: then everything is denied, even to users made by requests."""
         self._rules = RuleSet()
         self._grants: OrderedDict[tuple[str, str], Grants] = OrderedDict()
         self._users = UserTable()
@@ -122,7 +122,7 @@ class KeyPolicy:
             self._log.error("access_list_unusable", problem=str(error), consequence="everything is denied")
 
     def __call__(self, identity: str, action: str, resource: str) -> bool:
-        """Whether the access key, or `anonymous`, may do this, wherever it comes from."""
+        """Whether the access key, or `anonymous`, may do this from an unknown address."""
         return self.allows(identity, action, resource)
 
     def allows(self, identity: str, action: str, resource: str, code: int = 0, host: str = "") -> bool:
@@ -138,7 +138,7 @@ class KeyPolicy:
         return action == ADMIN and self._listed is not None and self._users.manages(identity, code, resource, host)
 
     def readable(self, identity: str, topic_filter: str, host: str = "") -> Callable[[bytes], Verdict] | None:
-        """What judges the topics of a filter of which the key may read some; None when it may read none."""
+        """Return the judge of a filter's topics, of which the key may read some; None when it may read none."""
         grants = self._grants_of(identity, host)
         if not self._partly or not grants.read(topic_filter, partly=True).allowed:
             return None
@@ -155,14 +155,14 @@ class KeyPolicy:
         return judge
 
     def use(self, users: UserTable) -> None:
-        """Put these users and rules made by requests in force, in place of those before."""
+        """Put these users and rules made by requests in force, replacing the previous ones."""
         self._users = users
         self.secrets.clear()
         self.secrets.update(users.secrets())
         self._combine()
 
     def role_for(self, identity: str, action: str, resource: str) -> str:
-        """The role that allows this independently of the topic rules; empty when there is none."""
+        """Return the role that allows this independently of the topic rules; empty when there is none."""
         if identity == NOBODY:
             return ""
         if action == REGISTER:
@@ -174,7 +174,7 @@ class KeyPolicy:
         await self._file.refresh()
 
     async def keep_current(self) -> None:
-        """Look at the file for ever; run it as a task."""
+        """Check the file periodically, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
             await self.refresh()
@@ -203,7 +203,7 @@ class KeyPolicy:
     def _combine(self) -> None:
         self._rules = RuleSet() if self._listed is None else self._listed.joined(self._users.rules())
         self._grants.clear()
-        self._readable = {}  # whoever judges by the old one goes on with that for one answer
+        self._readable = {}  # an answer being made still uses the old one
 
     def _applied(self, rules: RuleSet) -> None:
         self._listed = rules

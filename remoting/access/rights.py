@@ -1,19 +1,18 @@
-"""The right each request code needs, one table for all deployables: a code without a row cannot be served.
+"""The right that each request code needs, one table for all deployables: a code without a row cannot be served.
 
     publish   write under a topic name, or as `$sink/name`
     consume   read everything a filter matches, or `$group/name`
     session   act for the session of an MQTT client
-    locate    learn which brokers there are and which of them hold a topic
+    locate    list brokers, and those that have a topic
     inspect   read the state of brokers at the name server and the controllers
     monitor   read the metrics of a part, and why it is not ready
-    register  speak for a broker name: routes, heartbeats, replication, its share in controller mode
+    register  act for a broker name: routes, heartbeats, replication, its part in controller mode
     appoint   assign a role to a broker
     admin     change or see topics, groups, sessions, settings and members of the whole installation
 
-`subject` and `verb` class the right for people (docs/request-rights.md); `action` is what `authorize` checks. A
-handler that finds its topics in the request's body checks each of them with the action given here. Pages of the
-administration ports have rows of their own kind below. The resource of a check is text: a filter over topics, a
-consumer group, or a sink.
+`subject` and `verb` classify the right for readers (docs/request-rights.md); `authorize` checks `action`. A handler
+that finds its topics in the request's body checks each of them with that action. Pages of the administration ports have
+their own table below. The resource of a check is text: a filter over topics, a consumer group, or a sink.
 
     RocketMQ topic `orders`          `orders/#`          reading its queues is reading every topic below that name
     light queue `%LMQ%plant%2F7`     `plant/7`           the topic or filter it belongs to
@@ -56,7 +55,7 @@ SUBJECTS = ("topic", "group", "sink", "client", "session", "broker", "cluster")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What one request code needs."""
+    """The right that one request code needs."""
 
     subject: str
     verb: str
@@ -159,8 +158,8 @@ PAGES: dict[str, Right | None] = {
     "/metrics": Right("cluster", READ, MONITOR),
     "/status": Right("broker", MANAGE, ADMIN),
 }
-"""Page of an administration port -> right; None: for probes of supervisors, which have no key and learn yes or no. The
-status is what CLUSTER_STATUS shows, and needs the same."""
+"""Page of an administration port -> right; None: for probes of supervisors, which have no key and get yes or no. The
+status page shows what CLUSTER_STATUS does, and needs the same right."""
 
 
 def page_actions() -> dict[str, str]:
@@ -169,7 +168,7 @@ def page_actions() -> dict[str, str]:
 
 
 def with_rights(handlers: Mapping[int, T]) -> dict[int, T]:
-    """A table of handlers as it is. Raises LightMQError for a code without a declared right."""
+    """Return the table of handlers unchanged. Raises LightMQError for a code without a declared right."""
     missing = sorted(set(handlers) - RIGHTS.keys())
     if missing:
         raise LightMQError(f"no right is declared for {', '.join(map(request_name, missing))}: remoting.access.rights")
@@ -207,7 +206,7 @@ def of_sink(sink: str) -> str:
 
 
 def _first_level(topic: str) -> str:
-    """The first level of the MQTT topics a topic holds; its own name where that is none."""
+    """Return the first level of the MQTT topics stored under a topic; its own name if it is no parent topic."""
     try:
         level = names.unescape(topic.encode()).decode()
     except (RemoteViolation, UnicodeError):

@@ -1,17 +1,17 @@
-"""What one identity may do: rules of the access list, compiled for it, and the sets of topics that filters describe.
+"""What one identity may do: compiled rules of the access list, and the sets of topics that filters describe.
 
 A rule allows or denies reading (subscribing, deliveries, retained messages, history) or writing (publishing, wills)
-under one filter. A deny wins over every allow, wherever it stands; what no rule allows is denied. A topic name must
-be covered by an allowing rule. A filter that lies inside one as a whole and shares no topic with a deny is allowed
-outright; of any other that touches an allowing rule each message is judged by its own topic (`partly`), or the filter
-is refused.
+under one filter. A deny wins over every allow, in any order; what no rule allows is denied. A topic name must be
+covered by an allowing rule. A filter entirely inside one and without a topic in common with a deny is allowed outright;
+for any other that overlaps an allowing rule each message is judged by its own topic (`partly`), or the filter is
+refused.
 
     pattern readwrite devices/%c/#      client id "press-7"  -> devices/press-7/#
                                         client id "#", "a/b" -> the rule allows nothing
 
-Placeholders are filled with literal text, once: a value that is empty, holds `+`, `#`, `/` or U+0000, or would begin
-the topic with `$`, fits no allowing rule; a deny is then read as broadly as it could be meant. So no name can widen a
-rule.
+Placeholders are filled with literal text, once: with a value that is empty, contains `+`, `#`, `/` or U+0000, or would
+begin the topic with `$`, an allowing rule allows nothing, and a deny applies as broadly as it could. So no name can
+widen a rule.
 
 A filter stands for the set of topic names it matches: `+` any one level, `#` any number of further levels and none,
 a wildcard in the first level nothing that begins with `$`. `contains` and `intersects` are exact for single filters:
@@ -19,8 +19,8 @@ they agree with matching every topic one by one (tests/property/test_access_filt
 Invariant: for any identity the verdict depends on its name, groups and client id only as literal text. Pure; filters
 are valid and split into levels by `split`.
 
-An `Identity` is what a connection acts for: a value whose name is proved unless it is `anonymous`. A client id is never
-proved; the client chooses it.
+An `Identity` is the subject of a connection: its name is proved unless it is `anonymous`. A client id is chosen by the
+client, never proved.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from remoting.protocol.records.names import parent_topic
 
 
 class Action:
-    """The actions that `authorize` decides about."""
+    """The actions checked by `authorize`."""
 
     PUBLISH = "publish"
     WILL = "will"
@@ -46,25 +46,25 @@ class Action:
 
 @dataclass(slots=True, frozen=True)
 class Identity:
-    """Who a connection speaks for; `name` is empty for clients that gave none."""
+    """The subject of a connection; `name` is empty for clients without one."""
 
     name: str
     anonymous: bool
     client_id: str = ""
     groups: tuple[str, ...] = ()
-    """Groups that a token or hook has named."""
+    """Groups named by a token or hook."""
     rules: tuple[Rule, ...] = ()
-    """Rules that a token or hook has brought along, beside those of the access list."""
+    """Rules given by a token or hook, besides those of the access list."""
     until_ms: int | None = None
-    """When what proved it expires (wall clock); None: never."""
+    """When its proof expires, in ms since 1970; None: never."""
     bridge: bool = False
-    """Whether its CONNECT declared it as another broker's bridge."""
+    """Whether its CONNECT declared it to be another broker's bridge."""
     address: str = ""
-    """The peer's host, where rules of this identity depend on it; else empty."""
+    """The peer's host if rules of this identity depend on it, else empty."""
 
 
 def always() -> bool:
-    """The check of a client that never disconnects."""
+    """Return true: the check of a client that never disconnects."""
     return True
 
 
@@ -79,9 +79,9 @@ class Shown:
     address: str = ""
     """The peer's."""
     certificate: str | None = None
-    """The name in the client certificate that the listener has verified."""
+    """The name in the client certificate verified by the listener."""
     wanted: Callable[[], bool] = always
-    """Called before work is begun; false means that the client has disconnected."""
+    """Called before work begins; false means that the client has disconnected."""
 
 
 class Unproven(StrEnum):
@@ -89,9 +89,9 @@ class Unproven(StrEnum):
 
     DENIED = "denied"
     BUSY = "busy"
-    """Too many checks are waiting: the password was not checked, the client may try again."""
+    """Too many checks are waiting: the password was not checked, the client may retry."""
     UNAVAILABLE = "unavailable"
-    """The service that decides gave no usable answer; the client may try again."""
+    """The service that decides gave no usable answer; the client may retry."""
     LEFT = "left"
     """The client disconnected before its turn."""
 
@@ -108,9 +108,9 @@ WILDCARDS = (PLUS, HASH)
 
 
 class Prefix(bytes):
-    """A level that stands for every level beginning with it; it equals no other bytes.
+    """A level that matches every level with this prefix; equal to no other bytes.
 
-    `of_topics`: it is the beginning of RocketMQ topics' names, so the topic that stores a level counts as well.
+    `of_topics`: a prefix of RocketMQ topic names, so the topic that stores a level counts as well.
     """
 
     of_topics = False
@@ -122,20 +122,20 @@ class Prefix(bytes):
         return hash((Prefix, bytes(self)))
 
     def begins(self, level: bytes) -> bool:
-        """Whether the level, or whatever a longer prefix stands for, begins with this."""
+        """Whether the level, or every level of a longer prefix, begins with this."""
         own = bytes(self)
         return level.startswith(own) or (self.of_topics and parent_topic(level).startswith(own))
 
 
 def topic_prefix(beginning: bytes) -> Prefix:
-    """The level for topics whose names begin so."""
+    """Return the level for topics with this prefix."""
     made = Prefix(beginning)
     made.of_topics = True
     return made
 
 
 def split(text: str | bytes) -> Levels:
-    """The levels of a filter or topic name."""
+    """Return the levels of a filter or topic name."""
     raw = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     levels = tuple(raw.split(b"/"))
     # `#` alone and `+/#` match the same topics: a topic has a first level. One spelling for both.
@@ -155,7 +155,7 @@ def covers(wanted: Levels, topic: Levels) -> bool:
 
 
 def _level_contains(level: bytes, other: bytes) -> bool:
-    """Whether a level that is no `#` stands for everything that the other one does."""
+    """Whether a level other than `#` matches everything that the other one does."""
     if level in (PLUS, other):
         return True
     return isinstance(level, Prefix) and other != PLUS and level.begins(other)
@@ -229,18 +229,18 @@ class Rule:
     read: bool
     write: bool
     pattern: bool = False
-    """Whether placeholders are filled in."""
+    """Whether the filter has placeholders."""
     qos_max: int = QOS_MAX
     retain: bool = True
     """Writing: messages may be retained."""
     will: bool = True
     retained: bool = True
-    """Reading: retained messages are given."""
+    """Reading: retained messages are delivered."""
     history: bool = True
     levels: Levels | None = None
-    """The filter as levels, where it is more than its text: with a `Prefix`."""
+    """The filter as levels if its text does not suffice: with a `Prefix`."""
     sources: tuple[str, ...] = ()
-    """Networks whose peers it is about; empty: about all peers."""
+    """Networks of the peers it applies to; empty: all peers."""
 
     def __str__(self) -> str:
         return f"{self.place}: {self.text}"
@@ -248,16 +248,16 @@ class Rule:
 
 @dataclass(slots=True, frozen=True)
 class Verdict:
-    """An answer; `reason` is a metric label and empty when it is yes, `rule` is what decided, if a rule did."""
+    """A decision; `reason` is a metric label, empty when allowed; `rule` is the deciding rule, if any."""
 
     allowed: bool
     reason: str = ""
     rule: Rule | None = None
     qos_max: int = QOS_MAX
     retained: bool = True
-    """Whether retained messages are given to a subscription."""
+    """Whether a subscription gets retained messages."""
     partial: bool = False
-    """Whether some topics of the filter may not be read: each message has to be judged by its own topic."""
+    """Whether some topics of the filter may not be read, so that each message is judged by its own topic."""
 
     def __bool__(self) -> bool:
         return self.allowed
@@ -283,11 +283,11 @@ class RuleSet:
 
     @property
     def count(self) -> int:
-        """How many rules there are."""
+        """Number of rules of all sections."""
         return sum(map(len, (*self.users.values(), *self.groups.values(), self.anonymous, self.everyone)))
 
     def of(self, identity: Identity) -> list[Rule]:
-        """The rules for one identity. Whose name is not proven has none that are made for a name."""
+        """Return the rules for one identity; rules for a name only if that name is proved."""
         named: Sequence[Rule] = self.anonymous if identity.anonymous else self.users.get(identity.name, ())
         found = [*named, *self.everyone, *identity.rules]
         for group in identity.groups:
@@ -297,7 +297,7 @@ class RuleSet:
         ]
 
     def joined(self, other: RuleSet) -> RuleSet:
-        """The rules of both."""
+        """Return the union of both sets of rules."""
         made = RuleSet(
             {name: [*rules] for name, rules in self.users.items()}, self.groups, [*self.anonymous, *other.anonymous],
             [*self.everyone, *other.everyone], {name: set(roles) for name, roles in self.roles.items()}, self.brokers,
@@ -310,7 +310,7 @@ class RuleSet:
 
 
 def write_bit(qos: int, *, retain: bool, will: bool = False) -> int:
-    """The bit of `Grants.write_mask` for one kind of message."""
+    """Return the bit of `Grants.write_mask` for one kind of message."""
     return 1 << (qos + (3 if retain else 0) + (6 if will else 0))
 
 
@@ -336,7 +336,7 @@ class Grants:
 
     @property
     def allows_something(self) -> bool:
-        """Whether some rule allows something."""
+        """Whether any rule allows anything."""
         return self._open or bool(self._allow_read or self._allow_write)
 
     def touches(self, topic_filter: str) -> bool:
@@ -345,7 +345,7 @@ class Grants:
         return self._open or any(intersects(allowed, levels) for allowed, _ in (*self._allow_read, *self._allow_write))
 
     def write_mask(self, topic: bytes) -> int:
-        """Which messages may be written to this topic name, as bits of `write_bit`."""
+        """Return which messages may be written to this topic name, as bits of `write_bit`."""
         if self._open:
             return WRITE_ALL_MASK
         levels = tuple(topic.split(b"/"))
@@ -358,7 +358,7 @@ class Grants:
         return mask
 
     def write(self, topic: bytes, qos: int, *, retain: bool, will: bool = False) -> Verdict:
-        """Whether this message may be written, and the rule that decides."""
+        """Return whether this message may be written, and the deciding rule."""
         if self._open:
             return ALLOWED
         levels = tuple(topic.split(b"/"))
@@ -374,9 +374,9 @@ class Grants:
         return _refused(short, "qos_retain_or_will" if short is not None else "no_rule")
 
     def read(self, topic_filter: str | bytes, *, history: bool = False, partly: bool = False) -> Verdict:
-        """Whether the filter may be subscribed to, and with what; several rules add up.
+        """Return whether and how the filter may be subscribed to; several rules add up.
 
-        `partly`: also a filter of which only some topics may be read; the verdict then is `partial`.
+        `partly`: also allow a filter of which only some topics may be read; the verdict then is `partial`.
         """
         if self._open:
             return ALLOWED
@@ -394,12 +394,12 @@ class Grants:
         found = _summed(touching, history=history)
         if not found.allowed:
             return found
-        # Which of these rules a message falls under is not known here: none of them may be exceeded.
+        # It is unknown here which of these rules will apply to a message, so none of them may be exceeded.
         qos_max = min(rule.qos_max for rule in touching)
         return Verdict(allowed=True, rule=denying or found.rule, qos_max=qos_max, retained=found.retained, partial=True)
 
     def read_mask(self, topic: bytes) -> int:
-        """How messages of this topic name may be read, as bits of `READ_LIVE` and so on; 0 when not at all."""
+        """Return how messages of this topic name may be read, as bits of `READ_LIVE` and so on; 0 when not at all."""
         if self._open:
             return READ_ALL_MASK
         levels = tuple(topic.split(b"/"))
@@ -412,7 +412,7 @@ class Grants:
         return mask
 
     def deliver(self, topic: bytes, *, retained: bool) -> Verdict:
-        """Whether a message of this topic name may be given to the client."""
+        """Return whether a message of this topic name may be delivered to the client."""
         if self._open:
             return ALLOWED
         levels = tuple(topic.split(b"/"))
@@ -426,7 +426,7 @@ class Grants:
 
 
 def fill(rule: Rule, identity: Identity) -> Levels | None:
-    """The rule's filter for this identity; None for an allowing rule whose placeholders cannot be filled."""
+    """Return the rule's filter for this identity; None for an allowing rule whose placeholders cannot be filled."""
     filled: list[bytes] = []
     client_id = identity.client_id.encode("utf-8", "surrogatepass")
     # The name of an anonymous client is only claimed.
@@ -466,7 +466,7 @@ def _mask_of(rule: Rule) -> int:
 
 
 def _summed(rules: Iterable[Rule], *, history: bool) -> Verdict:
-    """What several allowing rules give together: the highest QoS, and whatever one of them gives."""
+    """Return what several allowing rules grant together: the highest QoS, and each option that any of them has."""
     best: Rule | None = None
     retained = False
     short = None

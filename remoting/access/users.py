@@ -1,4 +1,4 @@
-"""Users and rules made by requests, as RocketMQ's ACL 2.0 has them, and the same as rules of the access list.
+"""Users and rules made by requests, in the form of RocketMQ's ACL 2.0, and as rules of the access list.
 
     user      name, secret, type Super or Normal, enabled or not
     entry     resource, actions, source addresses, decision; the entries of a user are its rules
@@ -8,8 +8,8 @@
     10.0.0.7   10.0.0.0/8                                                          source address; none: from anywhere
     Allow Deny                                                                     decision
 
-What becomes of an entry: `Pub` and `Sub` on a topic are rules for writing and reading everything below that name, also
-for MQTT clients; `Sub` on a group is reading `$group/name` and its retry topic. The other actions are rights to
+The effect of an entry: `Pub` and `Sub` on a topic are rules for writing and reading everything below that name, also
+for MQTT clients; `Sub` on a group allows reading `$group/name` and its retry topic. The other actions are rights to
 administrate single topics, groups or the cluster (`UserTable.manages`, by the request's code). A Super user may do
 everything that needs no role of a server.
 
@@ -68,12 +68,12 @@ MANAGED: Mapping[int, tuple[str, str]] = {
     Code.VIEW_BROKER_STATS_DATA: (CLUSTER, GET),
     Code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (CLUSTER, GET),
 }
-"""Request code -> what an entry has to allow, for requests that otherwise need the role admin. Users, rules and what is
-not listed need a Super user or that role."""
+"""Request code -> what an entry has to allow, for requests that otherwise need the role admin. Requests about users and
+rules, and any not listed, need a Super user or that role."""
 
 
 class EntryError(LightMQError):
-    """An entry that gives no rule; the text says why."""
+    """A malformed entry."""
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +84,12 @@ class User(msgspec.Struct, frozen=True, kw_only=True):
     enabled: bool = True
 
     def __repr__(self) -> str:
-        """Everything but the secret: users end in error texts and logs."""
+        """Return everything but the secret: users appear in error texts and logs."""
         return f"User(type={self.type}, enabled={self.enabled})"
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of a user; make it with `entry_of`."""
+    """One rule of a user; made by `entry_of`."""
 
     resource: str
     actions: tuple[str, ...]
@@ -97,7 +97,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     decision: str
 
     def covers(self, kind: str, name: str | None) -> bool:
-        """Whether it is about this topic, group or cluster; None: about all of them."""
+        """Whether it applies to this topic, group or cluster; None: to all of them."""
         wanted, _, pattern = self.resource.partition(":")
         if self.resource != ANY and wanted != kind:
             return False
@@ -108,12 +108,12 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
         return name.startswith(pattern[:-1]) if pattern.endswith(ANY) else name == pattern
 
     def has(self, action: str) -> bool:
-        """Whether it is about this action."""
+        """Whether it applies to this action."""
         return action in self.actions or ALL in self.actions
 
 
 def entry_of(resource: str, actions: Iterable[str], sources: Iterable[str], decision: str) -> Entry:
-    """An entry from the words of a request, which are compared without case. Raises EntryError."""
+    """Return the entry of a request's words, which are case-insensitive. Raises EntryError."""
     kind, colon, name = resource.partition(":")
     known = _word(kind, RESOURCE_TYPES)
     if resource != ANY and (known is None or not colon or not name):
@@ -136,20 +136,20 @@ def entry_of(resource: str, actions: Iterable[str], sources: Iterable[str], deci
 
 
 def _problem_of_name(kind: str | None, name: str) -> str:
-    """What is wrong with the name of a resource; empty when it can be one."""
+    """Return what is wrong with the name of a resource; empty when nothing is."""
     light = names.LMQ_PREFIX.decode()
     beginning = name.removesuffix(ANY)
     if kind in (TOPIC, GROUP) and beginning:
         if name.startswith(light):
             if beginning != name:
-                return "is the beginning of light queues' names: name their topic"
+                return "is the prefix of light queues' names: give their topic"
             try:
                 of_topic(name)
             except RemoteViolation as error:
                 return str(error)
             return ""
         valid = names.valid_rocketmq_topic(beginning) if kind == TOPIC else names.valid_group(beginning)
-        return "" if valid else "has characters that no such name has, or more than a * at its end"
+        return "" if valid else "has invalid characters, or more than a * at its end"
     return "has a * before its end" if ANY in beginning else ""
 
 
@@ -161,7 +161,7 @@ def _source(text: str) -> str:
     try:
         ipaddress.ip_network(text.strip(), strict=False)
     except ValueError:
-        raise EntryError(f"the source address {text[:60]!r} is no address and no network") from None
+        raise EntryError(f"the source address {text[:60]!r} is neither an address nor a network") from None
     return text.strip()
 
 
@@ -174,21 +174,21 @@ class UserTable:
     """User name -> its entries."""
 
     def without_secrets(self) -> UserTable:
-        """The same for a server that checks no secrets itself."""
+        """Return the table without secrets, for a server that verifies none."""
         return UserTable(
             {name: msgspec.structs.replace(user, secret="") for name, user in self.users.items()}, self.entries
         )
 
     def sourced(self, name: str) -> bool:
-        """Whether what this user may do depends on its address."""
+        """Whether this user's rights depend on its address."""
         return any(entry.sources for entry in self.entries.get(name, ()))
 
     def secrets(self) -> dict[str, str]:
-        """Name -> secret of the users that are enabled."""
+        """Return name -> secret of the enabled users."""
         return {name: user.secret for name, user in self.users.items() if user.enabled}
 
     def rules(self) -> RuleSet:
-        """The same as rules of the access list."""
+        """Return the users' entries as rules of the access list."""
         made = RuleSet()
         for name, user in self.users.items():
             if not user.enabled:
@@ -224,19 +224,19 @@ def _unescaped(group: str) -> str:
 
 
 class CreatedUsersReply(msgspec.Struct, kw_only=True):
-    """Answer to CREATED_USERS; `table` is missing where the version is the one that was named."""
+    """Answer to CREATED_USERS; without `table` if the version is the one in the request."""
 
     version: str
     table: UserTable | None = None
 
 
 def comes_from(entry: Entry, host: str) -> bool:
-    """Whether the entry is about peers at this address. An unknown address is in every Deny and in no Allow."""
+    """Whether the entry applies to peers at this address. An unknown address is in every Deny and in no Allow."""
     return not entry.sources or within(entry.sources, host, unknown=entry.decision == DENY)
 
 
 def rules_of(name: str, entry: Entry) -> list[Rule]:
-    """The rules that one entry gives its user."""
+    """Return the rules of one entry."""
     kind, _, pattern = entry.resource.partition(":")
     pattern = pattern or ANY
     read, write = entry.has(SUB), entry.has(PUB)
@@ -265,7 +265,7 @@ def _topic_levels(pattern: str) -> Levels:
 
 
 def _group_levels(pattern: str) -> list[Levels]:
-    """The group itself, and its retry topic."""
+    """Return the levels of the group itself and of its retry topic."""
     own, retry = b"$group", RETRY_PREFIX.encode()
     if pattern == ANY:
         return [(own, PLUS), (topic_prefix(retry), HASH)]
@@ -276,7 +276,7 @@ def _group_levels(pattern: str) -> list[Levels]:
 
 
 def _everything(name: str) -> list[Rule]:
-    """The rules of a Super user: whatever there is."""
+    """Return the rules of a Super user, which allow everything."""
     return [
         Rule(f"user {name}", SUPER, b"/".join(levels), allow=True, read=True, write=True, levels=levels)
         for levels in (split(b"#"), (b"$group", HASH), (b"$sink", HASH))

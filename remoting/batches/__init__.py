@@ -1,4 +1,4 @@
-"""One message of a batch as a plain value: what a producer passes in and what a reader that unpacks gets.
+"""One message of a batch as a plain value, as passed in by producers and returned to readers that unpack.
 
 Invariant: texts are bytes, as everywhere on the wire; an empty key or tag means none. Thread rule: plain values.
 """
@@ -9,7 +9,7 @@ import msgspec
 
 
 class BatchRow(msgspec.Struct, gc=False):
-    """One message; its topic and queue are the whole batch's."""
+    """One message; topic and queue are those of the batch."""
 
     body: bytes
     born_ms: int = 0

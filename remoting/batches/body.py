@@ -4,12 +4,12 @@
     stream   schema message, one record batch message, perhaps the end mark
     columns  body binary | key string | tag string | bornTimestamp timestamp[us, UTC] | properties map<string, string>
 
-In this order; all but `body` may be left out, when no message has any (for the time: that all have the
-record's). The columns are Spark's own layout, so that reading them costs no work per row. Arrow's compression of single
-buffers is refused: it is slower, and what it claims to unpack to stands unchecked in the data.
+In this order; all but `body` may be left out when no message has the value (the time: when all have the record's).
+The columns have Spark's own layout, so that reading them costs no work per row. Arrow's compression of single buffers
+is refused: it is slower, and its declared sizes are unchecked.
 
-Invariant: what `decode` returns has been validated to the last byte; every other body, however it was made, raises
-CorruptRecord, without unpacking more than RAW_BYTES_MAX. Thread rule: pure functions (and one memo of known schemas).
+Invariant: `decode` returns only fully validated data; any other body raises CorruptRecord, without unpacking more than
+RAW_BYTES_MAX. Thread rule: pure functions (and one memo of known schemas).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records.record import BATCH_COUNT_MAX, CODEC_LZ4, CODEC_NONE, CODEC_ZSTD, Buffer
 
 RAW_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of a stream before compression; a larger one is neither made nor unpacked."""
+"""Most bytes of a stream before compression; a larger one is neither made nor unpacked."""
 SCHEMAS_REMEMBERED_MAX = 64
-"""Spellings of a schema whose check is remembered; beyond it all are dropped."""
+"""Encoded schemas whose check is cached; beyond it all are dropped."""
 TIME = pa.timestamp("us", tz="UTC")
 PROPERTIES = pa.map_(pa.string(), pa.string())
 COLUMNS: dict[str, pa.DataType] = {
     "body": pa.binary(), "key": pa.string(), "tag": pa.string(), "bornTimestamp": TIME, "properties": PROPERTIES,
 }  # fmt: skip
 REQUIRED = frozenset({"body", "bornTimestamp", "properties"})
-"""Columns without nulls, where they are present."""
+"""Columns that must not have nulls if they are present."""
 
 _CODECS = {CODEC_LZ4: pa.Codec("lz4"), CODEC_ZSTD: pa.Codec("zstd", compression_level=1)}
 _RAW_SIZE = struct.Struct("<Q")
@@ -52,7 +52,7 @@ _known_schemas: dict[bytes, pa.Schema] = {}
 
 
 def encode(batch: pa.RecordBatch, codec: int) -> bytes:
-    """Return the body of a batch whose columns are some of COLUMNS; LocalMisuse for any other or too large a one."""
+    """Return the body of a batch whose columns are some of COLUMNS. LocalMisuse for others, or too large a batch."""
     if not 1 <= batch.num_rows <= BATCH_COUNT_MAX:
         raise LocalMisuse(f"a batch of {batch.num_rows} messages, 1 to {BATCH_COUNT_MAX} are possible")
     wrong = _wrong_schema(batch.schema) or _wrong_nulls(batch)
@@ -134,17 +134,17 @@ def _text(what: str, values: list[bytes | None] | list[bytes]) -> pa.Array:
 
 
 def _unpacked(body: Buffer, codec: int) -> pa.Buffer:
-    """The stream of a body, unpacked to exactly the size it declares."""
+    """Return the stream of a body, unpacked to exactly its declared size."""
     if codec == CODEC_NONE:
         return pa.py_buffer(body)
     packer = _CODECS.get(codec)
     if packer is None:
-        raise CorruptRecord(f"the body is compressed by codec {codec}, which is not known here")
+        raise CorruptRecord(f"the body is compressed by the unknown codec {codec}")
     if len(body) < _RAW_SIZE.size:
         raise CorruptRecord(f"a compressed body of {len(body)} bytes has no size")
     (size,) = _RAW_SIZE.unpack_from(body)
     if size > RAW_BYTES_MAX:
-        raise CorruptRecord(f"the body says it unpacks to {size} bytes, the limit is {RAW_BYTES_MAX}")
+        raise CorruptRecord(f"the body declares {size} unpacked bytes, the limit is {RAW_BYTES_MAX}")
     try:
         return packer.decompress(pa.py_buffer(body).slice(_RAW_SIZE.size), size)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -152,7 +152,7 @@ def _unpacked(body: Buffer, codec: int) -> pa.Buffer:
 
 
 def _schema(stream: pa.Buffer) -> tuple[pa.Schema, int]:
-    """The stream's schema and where it ends; a spelling seen before is not parsed again."""
+    """Return the stream's schema and its end; a cached encoding is not parsed again."""
     end = _message_end(stream, 0)
     spelling = stream[:end].to_pybytes()
     schema = _known_schemas.get(spelling)
@@ -192,7 +192,7 @@ def _check_batch(stream: pa.Buffer, at: int, count: int) -> int:
 
 
 def _message_end(stream: pa.Buffer, at: int) -> int:
-    """Where the metadata of the message at `at` ends."""
+    """Return the end of the metadata of the message at `at`."""
     if len(stream) < at + _MESSAGE.size:
         raise CorruptRecord(f"the body's stream of {len(stream)} bytes has no message at {at}")
     mark, size = _MESSAGE.unpack_from(stream, at)
@@ -203,10 +203,10 @@ def _message_end(stream: pa.Buffer, at: int) -> int:
 
 
 def _head(data: bytes, kind: int) -> tuple[int, tuple[int, ...], int]:
-    """(where the header table of an IPC message begins, places of its first fields in it, length of the body).
+    """Return (start of the header table of an IPC message, places of its first fields in it, length of the body).
 
-    Only what has to be known before Arrow reads the message, which then verifies the whole flatbuffer. A place is 0 for
-    a field that is left out.
+    Parses only what is needed before Arrow reads the message, which then verifies the whole flatbuffer. A place is 0
+    for a field that is left out.
     """
     try:
         (at,) = _U32.unpack_from(data)
@@ -221,7 +221,7 @@ def _head(data: bytes, kind: int) -> tuple[int, tuple[int, ...], int]:
 
 
 def _fields(data: bytes, at: int) -> tuple[int, ...]:
-    """Places of the first four fields of the flatbuffer's table at `at`."""
+    """Return the places of the first four fields of the flatbuffer's table at `at`."""
     fields_at = at - _I32.unpack_from(data, at)[0]
     if fields_at < 0:
         raise CorruptRecord("the head of a message in the body's stream points outside of it")

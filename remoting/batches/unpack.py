@@ -1,13 +1,13 @@
-"""From a batch record to its messages, each as the record it would be had it been sent alone.
+"""From a batch record to its messages, each as the record it would be if sent alone.
 
-For every reader that knows single records only: RocketMQ clients, the command line, scripts. The records are new bytes
-of the known layout, with a checksum of their own; their queue offsets are the batch's plus the row. All rows stand at
-one log position, so theirs includes the row:
+For readers of single records: RocketMQ clients, the command line, scripts. The records are new bytes of the usual
+layout, with their own checksum; their queue offsets are the batch's plus the row. All rows have the same log position,
+so theirs includes the row:
 
     position of a message    bits 0-46 position of its record | bits 47-62 row
 
-Row 0 is the position itself. Needs pyarrow when a batch is met, never before. Invariant: message i of a batch has
-offset base + i in every queue; none is left out or repeated. Thread rule: one thread at a time.
+Row 0 is the position itself. Needs pyarrow only once there is a batch. Invariant: message i of a batch has offset
+base + i in every queue; none is left out or repeated. Thread rule: one thread at a time.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROW_SHIFT = 47
-"""Log positions end below 128 TiB; the bits above them are the row."""
+"""Log positions are below 128 TiB; the bits above them are the row."""
 DECODED_BYTES_MAX = 32 * 1024 * 1024
-"""Unpacked batches kept for readers in small steps, which need the same one again; the oldest is dropped first."""
+"""Bytes of unpacked batches cached for readers in small steps; the oldest is dropped first."""
 BATCH_TYPE = BATCH & 0xFF
 _POSITION_MASK = (1 << ROW_SHIFT) - 1
 _NOT_KEPT = FLAG_FORMAT_MASK | FLAG_CODEC_MASK | FLAG_GROUP_OPEN
 
 
 class ArrowMissing(LightMQError):
-    """A batch is to be unpacked where pyarrow is not installed."""
+    """A batch has to be unpacked, but pyarrow is not installed."""
 
 
 def row_position(position: int, row: int) -> int:
-    """The position of one message of the record at `position`."""
+    """Return the position of one message of the record at `position`."""
     assert 0 <= position <= _POSITION_MASK, position
     return position | row << ROW_SHIFT
 
 
 def split_position(position: int) -> tuple[int, int]:
-    """(position of the record, row in it) of a message's position."""
+    """Return (position of the record, row in it) of a message's position."""
     return position & _POSITION_MASK, position >> ROW_SHIFT
 
 
@@ -68,7 +68,7 @@ def is_batch(view: RecordView) -> bool:
 
 
 def base_of(view: RecordView, queue_id: int) -> int:
-    """Offset of the record's first message in a queue; CorruptRecord when it is not in that queue."""
+    """Return the offset of the record's first message in a queue; CorruptRecord when it is not in that queue."""
     for known, offset in view.dispatch():
         if known == queue_id:
             return offset
@@ -76,7 +76,7 @@ def base_of(view: RecordView, queue_id: int) -> int:
 
 
 def arrow_body() -> ModuleType:
-    """The module that reads and writes bodies; ArrowMissing names what to install."""
+    """Return the module that reads and writes bodies. ArrowMissing names what to install."""
     try:
         from remoting.batches import body
     except ImportError as error:
@@ -85,7 +85,7 @@ def arrow_body() -> ModuleType:
 
 
 class Unpacker:
-    """Unpacks batches and keeps the last ones."""
+    """Unpacks batches and caches the last ones."""
 
     def __init__(self, decoded_bytes_max: int = DECODED_BYTES_MAX) -> None:
         self._decoded_bytes_max = decoded_bytes_max
@@ -93,18 +93,18 @@ class Unpacker:
         self._decoded_bytes = 0
 
     def rows(self, view: RecordView, start: int, stop: int) -> list[BatchRow]:
-        """Messages `start` to `stop` of a batch; CorruptRecord or ArrowMissing when they cannot be read."""
+        """Return messages `start` to `stop` of a batch; CorruptRecord or ArrowMissing when they cannot be read."""
         body = arrow_body()
         batch = self._batch(view, body)
         found: list[BatchRow] = body.to_rows(batch.slice(start, max(0, stop - start)), view.born_ms)
         return found
 
     def records(self, view: RecordView, start: int, stop: int) -> list[RecordView]:
-        """The same as records of one message each."""
+        """Return the same messages as records of one message each."""
         return [single_record(view, start + at, row) for at, row in enumerate(self.rows(view, start, stop))]
 
     def message(self, view: RecordView, row: int) -> RecordView | None:
-        """One message of any record, None for a row it does not have."""
+        """Return one message of any record, None for a row it does not have."""
         if row >= view.count:
             return None
         return self.records(view, row, row + 1)[0] if is_batch(view) else view
@@ -112,7 +112,7 @@ class Unpacker:
     def messages(
         self, records: Iterable[RecordView], queue_id: int, begin: int, end: int
     ) -> Iterator[tuple[int, RecordView]]:
-        """(offset, message) in [begin, end) of records that follow each other in a queue; the first one has `begin`."""
+        """Yield (offset, message) in [begin, end) of records adjacent in a queue; the first one contains `begin`."""
         at = begin
         for view in records:
             if not is_batch(view):
@@ -122,7 +122,7 @@ class Unpacker:
                 continue
             base = base_of(view, queue_id)
             if not base <= at < base + view.count:
-                raise CorruptRecord(f"the batch at {view.position} begins at offset {base}, {at} was to come")
+                raise CorruptRecord(f"the batch at {view.position} begins at offset {base}, not {at}")
             if at < end:
                 yield from enumerate(self.records(view, at - base, min(end - base, view.count)), at)
             at = base + view.count
@@ -142,7 +142,7 @@ class Unpacker:
 
 
 def single_record(view: RecordView, row: int, message: BatchRow) -> RecordView:
-    """One message of a batch as a record of its own."""
+    """Return one message of a batch as a single record."""
     header, parts = header_of(view), list(chain.from_iterable(message.properties))
     texts = b"".join(parts)
     try:
@@ -165,4 +165,4 @@ def single_record(view: RecordView, row: int, message: BatchRow) -> RecordView:
             )
         )
     except (struct.error, LocalMisuse) as error:
-        raise CorruptRecord(f"message {row} of the batch at {view.position} fits no record: {error}") from error
+        raise CorruptRecord(f"message {row} of the batch at {view.position} does not fit a record: {error}") from error

@@ -1,7 +1,7 @@
-"""What operators ask: topics, clusters, broker status; for asyncio.
+"""Administration: topics, clusters, broker status; for asyncio.
 
-Everything goes over the `Connection` it is given: a name server's for routes, a broker's for its topics; in the
-all-in-one both are the same port. Loop rule: on the loop's thread; `threads.Admin` offers the same to others.
+All requests go over one `Connection`: a name server's for routes, a broker's for its topics; in the all-in-one both are
+the same port. Loop rule: on the loop's thread; `threads.Admin` is the same for other threads.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 
 TIME_MAX_MS = 2**62
-"""A time behind all others."""
+"""Later than any store time."""
 
 
 class AsyncAdmin:
@@ -37,25 +37,25 @@ class AsyncAdmin:
         self._timeout_ms = timeout_ms
 
     async def cluster(self) -> ClusterInfo:
-        """Every broker group the name server knows (106)."""
+        """Return every broker group known to the name server (106)."""
         return decode_body((await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO)).body, ClusterInfo)
 
     async def topic_names(self) -> list[str]:
-        """Names of all topics the name server knows (206)."""
+        """Return the names of all topics known to the name server (206)."""
         body = (await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body
         return sorted(decode_body(body, TopicList).topic_list)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where a topic's queues are (105)."""
+        """Return where a topic's queues are (105)."""
         response = await self._ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly="true")
         return decode_body(response.body, TopicRoute)
 
     async def topics(self) -> dict[str, Any]:
-        """The broker's topics with their queues and counts (9030), as the JSON object it answers."""
+        """Return the broker's topics with their queues and counts (9030), as the JSON object of its answer."""
         return _json_object((await self._ask(RequestCode.TOPIC_LIST)).body)
 
     async def status(self) -> dict[str, Any]:
-        """The broker's own view of itself (9031), as the JSON object it answers."""
+        """Return the broker's status (9031), as the JSON object of its answer."""
         return _json_object((await self._ask(RequestCode.CLUSTER_STATUS)).body)
 
     async def create_topic(
@@ -68,16 +68,15 @@ class AsyncAdmin:
     ) -> None:
         """Create a topic on the broker, or change its queue count, permission and attributes (17).
 
-        `attributes` are added to what the topic has, as `{"queue.type": "BatchCQ"}` for a batch topic; None takes one
-        away.
+        `attributes` are added to the topic's, such as `{"queue.type": "BatchCQ"}` for a batch topic; None removes one.
         """
         fields = topic_fields(topic, queue_count, perm=perm, attributes=attributes)
         await self._ask(RequestCode.UPDATE_AND_CREATE_TOPIC, **fields)
 
     async def topic_config(self, topic: str, *, for_write: bool = False) -> dict[str, Any]:
-        """One topic's configuration (351), as the JSON object the broker answers; `Refused` (17) without it.
+        """Return a topic's configuration (351), as the JSON object of the answer; `Refused` (17) for no such topic.
 
-        `for_write`: it is to be written to, so a LightMQ broker that creates topics by use makes it now.
+        `for_write`: a LightMQ broker that creates topics on first use creates it now.
         """
         more = {"forWrite": "true"} if for_write else {}
         return _json_object((await self._ask(RequestCode.GET_TOPIC_CONFIG, topic=topic, **more)).body)
@@ -92,7 +91,7 @@ class AsyncAdmin:
         end_ms: int = TIME_MAX_MS,
         unique: bool = False,
     ) -> list[StoredMessage]:
-        """The newest messages of a topic with a key, between two store times (12); `unique`: it is the unique key."""
+        """Return the newest messages of a topic with a key, between two store times (12); `unique`: a unique key."""
         fields = query_fields(topic, key, count, begin_ms=begin_ms, end_ms=end_ms, unique=unique)
         command = Command(RequestCode.QUERY_MESSAGE, fields=fields)
         return found_messages(await self._connection.request(command, self._timeout_ms))
@@ -108,7 +107,7 @@ def topic_fields(
     perm: int = PERM_READ | PERM_WRITE,
     attributes: Mapping[str, str | None] | None = None,
 ) -> dict[str, str]:
-    """Header fields of UPDATE_AND_CREATE_TOPIC; attributes not named stay as they are, None takes one away."""
+    """Return header fields of UPDATE_AND_CREATE_TOPIC; attributes not named stay unchanged, None removes one."""
     fields = {
         "topic": topic,
         "defaultTopic": "TBW102",
@@ -126,7 +125,7 @@ def topic_fields(
 
 
 def query_fields(topic: str, key: str, count: int, *, begin_ms: int, end_ms: int, unique: bool) -> dict[str, str]:
-    """Header fields of QUERY_MESSAGE; times are store times in ms, both ends included."""
+    """Return header fields of QUERY_MESSAGE; times are store times in ms, both ends included."""
     fields = {
         "topic": topic,
         "key": key,
@@ -138,7 +137,7 @@ def query_fields(topic: str, key: str, count: int, *, begin_ms: int, end_ms: int
 
 
 def found_messages(response: Command) -> list[StoredMessage]:
-    """The messages of an answer to QUERY_MESSAGE, the newest first. Raises Refused for anything but none."""
+    """Return the messages of an answer to QUERY_MESSAGE, newest first. Refused for errors, not for no message."""
     if response.code == ResponseCode.QUERY_NOT_FOUND:
         return []
     return list(iter_stored(checked(response).body))
@@ -147,5 +146,5 @@ def found_messages(response: Command) -> list[StoredMessage]:
 def _json_object(body: bytes) -> dict[str, Any]:
     value = fastjson.loads(body)
     if not isinstance(value, dict):
-        raise RemoteViolation("answer is no JSON object")
+        raise RemoteViolation("answer is not a JSON object")
     return value

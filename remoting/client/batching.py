@@ -1,16 +1,16 @@
-"""Automatic batching: messages gather per topic and queue and travel as one request, as one record on a batch topic.
+"""Automatic batching: messages of a topic and queue are sent as one request, and on batch topics as one record.
 
-A batch leaves when it is full (`batch_bytes_max`, `batch_count_max`), when its first message has waited `linger_ms`, or
-at a flush. Each queue has a window (`in_flight.py`) of one request, so its messages are stored in the order they were
-handed over, also when a request is repeated. What waits is bounded by `memory_bytes_max`; beyond it everything that
-gathers leaves, and `send` waits or refuses, depending on `when_full`.
+A batch is sent when it is full (`batch_bytes_max`, `batch_count_max`), when its first message has waited `linger_ms`,
+or at a flush. Each queue has a window (`in_flight.py`) of one request, so its messages are stored in the order of
+`send`, even when a request is repeated. Unsent messages are bounded by `memory_bytes_max`; beyond it all batches are
+sent, and `send` waits or refuses, depending on `when_full`.
 
-    message ──▶ queue of its key, of its `queue`, or the one gathering now ──▶ batch ──▶ request ──▶ Sent
+    message ──▶ queue of its key, its `queue`, or the one being filled ──▶ batch ──▶ request ──▶ Sent
 
-A request the broker refused as busy is sent again. One whose answer was lost may have been stored: with
-`repeat_unanswered` it is sent again (at least once, the default), without it its messages fail with the reason.
-Invariant: every accepted message's future ends, with its place or with why it may not be stored; a message that has its
-place is never sent again. Loop rule: all on the loop's thread.
+A request refused because the broker was busy is resent. One whose answer was lost may have been stored: with
+`repeat_unanswered` it is resent (at least once, the default), without it its messages fail with the reason.
+Invariant: every accepted message's future completes, with its place or with the error; a message that has its place is
+never resent. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked
 
 OVERHEAD_BYTES = 120
-"""What a waiting message takes beside its texts: the objects around it."""
+"""Memory of a waiting message besides its texts."""
 TEXT_BYTES_MAX = 0xFFFF
 """Longest key, tag, property or sum of properties: their length fields have 16 bits."""
 BORN_MS_MAX = 2**53
-"""Some 285,000 years: as microseconds it still is a signed 64-bit number."""
+"""Some 285,000 years: in microseconds still a signed 64-bit number."""
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """One message. With a `key` it goes to the key's queue, with a `queue` to that one, else where there is room."""
+    """One message. With a `key` it goes to the key's queue, with a `queue` to that one, otherwise to any queue."""
 
     topic: str
     body: bytes
@@ -57,11 +57,11 @@ class Message(msgspec.Struct, kw_only=True):
     properties: Mapping[str, str] = {}
     queue: int | None = None
     born_ms: int | None = None
-    """Milliseconds since 1970; None: when it is handed over."""
+    """Milliseconds since 1970; None: the time of `send`."""
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """Where a message is stored."""
+    """The place of a stored message."""
 
     topic: str
     queue: int
@@ -69,12 +69,12 @@ class Sent(msgspec.Struct, frozen=True):
 
 
 def to_row(message: Message, now_ms: int) -> BatchRow:
-    """The message as a row; LocalMisuse when one of its parts fits no record."""
+    """Return the message as a row. Raises LocalMisuse when a part of it does not fit a record."""
     try:
         key, tag = message.key.encode(), message.tag.encode()
         properties = tuple((name.encode(), value.encode()) for name, value in message.properties.items())
     except UnicodeEncodeError as error:
-        raise LocalMisuse(f"a text of the message is no Unicode text: {error}") from error
+        raise LocalMisuse(f"a text of the message is not valid Unicode: {error}") from error
     if max(len(key), len(tag), sum(len(name) + len(value) for name, value in properties)) > TEXT_BYTES_MAX:
         raise LocalMisuse(f"key, tag and properties of a message have up to {TEXT_BYTES_MAX} bytes each")
     born_ms = now_ms if message.born_ms is None else message.born_ms
@@ -84,7 +84,7 @@ def to_row(message: Message, now_ms: int) -> BatchRow:
 
 
 def size_of(row: BatchRow) -> int:
-    """Bytes of memory a waiting message stands for."""
+    """Return the bytes of memory that a waiting message counts for."""
     size = OVERHEAD_BYTES + len(row.body) + len(row.key) + len(row.tag)
     for name, value in row.properties:
         size += len(name) + len(value)
@@ -92,7 +92,7 @@ def size_of(row: BatchRow) -> int:
 
 
 def image_of(row: BatchRow, topic: bytes, queue: int) -> bytes:
-    """The message as a record image of its own, for a topic that takes no batches."""
+    """Return the message as a single record image, for a topic without batches."""
     return encode_image(
         flags=0,
         queue_index=queue,
@@ -109,34 +109,34 @@ LOG = logging.getLogger("remoting")
 
 CODECS = {"none": CODEC_NONE, "lz4": CODEC_LZ4, "zstd": CODEC_ZSTD}
 BATCH_BYTES_LIMIT = 8 * 1024 * 1024
-"""Most that `batch_bytes_max` may be: a request has to fit a frame of 16 MiB."""
+"""Upper limit of `batch_bytes_max`: a request has to fit a frame of 16 MiB."""
 RETRY_PAUSE_MS = 100
-"""Pause before a request is sent again; grows with each attempt."""
+"""Pause before a request is resent; grows with each attempt."""
 _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerSettings:
-    """When a batch leaves, how much may wait, and what happens then."""
+    """When a batch is sent, how much may wait, and what happens beyond that."""
 
     batch_bytes_max: int = 1024 * 1024
-    """Bytes of messages that make a batch full; a larger message travels alone."""
+    """Bytes of messages that make a batch full; a larger message is sent alone."""
     batch_count_max: int = 4_096
     """Messages that make a batch full."""
     linger_ms: int = 5
-    """Longest time a message waits for others; 0 sends what one loop turn gathered."""
+    """Longest time a message waits for others; 0 sends the messages of one loop turn together."""
     memory_bytes_max: int = 64 * 1024 * 1024
-    """Bytes of messages that were handed over and have no place yet."""
+    """Bytes of accepted messages that are not stored yet."""
     when_full: str = "wait"
     """`wait` until there is room, or `refuse` with SYSTEM_BUSY."""
     codec: str = "lz4"
     """Compression of batch records: `none`, `lz4` (fast) or `zstd` (small). Ordinary topics are not compressed."""
     message_bytes_max: int = 4 * 1024 * 1024
-    """Longest body; the broker's own limit, checked before a whole batch is refused for it."""
+    """Longest body: the broker's limit, checked here because it would refuse the whole batch."""
     attempts_max: int = 5
     """How often a request is sent before its messages fail."""
     repeat_unanswered: bool = True
-    """Send a request again whose answer was lost: its messages may then be stored twice."""
+    """Resend a request whose answer was lost: its messages may then be stored twice."""
     timeout_ms: int = REQUEST_TIMEOUT_MS
     """Longest wait for one answer."""
 
@@ -152,13 +152,13 @@ class ProducerSettings:
 
 
 Waiting = tuple[BatchRow, asyncio.Future[Sent]]
-"""A message that has no place yet."""
+"""A message that is not stored yet."""
 Batch = FlightFrame[Waiting]
 
 
 @dataclass(slots=True)
 class _Line:
-    """One queue of one topic: its window, and the task that sends."""
+    """One queue of one topic: its window and its sending task."""
 
     topic: str
     queue: int
@@ -170,7 +170,7 @@ class _Line:
 
 @dataclass(slots=True)
 class _Topic:
-    """What is known of a topic, and the queue that messages without a key gather in."""
+    """A topic's description, and the queue being filled with messages without a key."""
 
     queue_count: int
     takes_batches: bool
@@ -178,7 +178,7 @@ class _Topic:
 
 
 class AsyncProducer:
-    """Sends messages to the broker behind a connection; a `ReconnectingConnection` lets it survive a restart there."""
+    """Sends messages over a connection to a broker; with a `ReconnectingConnection` it survives a broker restart."""
 
     def __init__(
         self,
@@ -209,10 +209,10 @@ class AsyncProducer:
         self.messages_stored = 0
 
     async def send(self, message: Message) -> asyncio.Future[Sent]:
-        """Accept a message and return the future of its place; waits for the topic, and for room where that is wanted.
+        """Accept a message and return the future of its place; waits for the topic and, unless refusing, for room.
 
         Raises:
-            LocalMisuse: the message fits no record.
+            LocalMisuse: the message does not fit a record.
             Refused: no such topic, no such queue, or no room (SYSTEM_BUSY) where `when_full` is `refuse`.
             ArrowMissing: a batch topic, and pyarrow is not installed.
         """
@@ -232,14 +232,14 @@ class AsyncProducer:
         return self._accept(self._line(message, topic, row.key), row, size)
 
     async def flush(self) -> None:
-        """Send what has gathered and wait until everything accepted so far has its place or its reason."""
+        """Send all batches and wait until every message accepted so far is stored or has failed."""
         self.press()
         waiting = [future for line in self._lines.values() for _, future in line.window.waiting() if not future.done()]
         if waiting:
             await asyncio.wait(waiting)
 
     async def close(self) -> None:
-        """Accept no more, send what has gathered, wait for it."""
+        """Accept no more messages, send all batches, and wait for them."""
         self._is_closed = True
         self._wake()
         await self.flush()
@@ -253,7 +253,7 @@ class AsyncProducer:
         await self.close()
 
     def press(self) -> None:
-        """Send everything that gathers without waiting for more."""
+        """Send all batches without waiting for more messages."""
         for line in self._lines.values():
             line.window.press()
             self._start(line)
@@ -265,7 +265,7 @@ class AsyncProducer:
     async def _wait_for_room(self) -> None:
         self.press()
         if self._settings.when_full == "refuse":
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self.waiting_bytes} bytes wait to be stored already")
+            raise Refused(ResponseCode.SYSTEM_BUSY, f"{self.waiting_bytes} bytes are already waiting")
         room = asyncio.get_running_loop().create_future()
         self._waiting.append(room)
         await room
@@ -282,7 +282,7 @@ class AsyncProducer:
         return future
 
     def _line(self, message: Message, topic: _Topic, key: bytes) -> _Line:
-        """The queue a message goes to: its own, its key's, or the one that gathers until its batch is full."""
+        """Return the queue of a message: its own, its key's, or the one being filled until its batch is full."""
         queue = topic.gathering_in
         if message.queue is not None:
             queue = message.queue
@@ -299,7 +299,7 @@ class AsyncProducer:
         return line
 
     def _batch_closed(self, line: _Line) -> None:
-        """What gathered is full or due: what has no key gathers in the next queue from now on."""
+        """Note that a batch is full or due: messages without a key go to the next queue from now on."""
         if line.timer is not None:
             line.timer.cancel()
             line.timer = None
@@ -317,7 +317,7 @@ class AsyncProducer:
             line.sender = asyncio.get_running_loop().create_task(self._send_line(line))
 
     async def _send_line(self, line: _Line) -> None:
-        """Send batch after batch of one queue, each when the one before has ended."""
+        """Send the batches of one queue one after another, each when the previous one has ended."""
         try:
             while (batch := self._next(line)) is not None:
                 try:
@@ -342,7 +342,7 @@ class AsyncProducer:
     def _end(self, batch: Batch, line: _Line, outcome: int | LightMQError) -> None:
         self.waiting_bytes -= batch.size
         if isinstance(outcome, LightMQError):
-            # The topic may have changed: it is asked for again before the next message.
+            # The topic may have changed: its description is requested again before the next message.
             self._topics.pop(line.topic, None)
             line.window.refused(batch)
             for _, future in batch.items:
@@ -358,7 +358,7 @@ class AsyncProducer:
         self._wake()
 
     def _wake(self) -> None:
-        """Let callers that wait for room check again, in the order they came."""
+        """Wake callers that wait for room, in order of arrival."""
         waiting, self._waiting = self._waiting, deque()
         for room in waiting:
             if not room.done():
@@ -376,31 +376,31 @@ class AsyncProducer:
             except (ConnectionLost, RequestTimeout, Refused) as error:
                 if not line.window.may_repeat(batch) or not self._may_repeat(error):
                     raise
-                LOG.warning("%d messages for %s/%d are sent again: %s", len(batch.items), line.topic, line.queue, error)
+                LOG.warning("resending %d messages for %s/%d: %s", len(batch.items), line.topic, line.queue, error)
                 await self._pause(batch.attempts, error)
             line.window.repeat(batch)
             assert line.window.take() is batch, "one batch of a queue is in flight"
             self.requests_repeated += 1
         places = decode_append_reply(response.body)[1]
         if len(places) != count or any(offset != places[0][1] + n for n, (_, offset) in enumerate(places)):
-            raise RemoteViolation(f"the broker answered the places {places[:3]} for {count} images of one queue")
+            raise RemoteViolation(f"the broker answered with the places {places[:3]} for {count} images of one queue")
         return places[0][1]
 
     async def _pause(self, attempt: int, error: LightMQError) -> None:
-        """Wait before a repetition; not when a connection was lost just now: the next one is waited for."""
+        """Wait before a repetition, but not after a lost connection: the request itself waits for the next one."""
         pauses = attempt - 1 if isinstance(error, ConnectionLost) else attempt
         if pauses:
             await asyncio.sleep(pauses * self._retry_pause_ms / 1000)
 
     def _may_repeat(self, error: LightMQError) -> bool:
         if isinstance(error, Refused):
-            # A store that failed may have kept what it refused; a busy broker has not.
+            # A store that failed may have stored what it refused; a busy broker has not.
             unknown = error.code == ResponseCode.SERVICE_NOT_AVAILABLE
             return error.code in _BUSY or (unknown and self._settings.repeat_unanswered)
         return self._settings.repeat_unanswered
 
     def _request(self, line: _Line, batch: Batch) -> tuple[bytes, int]:
-        """(request body, number of images): one image of all messages on a batch topic, else one each."""
+        """Return (request body, number of images): one image of all messages on a batch topic, else one per message."""
         topic = line.topic.encode()
         rows = [row for row, _ in batch.items]
         if not line.takes_batches:
@@ -419,7 +419,7 @@ class AsyncProducer:
         return image, 1
 
     async def _open(self, topic: str) -> _Topic:
-        """Learn a topic's queues and type, once for however many wait for it."""
+        """Return a topic's queues and type, requested once for all callers that wait for it."""
         task = self._asking.get(topic)
         if task is None:
             task = self._asking[topic] = asyncio.get_running_loop().create_task(self._ask(topic))
@@ -444,7 +444,7 @@ class AsyncProducer:
         return _Topic(count, takes_batches)
 
     async def _described(self, admin: AsyncAdmin, topic: str) -> dict[str, Any]:
-        """The broker's description of a topic; repeated like a request that stores, although it stores nothing."""
+        """Return the broker's description of a topic; repeated as often as a request that stores."""
         attempt = 1
         while True:
             try:

@@ -1,10 +1,10 @@
 """The remoting client without asyncio: one socket, one thread, for Spark's workers and for scripts.
 
-`request` does one thing after the other; `send` and `receive` apart keep several requests on the way (pipelining):
-answers that come before the one asked for are kept until they are asked for.
+`request` sends one request and waits for its answer; `send` and `receive` allow several requests in flight
+(pipelining): answers that arrive early are kept until they are received.
 asyncio is not imported and ssl only for TLS, because Spark starts a process for every plan of a stream.
-Invariant: every opaque that `send` returned is answered by exactly one `receive`, or the connection has failed; failed
-it stays failed. Thread rule: one thread at a time.
+Invariant: every opaque returned by `send` is answered by exactly one `receive`, or the connection has failed, which is
+permanent. Thread rule: one thread at a time.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from remoting.transport.signature import BoundSigner, Signer
 __all__ = ["BlockingConnection", "checked", "cluster", "dial_master", "topic_route"]
 
 TIMEOUT_MS = 10_000
-"""Longest silence of the server while something is asked of it."""
+"""Longest silence of the server while a request is pending."""
 
 CONNECT_TIMEOUT_MS = 5_000
-"""Longest wait for a connection, however long an answer may take."""
+"""Longest time to connect, however long an answer may take."""
 
 LOOK_MS = 2_000
-"""How long a server is silent before `while_silent` is called, and how often then."""
+"""Interval of calls to `while_silent` while the server is silent."""
 
 RECEIVE_BYTES = 1024 * 1024
-"""How much is read from the socket at once."""
+"""Most bytes per read from the socket."""
 
 PUSHES_MAX = 1_000
-"""Pushes kept until they are taken; the oldest is dropped first and counted."""
+"""Pushes kept for the caller; the oldest is dropped first and counted."""
 
 
 class BlockingConnection:
@@ -71,7 +71,7 @@ class BlockingConnection:
         """Commands the server sent on its own."""
         self.pushes_dropped = 0
         self.while_silent: Callable[[], None] | None = None
-        """Called now and then while an answer is waited for and nothing comes; what it raises ends the connection."""
+        """Called periodically while the server is silent during a request; an exception ends the connection."""
         self._host, self._port = host, port
         self._is_tls = tls is not None
         self._timeout_ms = timeout_ms
@@ -94,7 +94,7 @@ class BlockingConnection:
             self._bind(signer)
 
     def _bind(self, signer: Signer) -> None:
-        """Have the server bind this connection's signatures to it; to one that cannot, they are made as RocketMQ's."""
+        """Get a challenge for bound signatures; with a server that gives none, signatures have RocketMQ's form."""
         try:
             answer = self.request(Command(RequestCode.SIGN_CHALLENGE))
         except BaseException:
@@ -127,7 +127,7 @@ class BlockingConnection:
 
     @property
     def stale(self) -> bool:
-        """True when the server has closed the connection, or sent something unasked, since the last answer."""
+        """True when the server has closed the connection, or pushed something, since the last answer."""
         if self._failed is not None:
             return True
         poll = select.poll()
@@ -135,7 +135,7 @@ class BlockingConnection:
         return bool(poll.poll(0))
 
     def request(self, command: Command) -> Command:
-        """Send a request and wait for its answer, whatever its code; `RequestTimeout` ends the connection."""
+        """Send a request and return its answer, of any code; `RequestTimeout` ends the connection."""
         return self.receive(self.send(command))
 
     def send(self, command: Command) -> int:
@@ -156,7 +156,7 @@ class BlockingConnection:
     def receive(self, opaque: int | None = None) -> Command:
         """Wait for the answer to one request, or for the next answer to any of them."""
         if opaque is None and not self._sent:
-            raise LocalMisuse("nothing was asked that could be answered")
+            raise LocalMisuse("no request is pending")
         if opaque is not None and opaque not in self._sent:
             raise LocalMisuse(f"request {opaque} was not sent, or its answer was already received")
         while True:
@@ -168,7 +168,7 @@ class BlockingConnection:
             self._read(self._sent[opaque if opaque is not None else next(iter(self._sent))])
 
     def close(self) -> None:
-        """Close; requests without an answer are given up."""
+        """Close; pending requests are dropped."""
         self._fail("closed by this side")
 
     def __enter__(self) -> Self:
@@ -185,7 +185,7 @@ class BlockingConnection:
         try:
             self._socket.sendall(encode_frame(command))
         except TimeoutError:
-            # Half a frame may be out: nothing sound can follow it.
+            # Half a frame may have been sent: nothing valid can follow it.
             self._fail(f"nothing could be sent for {self._timeout_ms} ms")
             raise RequestTimeout(command.code, self.address, self._timeout_ms) from None
         except OSError as error:
@@ -204,7 +204,7 @@ class BlockingConnection:
         try:
             commands = self._decoder.feed(self._buffer[:size])
         except RemoteViolation as violation:
-            raise self._lost(f"the server sent what is no frame: {violation}") from violation
+            raise self._lost(f"the server sent a malformed frame: {violation}") from violation
         for command in commands:
             if not command.is_response:
                 self.pushes_dropped += len(self.pushes) == PUSHES_MAX
@@ -213,7 +213,7 @@ class BlockingConnection:
                 self._arrived[command.opaque] = command
 
     def _received(self) -> int:
-        """Bytes read into the buffer. Raises TimeoutError after the longest silence."""
+        """Read into the buffer and return the number of bytes. Raises TimeoutError after the longest silence."""
         if self.while_silent is None:
             return self._socket.recv_into(self._buffer)
         left_ms = self._timeout_ms
@@ -261,7 +261,7 @@ class BlockingConnection:
 
 
 def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> socket.socket:
-    """The socket with TLS on it; TlsFailed, or an OSError when the server could not be reached."""
+    """Return the socket with TLS. Raises TlsFailed, or OSError when the server could not be reached."""
     try:
         with handshake_with(host, port):
             return tls.context().wrap_socket(plain, server_hostname=tls.name_for(host))
@@ -271,14 +271,14 @@ def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> sock
 
 
 def topic_route(connection: BlockingConnection, topic: str) -> TopicRoute:
-    """Ask a name server where the queues of a topic are; `Refused` (17) when no broker has it."""
+    """Return where the queues of a topic are, from a name server; `Refused` (17) when no broker has it."""
     fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
     response = connection.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields))
     return decode_body(checked(response).body, TopicRoute)
 
 
 def cluster(connection: BlockingConnection) -> ClusterInfo:
-    """Ask a name server for every broker group and its addresses."""
+    """Return every broker group and its addresses, from a name server."""
     response = connection.request(Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     return decode_body(checked(response).body, ClusterInfo)
 
@@ -286,7 +286,7 @@ def cluster(connection: BlockingConnection) -> ClusterInfo:
 def dial_master(
     link: MasterLink, dial: Callable[[str], BlockingConnection], ask: Callable[[], ClusterInfo]
 ) -> BlockingConnection:
-    """Make one attempt to connect to the master of a group. Raises what it failed with."""
+    """Make one attempt to connect to the master of a group. Raises its error."""
     link.begin()
     while (step := link.next()) is not None:
         try:

@@ -1,14 +1,13 @@
-"""Connections to a server: requests with answers, one-way commands, pushes, why they ended; and one that dials again.
+"""Connections to a server: requests with answers, one-way commands, pushes, close reasons; and one that reconnects.
 
-The key that a process signs its requests with is one line `key:secret` in a file that no other user may read; it is
+The key with which a process signs its requests is one line `key:secret` in a file that no other user may read; it is
 read at the start, which blocks.
 
-`ReconnectingConnection` repeats nothing on its own: a request that was under way when the connection went down fails
-with `ConnectionLost`, because only its caller knows whether it may be carried out twice. A request made while it is
-down waits for it to come up, for as long as its own time limit.
-Invariants: reading never stops, so that a server that waits for its output to be taken always gets rid of it; what is
-limited instead is the bytes of requests in flight. `up` and `down` callbacks alternate, up first. No text of an error
-holds any of a key file's content.
+`ReconnectingConnection` repeats nothing: a request in flight when the connection is lost fails with `ConnectionLost`,
+because only its caller can tell whether it may be carried out twice. A request made while the connection is down waits
+for it within its own time limit.
+Invariants: reading never stops, so that a server can always send its output; the bytes of requests in flight are
+limited instead. `up` and `down` callbacks alternate, up first. No error text contains any part of a key file.
 Loop rule: all on the loop's thread.
 """
 
@@ -65,7 +64,7 @@ __all__ = [
 LOG = logging.getLogger("remoting")
 
 CONNECT_TIMEOUT_MS = 3_000
-"""How long making a connection may take."""
+"""Longest time to connect."""
 
 
 class SocketConnection:
@@ -88,11 +87,11 @@ class SocketConnection:
 
     @property
     def writable(self) -> bool:
-        """False while more output waits than the limit allows."""
+        """False while output above the limit is queued."""
         return self.link.writable
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
-        """Send a request and wait for its answer, whatever its code (`checked` turns refusals into exceptions)."""
+        """Send a request and return its answer, of any code (`checked` turns refusals into exceptions)."""
         self._check_open()
         return await self._calls.call(command, timeout_ms, self._transmit)
 
@@ -117,26 +116,26 @@ class SocketConnection:
         self.link.on_close(callback)
 
     def abort(self, reason: str) -> None:
-        """Close at once and forget what is queued."""
+        """Close without sending what is queued."""
         self.link.abort(reason)
 
     async def close(self) -> None:
-        """Close and wait until it is closed."""
+        """Close and wait until closed."""
         self.link.end("closed by this side")
         await self._ended.wait()
 
     async def bind(self, timeout_ms: int) -> None:
-        """Have the server bind this connection's signatures to it; to one that cannot, they are made as RocketMQ's."""
+        """Get a challenge for bound signatures; with a server that gives none, signatures have RocketMQ's form."""
         if self._unbound is not None:
             answer = await self.request(Command(RequestCode.SIGN_CHALLENGE), timeout_ms)
             self._signer = self._unbound.bound(answer) or self._unbound
 
-    def link_made(self, own_address: tuple[str, int] | None) -> None:  # noqa: ARG002 - a server wants to know it
-        """Keep the name that was asked for: it is clearer than the socket's numbers."""
+    def link_made(self, own_address: tuple[str, int] | None) -> None:  # noqa: ARG002 - used on the server's side
+        """Keep the name that was dialled as the address: it is clearer than the socket's numbers."""
         self.link.address = self.address
 
     def command_received(self, command: Command) -> None:
-        """An answer goes to its request, anything else to the push callbacks."""
+        """Pass an answer to its request, anything else to the push callbacks."""
         if command.is_response:
             self._calls.answer(command)
             return
@@ -147,7 +146,7 @@ class SocketConnection:
                 LOG.exception("a callback failed on push %d from %s", command.code, self.address)
 
     def link_lost(self, reason: str) -> None:
-        """Fail the requests that wait for an answer."""
+        """Fail the pending requests."""
         self._calls.fail(reason)
         self._ended.set()
 
@@ -172,7 +171,7 @@ async def connect(
     output_bytes_max: int = OUTPUT_BYTES_MAX,
     tls: ClientTls | None = None,
 ) -> SocketConnection:
-    """Connect to a server; `Unreachable` names host, port and remedy, TlsFailed why the server is not trusted."""
+    """Connect to a server. Raises `Unreachable` with host, port and remedy, or `TlsFailed` with the reason."""
     loop = asyncio.get_running_loop()
     settings = LinkSettings(frame_size_bytes_max, output_bytes_max)
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -190,7 +189,7 @@ async def connect(
 
 
 async def _secured(connection: SocketConnection, context: ssl.SSLContext, name: str, place: tuple[str, int]) -> None:
-    """Do the handshake; whatever ends it early, cancellation included, ends the connection."""
+    """Do the handshake; if it fails or is cancelled, close the connection."""
     try:
         with handshake_with(*place):
             await connection.link.start_tls(context, name)
@@ -200,7 +199,7 @@ async def _secured(connection: SocketConnection, context: ssl.SSLContext, name: 
 
 
 async def _bound(connection: SocketConnection, timeout_ms: int) -> None:
-    """Bind the signatures; whatever ends that early ends the connection."""
+    """Bind the signatures; if that fails or is cancelled, close the connection."""
     try:
         await connection.bind(timeout_ms)
     except RequestTimeout as error:
@@ -212,7 +211,7 @@ async def _bound(connection: SocketConnection, timeout_ms: int) -> None:
 
 
 async def dial(address: str) -> Connection:
-    """`connect` by `host:port`."""
+    """Connect to `host:port` without TLS and signatures."""
     host, port = split_address(address)
     return await connect(host, port)
 
@@ -222,7 +221,7 @@ KEY_FILE_BYTES_MAX = 4_096
 
 
 def read_signer(path: Path) -> Signer:
-    """The signer of a key file. Raises LocalMisuse when it may not be used."""
+    """Return the signer of a key file. Raises LocalMisuse when it cannot be used or is readable by others."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe must not block the start
     except OSError as error:
@@ -246,7 +245,7 @@ def read_signer(path: Path) -> Signer:
 
 
 def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Dial:
-    """`dial` for connections whose requests are signed with the key of a file; without one they are not."""
+    """Return a `dial` for connections with TLS and, if there is a key file, signed requests."""
     if path is None and tls is None:
         return dial
     signer = read_signer(path) if path is not None else None
@@ -272,7 +271,7 @@ UpCallback = Callable[[Connection], None]
 
 
 class ReconnectingConnection:
-    """Keeps one connection up; `start` begins dialling, `close` ends it for good."""
+    """Keeps one connection up, from `start` to `close`."""
 
     def __init__(
         self,
@@ -283,7 +282,7 @@ class ReconnectingConnection:
         pause_ms_max: int = PAUSE_MS_MAX,
         spread: Callable[[], float] = full,
     ) -> None:
-        """`spread` gives a factor 0..1 for each pause, so that many clients do not dial in step."""
+        """`spread` returns a factor 0..1 for each pause, so that many clients do not dial in step."""
         self.address = address
         self.attempts = 0
         self._dial = dial
@@ -306,7 +305,7 @@ class ReconnectingConnection:
 
     @property
     def connected_to(self) -> str:
-        """The address of the server that it leads to now; empty while it is down."""
+        """The address of the server connected to now; empty while it is down."""
         return "" if self._current is None else self._current.address
 
     @property
@@ -325,7 +324,7 @@ class ReconnectingConnection:
             self._task = asyncio.get_running_loop().create_task(self._keep_up())
 
     def on_up(self, callback: UpCallback, *, at_once: bool = True) -> None:
-        """Call `callback(connection)` each time it comes up; `at_once`: also now if it is up."""
+        """Call `callback(connection)` each time it comes up; `at_once`: also now if it is already up."""
         self._up_callbacks.append(callback)
         if at_once and self._current is not None:
             self._run_up(callback, self._current)
@@ -335,7 +334,7 @@ class ReconnectingConnection:
         self._down_callbacks.append(callback)
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` when it is closed for good."""
+        """Call `callback(reason)` when it is closed by `close`."""
         self._ending.on_close(callback)
 
     def on_push(self, callback: PushCallback) -> None:
@@ -345,7 +344,7 @@ class ReconnectingConnection:
             self._current.on_push(callback)
 
     async def wait_up(self, timeout_ms: int) -> Connection:
-        """Wait until it is up; `ConnectionLost` has the reason when it does not come up."""
+        """Wait until it is up. Raises `ConnectionLost` with the reason when it does not come up in time."""
         self._check_open()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -382,9 +381,9 @@ class ReconnectingConnection:
         self._current.oneway(command)
 
     def drop(self, reason: str) -> None:
-        """Give the present connection up and dial again at once: what is not answered fails with `ConnectionLost`.
+        """Abort the current connection and dial again without a pause; unanswered requests fail with `ConnectionLost`.
 
-        While it is down it is dialled without the pause that is left, and an attempt under way begins anew.
+        While it is down, skip the rest of the pause and restart an attempt in progress.
         """
         if self.closed:
             return
@@ -395,12 +394,12 @@ class ReconnectingConnection:
             self._current.abort(reason)
 
     def abort(self, reason: str) -> None:
-        """Give the present connection up; another one is made after a pause."""
+        """Abort the current connection; another one is made after a pause."""
         if self._current is not None:
             self._current.abort(reason)
 
     async def close(self) -> None:
-        """Close for good, and wait until it is closed."""
+        """Close without reconnecting, and wait until closed."""
         if self.closed:
             return
         self._ending.closing = CLOSED
@@ -424,7 +423,7 @@ class ReconnectingConnection:
             connection = await self._attempt()
             if connection is None:
                 pause_ms = self._backoff.failed(asyncio.get_running_loop().time() * 1000)
-                assert pause_ms is not None, "its patience has no end"
+                assert pause_ms is not None, "the patience is infinite"
                 await self._pause(pause_ms)
                 continue
             self._backoff.reached()
@@ -433,7 +432,7 @@ class ReconnectingConnection:
             await self._pause(self._backoff.lost())
 
     async def _attempt(self) -> Connection | None:
-        """A connection, or None when there was no way."""
+        """Return a connection, or None when the attempt failed."""
         self._dialling = asyncio.ensure_future(self._dial())
         try:
             return await self._dialling
@@ -445,13 +444,13 @@ class ReconnectingConnection:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # Not this task was cancelled but the attempt, by `drop`.
+            # The attempt was cancelled by `drop`, not this task.
         finally:
             self._dialling = None
         return None
 
     async def _pause(self, pause_ms: float) -> None:
-        """Wait before the next attempt, unless `drop` asks for it at once."""
+        """Wait before the next attempt; `drop` ends the pause."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(pause_ms / 1000):
                 await self._wanted.wait()

@@ -1,9 +1,9 @@
-"""One queue read with pulls that wait at its end, and the offset of a group in it; for asyncio.
+"""Reading one queue by pulls that wait at its end, and a group's offset in it; for asyncio.
 
-The position is the caller's: nothing is read ahead and nothing is committed unless asked for. `pull` gets messages one
-by one from the broker; `read` gets the records as they lie in the log and unpacks batches here, in far fewer requests.
-Invariant: `next_offset` of a result is where the next pull goes on, also when nothing was found.
-Loop rule: on the loop's thread; `threads.Consumer` offers the same to others.
+The caller keeps the position: nothing is read ahead, and only `commit` commits. `pull` gets single messages from the
+broker; `read` gets the records of the log and unpacks batches here, in far fewer requests.
+Invariant: `next_offset` of a result is where the next pull continues, even when nothing was found.
+Loop rule: on the loop's thread; `threads.Consumer` is the same for other threads.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from remoting.transport.contracts import REQUEST_TIMEOUT_MS, Connection
 from remoting.transport.failures import checked
 
 PULL_COUNT_MAX = 32
-"""Messages asked for in one pull."""
+"""Default messages per pull."""
 
 PULL_WAIT_MS = 15_000
-"""How long the broker holds a pull at the end of the queue."""
+"""How long a pull waits at the end of the queue."""
 
 ANSWER_MARGIN_MS = 5_000
-"""Time for the answer to a held pull to arrive."""
+"""Additional time for the answer to a waiting pull to arrive."""
 
 READ_COUNT_MAX = 4_096
-"""Messages asked for in one read."""
+"""Default messages per read."""
 
 READ_BYTES_MAX = 1024 * 1024
-"""Bytes of records asked for in one read; one larger record comes all the same."""
+"""Default bytes of records per read; a larger record is returned all the same."""
 
 NO_HOST: Host = ("0.0.0.0", 0)  # noqa: S104 - no address is bound
-"""Host of messages that were read as records, which do not hold it."""
+"""Host of messages that were read as records, which do not contain it."""
 
 SUSPEND = 2
 SUBSCRIPTION_INCLUDED = 4
-"""Bits of a pull's system flag: wait at the end; the request carries its own filter."""
+"""Bits of a pull's system flag: wait at the end; the request has its own filter."""
 
 _ANSWERS = frozenset(
     {
@@ -61,7 +61,7 @@ _ANSWERS = frozenset(
 
 @dataclass(slots=True)
 class PullResult:
-    """What one pull found: `moved`: the offset asked for does not exist (any more)."""
+    """The result of one pull; `moved`: the requested offset does not exist, or no longer."""
 
     next_offset: int
     min_offset: int
@@ -71,7 +71,7 @@ class PullResult:
 
 
 class AsyncConsumer:
-    """One consumer group's view of one queue of one broker."""
+    """A consumer group's access to one queue of one broker."""
 
     def __init__(self, connection: Connection, group: str, topic: str, queue_id: int) -> None:
         self._connection = connection
@@ -111,9 +111,9 @@ class AsyncConsumer:
         )
 
     async def read(self, offset: int, count_max: int = READ_COUNT_MAX, bytes_max: int = READ_BYTES_MAX) -> PullResult:
-        """Read from `offset` without waiting; batches are unpacked here, so the broker needs nothing for them.
+        """Read from `offset` without waiting; batches are unpacked here, not at the broker.
 
-        `Refused` when topic or queue do not exist, `CorruptRecord` for what is damaged, `ArrowMissing` without pyarrow.
+        `Refused` when topic or queue do not exist, `CorruptRecord` for damaged records, `ArrowMissing` without pyarrow.
         """
         if self._id is None:
             self._id = await self._find()
@@ -133,7 +133,7 @@ class AsyncConsumer:
         return PullResult(following, pulled.min_offset, pulled.max_offset, moved=moved, messages=messages)
 
     async def _find(self) -> int:
-        """The broker's number for the queue."""
+        """Return the queue's id at the broker."""
         request = encode_bounds_request(QueueBoundsRequest(topics=[self._topic]))
         response = checked(await self._connection.request(Command(RequestCode.QUEUE_BOUNDS, body=request)))
         for queue in decode_bounds_reply(response.body).queues:
@@ -142,7 +142,7 @@ class AsyncConsumer:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic [{self._topic}] has no queue {self._number} here")
 
     async def committed(self) -> int | None:
-        """The group's offset in the queue, None when it has none."""
+        """Return the group's offset in the queue, None when it has none."""
         fields = {**self._queue, "consumerGroup": self._group, "setZeroIfNotFound": "false"}
         response = await self._connection.request(Command(RequestCode.QUERY_CONSUMER_OFFSET, fields=fields))
         if response.code == ResponseCode.QUERY_NOT_FOUND:
@@ -155,15 +155,15 @@ class AsyncConsumer:
         checked(await self._connection.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields)))
 
     async def max_offset(self) -> int:
-        """Offset of the next message to come."""
+        """Return the offset of the next message to be stored."""
         return await self._offset(RequestCode.GET_MAX_OFFSET)
 
     async def min_offset(self) -> int:
-        """Offset of the oldest message that is still there."""
+        """Return the offset of the oldest message that is still stored."""
         return await self._offset(RequestCode.GET_MIN_OFFSET)
 
     async def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time (milliseconds since 1970)."""
+        """Return the offset of the first message stored at or after a time (milliseconds since 1970)."""
         return await self._offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp_ms))
 
     async def _offset(self, code: int, **fields: str) -> int:

@@ -1,14 +1,14 @@
-"""Connections to a set of controllers, and which of them leads.
+"""Connections to a set of controllers, and the search for their leader.
 
     begin ──▶ ask each address in turn ──leads──▶ found
                       │ names another one ──▶ that one is asked next
                       └ no answer, or no leader ──▶ the next address; asked last in the next search
 
-`LeaderSearch` decides whom to ask and does no I/O: `Controllers` carries it out on an event loop, the command line with
-blocking sockets. TLS and access keys belong to the `Dial` that is passed in; each connection is made again with growing
-pauses of random length, so that many brokers do not dial a restarted controller in step.
-Invariant: a controller counts as the leader only after it has said so itself, and each address is asked at most once
-per search. Loop rule: `Controllers` on the loop's thread; `LeaderSearch` has one owner.
+`LeaderSearch` decides which controller to ask and does no I/O: `Controllers` carries it out on an event loop, the
+command line with blocking sockets. TLS and access keys belong to the `Dial` that is passed in; connections are retried
+with growing pauses of random length, so that many brokers do not dial a restarted controller in step.
+Invariant: a controller counts as the leader only if it claims this itself, and each address is asked at most once per
+search. Loop rule: `Controllers` on the loop's thread; `LeaderSearch` has one owner.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Down = Callable[[str, str], None]
 
 
 class LeaderSearch:
-    """Which controller to ask next who leads, and what the answers amount to."""
+    """Which controller to ask next for the leader, and the result of the answers."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.leader = ""
@@ -43,21 +43,21 @@ class LeaderSearch:
         self.named = ""
         """The address last named as the leader by another controller."""
         self.failures: dict[str, str] = {}
-        """Per address asked in this search, why it did not lead on."""
+        """Per address asked in this search, why it did not help."""
         self._addresses = list(dict.fromkeys(addresses))
         self._waiting: list[str] = []
 
     def begin(self) -> None:
-        """Start a search; a controller that was named as the leader since the last one is asked first."""
+        """Start a search; a controller named as the leader since the last one is asked first."""
         self.leader, self.failures = "", {}
         self._waiting = list(dict.fromkeys(filter(None, (self.named, *self._addresses))))
 
     def next(self) -> str | None:
-        """The address to ask for its metadata (1005); None when the leader is found or no address is left."""
+        """Return the address to ask for its metadata (1005); None when the leader is found or no address is left."""
         return None if self.leader or not self._waiting else self._waiting.pop(0)
 
     def answered(self, address: str, metadata: ControllerMetadata) -> None:
-        """The controller at `address` has answered."""
+        """Process the answer of the controller at `address`."""
         if metadata.is_leader:
             self.leader, self.named = address, ""
             return
@@ -71,7 +71,7 @@ class LeaderSearch:
             self._waiting = [named, *(each for each in self._waiting if each != named)]
 
     def failed(self, address: str, error: LightMQError) -> None:
-        """The controller at `address` cannot be reached or gave no usable answer."""
+        """Note that the controller at `address` cannot be reached or gave no usable answer."""
         self.failures[address] = str(error)
         if address == self.named:
             self.named = ""
@@ -81,12 +81,12 @@ class LeaderSearch:
 
 
 def _spread() -> float:
-    """Shortens a pause by up to half, at random."""
+    """Return a random factor that shortens a pause by up to half."""
     return 1 - os.urandom(1)[0] / 512
 
 
 class Controllers:
-    """A connection to each controller, kept up; requests go to the leader."""
+    """A reconnecting connection to each controller; requests go to the leader."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Controllers:
     ) -> None:
         """`timeout_ms` limits each request; the pauses are those between attempts to connect."""
         self.leader = ""
-        """Address of the controller that leads; empty while none is known."""
+        """Address of the leader; empty while unknown."""
         self._dial = dial
         self._timeout_ms = timeout_ms
         self._pauses_ms = pause_first_ms, pause_ms_max
@@ -114,7 +114,7 @@ class Controllers:
 
     @property
     def reachable(self) -> int:
-        """How many controllers there is a connection to."""
+        """Number of controllers connected."""
         return sum(line.up for line in self._lines.values())
 
     def on_up(self, callback: Up) -> None:
@@ -130,17 +130,17 @@ class Controllers:
         self._pushed.append(callback)
 
     def start(self) -> None:
-        """Begin to connect; returns at once."""
+        """Begin to connect, without waiting."""
         self._started = True
         for line in self._lines.values():
             line.start()
 
     async def stop(self) -> None:
-        """Close every connection for good."""
+        """Close every connection."""
         await asyncio.gather(*(line.close() for line in self._lines.values()))
 
     async def find_leader(self) -> bool:
-        """Ask the controllers which of them leads; False when none does or it cannot be reached."""
+        """Search for the leader; return False when there is none or it cannot be reached."""
         search = self._search
         search.begin()
         while (address := search.next()) is not None:
@@ -152,9 +152,9 @@ class Controllers:
         return bool(self.leader)
 
     async def ask(self, command: Command) -> Command:
-        """The leader's answer, whatever its code but NOT_LEADER.
+        """Return the leader's answer, of any code but NOT_LEADER.
 
-        Raises ConnectionLost, also when no leader is known or it does not lead any more, or RequestTimeout.
+        Raises RequestTimeout, or ConnectionLost, also when no leader is known or the known one has lost its role.
         """
         line = self._lines.get(self.leader)
         if line is None or not line.up:
@@ -167,9 +167,9 @@ class Controllers:
         return answer
 
     def call_all(self, make: Callable[[], Command | None], answered: Callable[[str, Command | None], None]) -> None:
-        """Send what `make` returns to every controller that is connected; each needs a command of its own.
+        """Send a command from `make` to every connected controller; each needs its own.
 
-        `answered(address, answer)` gets the answers, None for none.
+        `answered(address, answer)` is called for each, with None when there is no answer.
         """
         for address, line in self._lines.items():
             command = make()
@@ -191,7 +191,7 @@ class Controllers:
         return from_fields(checked(answer).fields, ControllerMetadata)
 
     async def _request(self, line: ReconnectingConnection, command: Command) -> Command:
-        """The answer; the connection to a controller that is silent is closed and dialled again."""
+        """Return the answer; the connection to a controller that does not answer is closed and dialled again."""
         try:
             return await line.request(command, self._timeout_ms)
         except RequestTimeout as error:
@@ -199,7 +199,7 @@ class Controllers:
             raise
 
     def _line(self, address: str) -> ReconnectingConnection:
-        """The connection to a controller; one that others name and the configuration does not is kept up as well."""
+        """Return the connection to a controller; made if others name one that is not in the configuration."""
         line = self._lines.get(address)
         if line is not None:
             return line

@@ -1,14 +1,14 @@
-"""A window of frames in flight: items gather into frames, a few frames travel, each is answered, repeated or refused.
+"""A window of frames in flight: items are packed into frames; each frame sent is answered, repeated or refused.
 
     add ──▶ gathering ──▶ closed ──▶ take ──▶ in flight ──▶ stored | refused
             full, or press       ▲                │
                                  └── repeat, lost ┘
 
-Sans-IO: the sender drives it. It asks with `take` what to send now, until that is None, and reports how each frame
-ended. A connection that breaks ends no frame: `lost` puts everything unanswered back, and it is taken again first.
+Sans-IO: the sender calls `take` for what to send now, until that is None, and reports the outcome of each frame. A lost
+connection ends no frame: `lost` puts all unanswered frames back, and they are taken again first.
 Invariant: frames are taken in the order in which their items were added, and again in that order after `lost`; no frame
-is taken while an older one waits to be repeated. With one frame in flight the receiver therefore sees the items in
-order, whatever is repeated; with more, those in flight with it may overtake a frame that is repeated alone. Every item
+is taken while an older one waits to be repeated. With one frame in flight the receiver therefore gets the items in
+order despite repetitions; with more, a frame repeated alone may be overtaken by those in flight with it. Every item
 ends in exactly one frame that was stored or refused. Thread rule: plain values, one owner.
 """
 
@@ -27,14 +27,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowLimits:
-    """When a frame is full, how many travel, how much may wait, and how often a frame is sent."""
+    """When a frame is full, how many are in flight, and how often a frame is sent."""
 
     frame_items_max: int
     """Items of one frame."""
     frame_bytes_max: int
-    """Bytes of one frame; a larger item travels alone."""
+    """Bytes of one frame; a larger item is sent alone."""
     frames_in_flight_max: int = 1
-    """Frames without an answer; 1 keeps the order of items also where a frame is repeated alone."""
+    """Frames without an answer; 1 keeps the order of items even when a frame is repeated alone."""
     attempts_max: int = 5
     """How often a frame is sent before `may_repeat` is false."""
 
@@ -45,7 +45,7 @@ class WindowLimits:
 
 @dataclass(slots=True, eq=False)
 class FlightFrame(Generic[Item]):
-    """Items that travel together."""
+    """Items that are sent together."""
 
     number: int
     """Frames of one window are numbered in their order."""
@@ -53,7 +53,7 @@ class FlightFrame(Generic[Item]):
     size: int = 0
     """Bytes, as the caller counts them."""
     attempts: int = 0
-    """How often it was taken."""
+    """How often it was sent."""
 
 
 class InFlight(Generic[Item]):
@@ -61,7 +61,7 @@ class InFlight(Generic[Item]):
 
     def __init__(self, limits: WindowLimits) -> None:
         self.frames_closed = 0
-        """Frames that take no further item, so far."""
+        """Number of frames closed to further items so far."""
         self._limits = limits
         self._items_max, self._bytes_max = limits.frame_items_max, limits.frame_bytes_max
         self._gathering: FlightFrame[Item] = FlightFrame(0)
@@ -71,7 +71,7 @@ class InFlight(Generic[Item]):
 
     @property
     def is_gathering(self) -> bool:
-        """Whether items wait for others and `press` has not been called for them."""
+        """Whether items are waiting for more, without a call of `press`."""
         return bool(self._gathering.items) and not self._is_due
 
     @property
@@ -82,7 +82,7 @@ class InFlight(Generic[Item]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is in flight."""
+        """Whether nothing is waiting or in flight."""
         return not (self._gathering.items or self._closed or self._in_flight)
 
     @property
@@ -96,7 +96,7 @@ class InFlight(Generic[Item]):
             yield from frame.items
 
     def add(self, item: Item, size: int) -> bool:
-        """Gather an item of `size` bytes; whether a frame was closed, being full or without room for the item."""
+        """Add an item of `size` bytes; return whether a frame was closed, being full or without room for the item."""
         frame = self._gathering
         items = frame.items
         is_closed = False
@@ -112,11 +112,11 @@ class InFlight(Generic[Item]):
         return is_closed
 
     def press(self) -> None:
-        """What gathers leaves as soon as the window has room, with whatever has joined it until then."""
+        """Let the open frame be taken as soon as the window has room, with the items added until then."""
         self._is_due = bool(self._gathering.items)
 
     def take(self) -> FlightFrame[Item] | None:
-        """The next frame to send, which counts as in flight from now on; None when nothing may be sent now."""
+        """Return the next frame to send, which is then in flight; None when nothing may be sent now."""
         if len(self._in_flight) >= self._limits.frames_in_flight_max:
             return None
         if not self._closed and self._is_due:
@@ -129,11 +129,11 @@ class InFlight(Generic[Item]):
         return frame
 
     def stored(self, frame: FlightFrame[Item]) -> None:
-        """The frame was answered: it is done."""
+        """Note that the frame was answered and is done."""
         self._end(frame)
 
     def refused(self, frame: FlightFrame[Item]) -> None:
-        """The frame will not be sent again; what becomes of its items is for the caller to decide."""
+        """Remove a frame that is not sent again; the caller decides about its items."""
         self._end(frame)
 
     def may_repeat(self, frame: FlightFrame[Item]) -> bool:
@@ -141,12 +141,12 @@ class InFlight(Generic[Item]):
         return frame.attempts < self._limits.attempts_max
 
     def repeat(self, frame: FlightFrame[Item]) -> None:
-        """This frame is to be sent again, before any that was not taken yet."""
+        """Send this frame again, before any that was not taken yet."""
         self._in_flight.remove(frame)
         insort(self._closed, frame, key=_number)
 
     def lost(self) -> None:
-        """The connection broke: every frame in flight is to be sent again, in order."""
+        """Note a lost connection: every frame in flight is sent again, in order."""
         self._closed = deque(sorted((*self._in_flight, *self._closed), key=_number))
         self._in_flight.clear()
 

@@ -1,16 +1,16 @@
-"""How a client finds the master of a broker group and follows it: what to dial next, when to ask, when to give up.
+"""How a client finds and follows the master of a broker group: what to dial, when to ask, when to give up.
 
     begin ──▶ DialMaster(known address) ──unreachable──▶ AskControllers ──▶ DialMaster(address they name)
                                                           │ none ──▶ DialMaster(named meanwhile), or None: failed
     named, refused, pushed  change the known address, at any time
 
 Sans-IO: a shell carries the steps out with its own sockets, loop or threads, and reports their results: `reached`,
-`failed`, `found`. The broker named last under the highest epoch is dialled first. One that answers that it is not the
-master is dialled in turn with asking the controllers: it may be about to become it. Without a name the first group that
-has a master is taken and kept: sessions and offsets live in one group. TLS, keys and time limits belong to the shell
-and are the same for each address.
-Invariant: a name with an older epoch than the known one changes nothing; an attempt has three steps at
-most. Thread rule: plain values, one owner.
+`failed`, `found`. The broker named last under the highest epoch is dialled first. If it denies being the master,
+dialling it alternates with asking the controllers, since it may be about to become master. Without a group name the
+first group with a master is used from then on: sessions and offsets belong to one group. TLS, keys and time limits
+belong to the shell and are the same for each address.
+Invariant: a name with an older epoch than the known one changes nothing; an attempt has at most three steps. Thread
+rule: plain values, one owner.
 """
 
 from __future__ import annotations
@@ -40,30 +40,30 @@ class AskControllers:
 
 
 class MasterLink:
-    """The master of one broker group, as far as it is known, and the next step towards it."""
+    """The known master of one broker group, and the next step towards it."""
 
     def __init__(self, broker_name: str = "", address: str = "", *, asked: str = "the controllers") -> None:
-        """`address` is the master as known from elsewhere; `asked` names the controllers in error texts."""
+        """`address`: the master, if already known; `asked`: name of the controllers in error texts."""
         self.broker_name = broker_name
-        """The group; empty until the first master of any was found."""
+        """The group; empty until a first master has been found."""
         self.address = address
-        """The master as last named or found; empty when it is unknown."""
+        """The master last named or found; empty when unknown."""
         self.epoch = 0
         self.failure: LightMQError | None = None
-        """Why the last attempt came to nothing."""
+        """Why the last attempt failed."""
         self._asked = asked
         self._denials = 0
-        """How often the broker taken for the master denied that."""
+        """How often the presumed master denied being it."""
         self._next: DialMaster | AskControllers | None = None
         self._may_ask = False
-        """Whether this attempt has not asked yet."""
+        """Whether this attempt may still ask the controllers."""
         self._found = ""
-        """Whom the controllers named in this attempt."""
+        """The address that the controllers named in this attempt."""
 
     # -- what others report --------------------------------------------------------------------------------------------
 
     def named(self, address: str, epoch: int) -> bool:
-        """A server names the master and its epoch (empty: there is none); return whether it is another one."""
+        """Note the master and epoch named by a server (empty: there is none); return whether it has changed."""
         if epoch < self.epoch:
             return False
         self.epoch = epoch
@@ -73,19 +73,19 @@ class MasterLink:
         return bool(address)
 
     def refused(self, answer: NotMaster, by: str) -> bool:
-        """A broker answered that it is not the master; return whether it named another one."""
+        """Note that a broker denied being the master; return whether it named another one."""
         if answer.address and answer.address != by:
             return self.named(answer.address, answer.epoch)
         self.doubt(by)
         return False
 
     def doubt(self, by: str) -> None:
-        """The broker at `by` failed as a master does not: in turn with dialling it, the controllers are asked."""
+        """Note that the broker at `by` does not act as master: asking the controllers alternates with dialling it."""
         if self.address == by:
             self._denials += 1
 
     def pushed(self, routes: PushedRoutes) -> bool:
-        """A controller pushes groups that changed; return whether it is worth dialling now."""
+        """Note groups pushed by a controller; return whether dialling now may succeed."""
         group = routes.groups.get(self.broker_name)
         if group is not None:
             return self.named(group.brokers.get(MASTER_ID, ""), group.epoch)
@@ -103,17 +103,17 @@ class MasterLink:
         return asks and is_pushed
 
     def next(self) -> DialMaster | AskControllers | None:
-        """The step to carry out and report; None when the attempt has failed, or is over."""
+        """Return the step to carry out and report; None when the attempt has failed or is over."""
         return self._next
 
     def reached(self, address: str) -> None:
-        """There is a connection to it."""
+        """Note that the connection to `address` is made."""
         if self._found and address != self.address:
             self._known(address)
         self._next = None
 
     def found(self, cluster: ClusterInfo) -> None:
-        """The controllers' answer."""
+        """Process the controllers' answer."""
         try:
             address = self.choose(cluster)
         except Refused as refused:
@@ -123,7 +123,7 @@ class MasterLink:
             self._next = DialMaster(address)
 
     def failed(self, error: LightMQError) -> None:
-        """The step could not be carried out."""
+        """Note that the step failed."""
         step, self._next = self._next, None
         self.failure = error
         if isinstance(step, DialMaster) and self._may_ask and isinstance(error, ConnectionLost):
@@ -131,13 +131,13 @@ class MasterLink:
                 self.address = ""
             self._next = AskControllers()
         elif isinstance(step, AskControllers) and self.address:
-            # One was named meanwhile, or it denied being the master: it may be by now.
+            # A master was named meanwhile, or the one that denied it may have become master by now.
             self._denials = 0
             self._next = DialMaster(self.address)
         self._may_ask = self._may_ask and not isinstance(step, AskControllers)
 
     def choose(self, cluster: ClusterInfo) -> str:
-        """The master of our group, or of the first one that has one, which is ours from now on. Raises Refused."""
+        """Return the group's master; without a group, that of the first with one, kept from then on. Raises Refused."""
         table = cluster.broker_addr_table
         for name in (self.broker_name,) if self.broker_name else sorted(table):
             address = table[name].master() if name in table else None
@@ -156,12 +156,12 @@ class MasterLink:
 
 
 def full() -> float:
-    """No spread: every pause has its full length."""
+    """Return 1, for pauses of full length without a random spread."""
     return 1.0
 
 
 class Backoff:
-    """Pauses between attempts in ms, each twice as long as the one before up to the longest; and when to give up."""
+    """Pauses between attempts in ms, doubled up to a maximum; and when to give up."""
 
     def __init__(
         self,
@@ -171,8 +171,8 @@ class Backoff:
         spread: Callable[[], float] = full,
         patience_ms: float = float("inf"),
     ) -> None:
-        """`spread` gives a factor 0..1 for each pause, so that many clients do not dial in step; after `patience_ms` of
-        nothing but failures it is time to give up."""
+        """`spread` returns a factor 0..1 for each pause, so that many clients do not dial in step; give up after
+        `patience_ms` of failures alone."""
         self._first_ms = first_ms
         self._ms_max = ms_max
         self._spread = spread
@@ -181,7 +181,7 @@ class Backoff:
         self._failing_since_ms: float | None = None
 
     def failed(self, now_ms: float) -> float | None:
-        """An attempt failed: the pause before the next one; None: give up."""
+        """Return the pause after a failed attempt; None: give up."""
         if self._failing_since_ms is None:
             self._failing_since_ms = now_ms
         if now_ms - self._failing_since_ms >= self._patience_ms:
@@ -190,9 +190,9 @@ class Backoff:
         return pause_ms * self._spread()
 
     def reached(self) -> None:
-        """There is a connection."""
+        """Note that a connection is made."""
         self._next_ms, self._failing_since_ms = self._first_ms, None
 
     def lost(self) -> float:
-        """A connection ended: the pause before the next; a server that closes at once is not dialled in a loop."""
+        """Return the pause after a lost connection: a server that closes each one is not dialled in a tight loop."""
         return self._first_ms * self._spread()

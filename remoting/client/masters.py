@@ -1,18 +1,17 @@
-"""The master of a broker group: named by brokers and controllers, else asked of the controllers.
+"""The master of a broker group, as named by brokers and controllers, or by asking the controllers.
 
     NOT_MASTER ──┐
     push ────────┼──▶ named(address, epoch) ──▶ connections to it are dropped and dial the new master
     question ────┘
 
-The decisions are those of `master_link.py`; here they are carried out on a loop. While controllers push, what they push
-with its epoch stands against any answer without one, which may be older.
+`master_link.py` decides; this module carries that out on a loop. While controllers push, their pushes, which have an
+epoch, prevail over answers without one, which may be older.
 
-`RouteWatch` keeps one connection to each controller up and receives which brokers lead their groups as soon as a
-controller knows (9060, 9061). Each controller is also asked every few seconds, because a push may be lost with a
-connection whose end went unnoticed. A name server that does not know these codes is asked again now and then; its
-clients find masters by asking.
-Invariant: a controller that is away or sends what cannot be read costs a pause and a log line, nothing else. Loop rule:
-all on the loop's thread.
+`RouteWatch` keeps a connection to each controller and receives the masters of groups as soon as they are elected (9060,
+9061). Each controller is also polled every few seconds, because a push may be lost with a connection whose end went
+unnoticed. A name server without these codes is tried again from time to time; its clients find masters by asking.
+Invariant: a controller that is down or sends malformed data costs a pause and a log line, nothing else. Loop rule: all
+on the loop's thread.
 """
 
 from __future__ import annotations
@@ -41,18 +40,18 @@ from remoting.transport.failures import ConnectionLost, NotMaster, RequestTimeou
 LOG = logging.getLogger("remoting")
 
 PAUSE_MS = 500
-"""Pause before a controller that was lost is dialled again."""
+"""Pause before a lost controller is dialled again."""
 UNKNOWN_PAUSE_S = 60.0
-"""Pause before a name server that pushes no routes is asked again whether it does."""
+"""Pause before a name server that pushes no routes is tried again."""
 SUBSCRIBE_TIMEOUT_MS = 3_000
 ASK_EVERY_S = 5.0
-"""How often a controller that pushes is asked all the same; one that does not answer is dialled again."""
+"""How often a controller that pushes is polled as well; one that does not answer is dialled again."""
 
 RoutesCallback = Callable[[PushedRoutes], None]
 
 
 class RouteWatch:
-    """Subscribed to the routes of every controller that can be reached."""
+    """Subscriptions to the routes of every controller that can be reached."""
 
     def __init__(self, controllers: Sequence[str], received: RoutesCallback, *, dial: Dial) -> None:
         self._received = received
@@ -68,7 +67,7 @@ class RouteWatch:
         """Controllers that push routes to this client."""
 
     def start(self) -> None:
-        """Begin; waits for nothing."""
+        """Begin to connect and subscribe, without waiting."""
         if self._tasks:
             return
         for address, line in self._lines.items():
@@ -85,22 +84,22 @@ class RouteWatch:
         await asyncio.gather(*tasks, *[line.close() for line in self._lines.values()], return_exceptions=True)
 
     def ask(self) -> None:
-        """Ask every controller that pushes now: something seems to have changed."""
+        """Poll every controller that pushes now: something seems to have changed."""
         for address in self.subscribed:
             self._woken[address].set()
 
     @property
     def started(self) -> bool:
-        """Whether routes are being received, or waited for."""
+        """Whether routes are received, or will be once a controller can be reached."""
         return bool(self._tasks)
 
     def connection(self, address: str) -> Connection | None:
-        """The connection to a controller; None while there is none."""
+        """Return the connection to a controller; None while it is down."""
         line = self._lines[address]
         return line if line.up else None
 
     async def _watch(self, address: str, line: ReconnectingConnection) -> None:
-        """Subscribe again and again for as long as the connection lasts."""
+        """Subscribe repeatedly while the connection lasts."""
         woken, logged = self._woken[address], ""
         while True:
             if not line.up:
@@ -140,21 +139,20 @@ class RouteWatch:
         with contextlib.suppress(LightMQError):
             self._received(decode_body(command.body, PushedRoutes))
             return
-        LOG.warning("%s pushed routes that cannot be read", address)
+        LOG.warning("%s pushed malformed routes", address)
 
 
 ASK_TIMEOUT_MS = 3_000
-"""How long one controller may take before the next is asked."""
+"""How long one controller may take to answer before the next is asked."""
 
 Moved = Callable[[str], None]
-"""Called with the address of a new master; with an empty one when a master may be found that was missing."""
+"""Called with the address of a new master; with an empty one when a missing master may have become available."""
 
 
 class _Controllers:
-    """The controllers, asked one after the other; the one that answers is asked first the next time. One request at a
-    time.
+    """The controllers, asked in turn with one request at a time; the one that answers is asked first the next time.
 
-    The connection on which a controller's routes are received is used where it is up, else one of our own, which is
+    Uses the connection on which a controller's routes are received if it is up, otherwise a separate one, which is
     closed after the question when routes are received at all.
     """
 
@@ -168,7 +166,7 @@ class _Controllers:
         self._asking = asyncio.Lock()
 
     async def cluster(self) -> ClusterInfo:
-        """Every broker group and its addresses; `ConnectionLost` names all that did not answer."""
+        """Return every broker group and its addresses. Raises `ConnectionLost` with all that did not answer."""
         async with self._asking:
             try:
                 return await self._ask()
@@ -206,7 +204,7 @@ class _Controllers:
 
 
 class Masters:
-    """The master of one broker group."""
+    """Follows the master of one broker group."""
 
     def __init__(self, controllers: Sequence[str], broker_name: str = "", *, dial: Dial) -> None:
         self._link = MasterLink(broker_name, asked=", ".join(controllers))
@@ -236,7 +234,7 @@ class Masters:
         self._watch.start()
 
     async def stop(self) -> None:
-        """Leave the controllers."""
+        """Close the connections to the controllers."""
         await self._watch.stop()
         if self._checking is not None:
             self._checking.cancel()
@@ -248,12 +246,12 @@ class Masters:
         self._moved.append(callback)
 
     def named(self, address: str, epoch: int) -> None:
-        """A server names the master and its epoch; an empty address: the known one is no longer the master."""
+        """Note the master and epoch named by a server; an empty address: the known one is no longer the master."""
         if self._link.named(address, epoch):
             self._announce()
 
     def refused(self, answer: NotMaster, by: str) -> None:
-        """A broker answered that it is not the master; it may name the one that is."""
+        """Note that a broker denied being the master; it may name the one that is."""
         if self._link.refused(answer, by):
             self._announce()
 
@@ -272,9 +270,9 @@ class Masters:
         return self.broker_name or "the group"
 
     def check(self) -> None:
-        """Ask the controllers in the background whether the master is still the same.
+        """Check the master with the controllers, in the background.
 
-        Those that push are asked for routes with epochs: one that is cut off from the others knows only old ones.
+        Those that push are asked for routes with epochs: one cut off from the others has only old ones.
         """
         if self._watch.subscribed:
             self._watch.ask()
@@ -288,7 +286,7 @@ class Masters:
             LOG.info("the master of %s is unknown: %s", self._group, error)
 
     async def dial(self) -> Connection:
-        """A connection to the master. Raises what went wrong, also when there is no master at the moment."""
+        """Connect to the master. Raises the error, also when there is no master at the moment."""
         link = self._link
         if link.begin(is_pushed=bool(self._watch.subscribed)):
             self._watch.ask()

@@ -1,14 +1,14 @@
-"""Clients for threads: administration, one queue of messages, and the batching producer, each waiting for its results.
+"""Blocking clients for threads: administration, one queue of messages, and the batching producer.
 
     Admin, Consumer   the calls of the asyncio clients
-    Producer          `send` returns at once with a `concurrent.futures.Future` of the message's place, or waits while
+    Producer          `send` returns a `concurrent.futures.Future` of the message's place, and waits only while
                       `memory_bytes_max` is taken (`when_full` = `refuse`: raises)
 
-The connection is kept up by a thread of its own. With the addresses of controllers it follows the master of a broker
-group, and what a lost master did not answer is sent to the next one. Messages of one thread keep their order per queue;
-behind one whose future fails others may be stored, so a thread that repeats in order waits for each.
-Invariant: every future ends, at the latest with `close`. Thread rule: `Admin` and `Producer` from any thread but the
-producer's own; `Consumer` from any, one call after the other.
+A background thread keeps the connection. With the addresses of controllers it follows the master of a broker group, and
+requests that a lost master did not answer are sent to the next one. Messages of one thread keep their order per queue;
+after one whose future fails later ones may be stored, so a thread that needs strict order waits for each.
+Invariant: every future completes, at the latest in `close`. Thread rule: `Admin` and `Producer` from any thread but the
+producer's own; `Consumer` from any, one call at a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from remoting.transport.signature import Signer
 
 
 class Admin(Closing):
-    """Administration for threads; the calls are those of `AsyncAdmin`, and wait."""
+    """Administration for threads: the calls of `AsyncAdmin`, blocking."""
 
     def __init__(
         self,
@@ -60,23 +60,23 @@ class Admin(Closing):
         self._admin = AsyncAdmin(self._background.uplink.connection)
 
     def cluster(self) -> ClusterInfo:
-        """Every broker group the name server knows."""
+        """Return every broker group known to the name server."""
         return self._background.run(self._admin.cluster())
 
     def topic_names(self) -> list[str]:
-        """Names of all topics the name server knows."""
+        """Return the names of all topics known to the name server."""
         return self._background.run(self._admin.topic_names())
 
     def route(self, topic: str) -> TopicRoute:
-        """Where a topic's queues are."""
+        """Return where a topic's queues are."""
         return self._background.run(self._admin.route(topic))
 
     def topics(self) -> dict[str, Any]:
-        """The broker's topics with their queues and counts, as the JSON object it answers."""
+        """Return the broker's topics with their queues and counts, as the JSON object of its answer."""
         return self._background.run(self._admin.topics())
 
     def status(self) -> dict[str, Any]:
-        """The broker's own view of itself, as the JSON object it answers."""
+        """Return the broker's status, as the JSON object of its answer."""
         return self._background.run(self._admin.status())
 
     def create_topic(
@@ -91,13 +91,13 @@ class Admin(Closing):
         self._background.run(self._admin.create_topic(topic, queue_count, perm=perm, attributes=attributes))
 
     def topic_config(self, topic: str) -> dict[str, Any]:
-        """One topic's configuration, as the JSON object the broker answers; `Refused` (17) without it."""
+        """Return a topic's configuration, as the JSON object of the answer; `Refused` (17) for no such topic."""
         return self._background.run(self._admin.topic_config(topic))
 
     def query(
         self, topic: str, key: str, *, count: int = 32, begin_ms: int = 0, end_ms: int = TIME_MAX_MS
     ) -> list[StoredMessage]:
-        """The newest messages of a topic with a key, between two store times."""
+        """Return the newest messages of a topic with a key, between two store times."""
         return self._background.run(self._admin.query(topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms))
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class Admin(Closing):
 
 
 class Consumer(Closing):
-    """One consumer group's view of one queue, for threads; the calls are those of `AsyncConsumer`, and wait."""
+    """A consumer group's access to one queue, for threads: the calls of `AsyncConsumer`, blocking."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Consumer(Closing):
         return self._background.run(self._consumer.read(offset, count_max, bytes_max))
 
     def committed(self) -> int | None:
-        """The group's offset in the queue, None when it has none."""
+        """Return the group's offset in the queue, None when it has none."""
         return self._background.run(self._consumer.committed())
 
     def commit(self, offset: int) -> None:
@@ -144,15 +144,15 @@ class Consumer(Closing):
         self._background.run(self._consumer.commit(offset))
 
     def max_offset(self) -> int:
-        """Offset of the next message to come."""
+        """Return the offset of the next message to be stored."""
         return self._background.run(self._consumer.max_offset())
 
     def min_offset(self) -> int:
-        """Offset of the oldest message that is still there."""
+        """Return the offset of the oldest message that is still stored."""
         return self._background.run(self._consumer.min_offset())
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """Offset of the first message stored at or after a time (milliseconds since 1970)."""
+        """Return the offset of the first message stored at or after a time (milliseconds since 1970)."""
         return self._background.run(self._consumer.offset_at(timestamp_ms))
 
     def close(self) -> None:
@@ -176,8 +176,8 @@ class Producer(Closing):
         signer: Signer | None = None,
         tls: ClientTls | None = None,
     ) -> None:
-        """`address` is a broker's `host:port`. Or `controllers` are those of the name servers, and `broker_name` is the
-        group whose master is followed; without a name the first group that has one."""
+        """`address` is a broker's `host:port`. Or `controllers` are the name servers' addresses, and `broker_name` is
+        the group whose master is followed; without a name the first group that has one."""
         endpoint = Endpoint(address, controllers, broker_name, signer, tls)
         self._settings = settings or ProducerSettings()
         self.connections = 0
@@ -191,14 +191,14 @@ class Producer(Closing):
         self._background.run(self._begin())
 
     def send(self, message: Message) -> Future[Sent]:
-        """Hand a message over; the future has its place, or why it may not be stored."""
+        """Accept a message; the future gets its place, or the error."""
         size = OVERHEAD_BYTES + len(message.body)
         future: Future[Sent] = Future()
         with self._room:
             while self._waiting_bytes and self._waiting_bytes + size > self._settings.memory_bytes_max:
                 self._check_open()
                 if self._settings.when_full == "refuse":
-                    raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._waiting_bytes} bytes wait to be stored already")
+                    raise Refused(ResponseCode.SYSTEM_BUSY, f"{self._waiting_bytes} bytes are already waiting")
                 self._wanting += 1
                 self._background.call_soon(self._press)
                 self._room.wait()
@@ -212,11 +212,11 @@ class Producer(Closing):
         return future
 
     def flush(self) -> None:
-        """Wait until everything handed over so far has its place or its reason."""
+        """Wait until every message accepted so far is stored or has failed."""
         self._background.run(self._flush())
 
     def close(self) -> None:
-        """Take no more, wait for what was handed over, end the thread."""
+        """Accept no more messages, wait for those accepted, end the thread."""
         with self._room:
             if self._is_closed:
                 return
@@ -231,14 +231,14 @@ class Producer(Closing):
             raise ConnectionLost("the producer is closed")
 
     def _press(self) -> None:
-        """Room is wanted: what gathers leaves."""
+        """Send all batches, because a thread waits for room."""
         self._producer.press()
 
     async def _begin(self) -> None:
         self._taken, self._draining = asyncio.Event(), asyncio.Lock()
         uplink = self._background.uplink
         uplink.line.on_up(self._came_up)
-        # This side counts what waits, where the threads can wait for it.
+        # Waiting bytes are counted on this side, where threads can wait for room.
         self._producer = AsyncProducer(uplink.connection, replace(self._settings, memory_bytes_max=_UNBOUNDED))
         self._pump_task = asyncio.create_task(self._pump())
 
@@ -257,7 +257,7 @@ class Producer(Closing):
             await self._drain()
 
     async def _drain(self) -> None:
-        """Give the producer what the threads handed over, in their order: one at a time does it."""
+        """Pass the threads' messages to the producer in order; only one task at a time does so."""
         async with self._draining:
             while True:
                 with self._room:
@@ -267,13 +267,13 @@ class Producer(Closing):
                 for message, future, size in handed:
                     await self._hand_on(message, future, size)
                 if self._wanting:
-                    # A thread began to wait while these were still on their way to the producer.
+                    # A thread began to wait before these had reached the producer.
                     self._press()
 
     async def _hand_on(self, message: Message, future: Future[Sent], size: int) -> None:
         try:
             place = await self._producer.send(message)
-        except Exception as error:  # noqa: BLE001 - whatever a message raises is its own, the next ones go on
+        except Exception as error:  # noqa: BLE001 - an error belongs to its message and does not stop the next ones
             self._finish(future, size, error)
         else:
             place.add_done_callback(lambda done: self._placed(done, future, size))

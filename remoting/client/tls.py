@@ -1,7 +1,7 @@
-"""TLS towards a server: trusted authorities, the certificate shown, and the name expected in the server's certificate.
+"""TLS to a server: trusted authorities, the client's certificate, and the name expected in the server's certificate.
 
 Invariant: the server's certificate and name are checked unless `verify` is explicitly false. Comparable and
-picklable, so that it can be a key of a pool and travel to Spark's tasks; contexts are made where they are used, once
+picklable, so that it can be a key of a pool and be sent to Spark's tasks; contexts are made where they are used, once
 per process. ssl is imported where it is used, because processes without TLS start faster without it. Thread rule: plain
 values; making a context reads the files.
 """
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     import ssl
 
 CONTEXTS_MAX = 64
-"""Contexts remembered per process."""
+"""Contexts cached per process."""
 
 
 class DialSettings(Protocol):
-    """The part of a configuration about TLS."""
+    """The TLS part of a configuration."""
 
     @property
     def enabled(self) -> bool:
@@ -63,33 +63,33 @@ class ClientTls:
     """How to connect with TLS."""
 
     ca_file: Path | None = None
-    """Authorities that are trusted; None: those of the system."""
+    """Trusted authorities; None: those of the system."""
     certificate_file: Path | None = None
     key_file: Path | None = None
     server_name: str = ""
-    """Name in the server's certificate; empty: the host that is connected to."""
+    """Name in the server's certificate; empty: the host dialled."""
     verify: bool = True
     """False skips certificate verification: the connection is encrypted, but the peer may be an impostor."""
 
     @classmethod
     def of(cls, settings: DialSettings) -> ClientTls | None:
-        """As configured; None where TLS is off."""
+        """Return the configured TLS; None when it is off."""
         if not settings.enabled:
             return None
         return cls(settings.ca, settings.certificate, settings.key, settings.server_name, settings.verify)
 
     def context(self) -> ssl.SSLContext:
-        """What connections use. Raises CertificateProblem when the files make none."""
+        """Return the context of connections. Raises CertificateProblem when the files cannot be used."""
         return _context(self, tuple(_stamp(path) for path in (self.ca_file, self.certificate_file, self.key_file)))
 
     def name_for(self, host: str) -> str:
-        """The name to expect when this host is connected to."""
+        """Return the name expected in the certificate of this host."""
         return self.server_name or host
 
 
 @contextmanager
 def handshake_with(host: str, port: int) -> Iterator[None]:
-    """What fails in a handshake, in words: TlsFailed where trying again does not help, else Unreachable."""
+    """Translate errors of a handshake: TlsFailed when a retry cannot help, else Unreachable."""
     import ssl
 
     try:
@@ -109,7 +109,7 @@ def is_verdict(error: OSError) -> bool:
 
 
 def _stamp(path: Path | None) -> int:
-    """Changes when the file does; a missing one is reported when it is read."""
+    """Return a value that changes with the file; a missing file is reported when it is read."""
     try:
         return path.stat().st_mtime_ns if path is not None else 0
     except OSError:
@@ -118,7 +118,7 @@ def _stamp(path: Path | None) -> int:
 
 @functools.lru_cache(CONTEXTS_MAX)
 def _context(tls: ClientTls, _stamps: tuple[int, ...]) -> ssl.SSLContext:
-    """Made anew when a file has changed: certificates are renewed while this process runs."""
+    """Return a cached context; a changed file makes a new one, since certificates are renewed while a process runs."""
     import ssl
 
     from remoting.transport.certificates import load_authorities, load_pair

@@ -1,14 +1,14 @@
-"""The connection of a process to its broker: one broker by its address, or the master of a group, kept up.
+"""The reconnecting connection of a process to its broker: one broker by its address, or the master of a group.
 
-    line        makes the connection again whenever it is lost, and reports when it is up and when it is down
-    connection  what requests go through: the line itself, or a `MasterConnection` over it
-    masters     finds the master; None where one broker is meant
+    line        reconnects whenever the connection is lost, and reports when it is up and when it is down
+    connection  takes the requests: the line itself, or a `MasterConnection` over it
+    masters     finds the master; None for a fixed broker
 
     async with connect("127.0.0.1:9876") as connection: ...
     async with connect(controllers=["10.0.0.1:9876", "10.0.0.2:9876"], broker_name="broker-a") as connection: ...
 
-A request that a broker refused because it is not the master was not carried out: it is made again at the master, within
-its own time limit. One that was begun while the broker ceased to be master ends in `NotMaster`, a `ConnectionLost`:
+A request that a broker refused because it is not the master was not carried out: it is repeated at the master, within
+its own time limit. One that was begun before the broker ceased to be master fails with `NotMaster`, a `ConnectionLost`:
 whether it was carried out is unknown, as when a connection breaks.
 Invariant: no answer NOT_MASTER reaches a caller; nothing here waits for a connection: a request made while the line is
 down waits for it within its own time limit. Loop rule: all on the loop's thread; a `BackgroundConnection` has a loop on
@@ -38,7 +38,7 @@ from remoting.transport.signature import Signer
 
 
 class MasterConnection:
-    """Requests to the master, over a line that dials through `masters`."""
+    """Sends requests to the master, over a line that dials through `masters`."""
 
     def __init__(self, line: ReconnectingConnection, masters: Masters) -> None:
         self.address = line.address
@@ -57,7 +57,7 @@ class MasterConnection:
         return self._line.writable
 
     async def request(self, command: Command, timeout_ms: int = REQUEST_TIMEOUT_MS) -> Command:
-        """Send a request to the master and wait for its answer, within the time limit however often it moves."""
+        """Send a request to the master and return its answer, within one time limit even if the master changes."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         while True:
@@ -66,7 +66,7 @@ class MasterConnection:
                 raise RequestTimeout(command.code, self.address, timeout_ms)
             connection = await self._line.wait_up(left_ms)
             if connection.closed:
-                await asyncio.sleep(0)  # it was given up in this turn
+                await asyncio.sleep(0)  # it was dropped in this turn
                 continue
             response = await self._asked(connection, _copy(command), left_ms)
             refusal = not_master(response)
@@ -80,11 +80,11 @@ class MasterConnection:
         try:
             return await connection.request(command, timeout_ms)
         except RequestTimeout:
-            self._masters.check()  # a suspended broker does not report the one that took its place
+            self._masters.check()  # a suspended broker does not report its successor
             raise
 
     def call(self, command: Command, answered: Answered, timeout_ms: int = REQUEST_TIMEOUT_MS) -> None:
-        """As that of any connection; a refusal because it is not the master comes as `NotMaster`."""
+        """Send a request with a callback; a refusal by a broker that is not the master is reported as `NotMaster`."""
         by = self._line.connected_to
 
         def judged(response: Command | None, error: Exception | None) -> None:
@@ -102,23 +102,23 @@ class MasterConnection:
         self._line.oneway(command)
 
     def on_push(self, callback: PushCallback) -> None:
-        """Call `callback(command)` for each push of this master and of all later ones."""
+        """Call `callback(command)` for each push of this and all later masters."""
         self._line.on_push(callback)
 
     def on_close(self, callback: CloseCallback) -> None:
-        """Call `callback(reason)` when it is closed for good."""
+        """Call `callback(reason)` when it is closed by `close`."""
         self._line.on_close(callback)
 
     def abort(self, reason: str) -> None:
-        """Give the present connection up; another one is made after a pause."""
+        """Abort the current connection; another one is made after a pause."""
         self._line.abort(reason)
 
     async def close(self) -> None:
-        """Close the line for good."""
+        """Close the line without reconnecting."""
         await self._line.close()
 
     def leave(self, by: str, refusal: NotMaster) -> None:
-        """The broker at `by` is not the master: dial the one that is, after a pause while it is unknown."""
+        """Leave the broker at `by`, which is not the master: dial the one that is, after a pause if unknown."""
         is_there = self._line.connected_to == by
         self._masters.refused(refusal, by)
         if not is_there:
@@ -129,25 +129,25 @@ class MasterConnection:
             self._line.abort(str(refusal))
 
     def _moved(self, address: str) -> None:
-        """The master is at this address now: leave any other. Without an address: there may be a master now."""
+        """Leave any master but the one at `address`. Without an address: try again, there may be a master now."""
         if not self._line.up or (address and self._line.connected_to != address):
             self._line.drop(f"the master is {address} now")
 
 
 def _copy(command: Command) -> Command:
-    """Each attempt takes a command of its own."""
+    """Return a copy, because each attempt needs its own command."""
     return Command(command.code, flag=command.flag, fields=dict(command.fields), body=command.body)
 
 
 MASTER_PAUSE_FIRST_MS = 10
-"""First pause: a broker that has just been elected learns it at the same moment as its clients."""
+"""First pause: clients hear of an election at the same moment as the new master."""
 
 MASTER_PAUSE_MS_MAX = 500
 """Longest pause between two attempts: a group without a master has one within seconds."""
 
 
 class Uplink:
-    """`start` begins to connect, `close` ends it for good."""
+    """The connection with its search for the master, from `start` to `close`."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class Uplink:
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
     ) -> None:
-        """`dial` makes a connection to the broker `name`; with `masters` these choose the address."""
+        """`dial` connects to the broker `name`; with `masters`, they choose the address."""
         self._masters = masters
         self._master: MasterConnection | None = None
         if masters is None:
@@ -185,9 +185,9 @@ class Uplink:
         pause_first_ms: int = PAUSE_FIRST_MS,
         pause_ms_max: int = PAUSE_MS_MAX,
     ) -> Uplink:
-        """To the broker at `address`; without one to the master of the group that `controllers` name.
+        """Make an uplink to the broker at `address` or, without one, to the group's master named by `controllers`.
 
-        `present` is a connection to a broker of this process, which there is no other way to.
+        `present` is the connection to a broker inside this process.
         """
 
         async def dial_broker() -> Connection:
@@ -203,13 +203,13 @@ class Uplink:
         return cls(dial_broker, name, masters=masters, pause_first_ms=pause_first_ms, pause_ms_max=pause_ms_max)
 
     def start(self) -> None:
-        """Begin to connect; waits for nothing."""
+        """Begin to connect, without waiting."""
         if self._masters is not None:
             self._masters.start()
         self.line.start()
 
     def leave(self, by: str, refusal: NotMaster) -> None:
-        """The broker at `by` is not the master of its group: dial again, after a pause."""
+        """Leave the broker at `by`, which is not the master of its group, and dial again after a pause."""
         if self._master is not None:
             self._master.leave(by, refusal)
         elif self.line.connected_to == by:
@@ -229,8 +229,8 @@ Result = TypeVar("Result")
 class Endpoint:
     """A broker's `address`, or the `controllers` and the name of the group whose master is followed.
 
-    Without a name it is the first group that has a master. Raises LocalMisuse for both or neither, ValueError for what
-    is no address.
+    Without a name it is the first group that has a master. Raises LocalMisuse for both or neither, ValueError for a
+    malformed address.
     """
 
     address: str = ""
@@ -247,7 +247,7 @@ class Endpoint:
 
     @contextlib.asynccontextmanager
     async def connected(self) -> AsyncIterator[Uplink]:
-        """Keep a connection up; does not wait for it."""
+        """Keep a connection for the `async with` block, without waiting for it to be up."""
         uplink = Uplink.configured(self._dial, self.address, self.controllers, self.broker_name)
         uplink.start()
         try:
@@ -269,13 +269,13 @@ async def connect(
     signer: Signer | None = None,
     tls: ClientTls | None = None,
 ) -> AsyncIterator[Connection]:
-    """A connection for `AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`, closed with the `async with` block."""
+    """Connect for `AsyncProducer`, `AsyncConsumer` and `AsyncAdmin`; closed with the `async with` block."""
     async with Endpoint(address, controllers, broker_name, signer, tls).connected() as uplink:
         yield uplink.connection
 
 
 class BackgroundConnection:
-    """An event loop on a thread, with a connection that it keeps up; made without waiting for a server."""
+    """An event loop on a thread, with a reconnecting connection; made without waiting for a server."""
 
     def __init__(self, endpoint: Endpoint, *, name: str) -> None:
         self._loop = asyncio.new_event_loop()
@@ -299,11 +299,11 @@ class BackgroundConnection:
             raise
 
     def call_soon(self, callback: Callable[[], object]) -> None:
-        """Have the loop call `callback`; does not wait."""
+        """Call `callback` on the loop's thread, without waiting."""
         self._loop.call_soon_threadsafe(callback)
 
     def close(self) -> None:
-        """Close the connection and end the thread; nothing when that has been done."""
+        """Close the connection and end the thread; idempotent."""
         if self.is_closed:
             return
         self.run(self._end())

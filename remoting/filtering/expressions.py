@@ -2,10 +2,10 @@
 
     a > 5 AND region IN ('north', 'south') OR (b IS NOT NULL AND NOT c BETWEEN 1 AND 9) OR name STARTSWITH 'x'
 
-Names are properties (`TAGS` and `KEYS` among them), whose values are text: compared with a number or a boolean they are
-read as one, and a text that is none is not equal and in no order. A missing property makes a comparison unknown; AND,
-OR and NOT have three truth values as in SQL. Invariant: an expression is data, nothing of it is ever run as Python;
-its length and nesting are bounded. Pure.
+Names are properties (including `TAGS` and `KEYS`), whose values are text: compared with a number or a boolean they are
+converted, and a text that cannot be is neither equal nor ordered. A missing property makes a comparison unknown; AND,
+OR and NOT have three truth values as in SQL. Invariant: an expression is data and never run as Python; its length and
+nesting are bounded. Pure.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TEXT_MAX = 8_192
 DEPTH_MAX = 32
 """Parentheses and NOTs inside each other; more are refused."""
 DIGITS_MAX = 40
-"""Digits of a property's whole number that is compared exactly; longer ones as floating point."""
+"""Digits of a property's integer that is compared exactly; longer ones are compared as floating point."""
 NUMBER_MAX = 100
-"""Characters of a number in an expression; longer ones are refused, and those beyond the range of floating point."""
+"""Characters of a number in an expression; longer ones, and those beyond floating point's range, are refused."""
 
 Value = str | int | float | bool | None
 Properties = Callable[[str], str | None]
-"""The value of a property by its name, None when the message has none of it."""
+"""The value of a property by its name, None when the message does not have it."""
 Operand = Callable[[Properties], Value]
 Predicate = Callable[[Properties], bool | None]
 
@@ -55,7 +55,7 @@ _TEXT_TESTS: dict[str, Callable[[str, str], bool]] = {
 
 
 class Token(NamedTuple):
-    """One word, sign or constant, and where it begins."""
+    """One word, sign or constant, and its position."""
 
     kind: str
     text: str
@@ -103,14 +103,14 @@ class _Parser:
         return found[0] if len(found) == 1 else _any_of(found)
 
     def both(self) -> Predicate:
-        """`single AND single ...`."""
+        """Parse `single AND single ...`."""
         found = [self.single()]
         while self.take("word", "AND"):
             found.append(self.single())
         return found[0] if len(found) == 1 else _all_of(found)
 
     def single(self) -> Predicate:
-        """`NOT ...`, an expression in parentheses, or a comparison."""
+        """Parse `NOT ...`, an expression in parentheses, or a comparison."""
         self._depth += 1
         if self._depth > DEPTH_MAX:
             raise LocalMisuse(f"SQL expression: more than {DEPTH_MAX} parentheses or NOTs inside each other")
@@ -160,19 +160,19 @@ class _Parser:
             self._ordered(first)
         found = self._word_test(left, negated=negated)
         if found is None:
-            # Alone it is a condition of its own: a property that is true.
+            # Alone it is a condition: a property that is true.
             return _compare("=", left, lambda _: True)
         return _not(found) if negated else found
 
     def _ordered(self, *tokens: Token) -> None:
-        """Refuse constants that are in no order with anything, as RocketMQ does."""
+        """Refuse constants without an order, as RocketMQ does."""
         for token in tokens:
             if token.kind == "text" or (token.kind == "word" and token.text in {"TRUE", "FALSE"}):
-                remark = f"SQL expression: {token.text} at character {token.at} is no number and has no order"
+                remark = f"SQL expression: {token.text} at character {token.at} is not a number and has no order"
                 raise LocalMisuse(remark)
 
     def _word_test(self, left: Operand, *, negated: bool) -> Predicate | None:
-        """`IN`, `BETWEEN` and the tests of texts; None when none of them follows."""
+        """Parse `IN`, `BETWEEN` and the tests of texts; None when none of them follows."""
         if self.take("word", "IN"):
             return _in(left, self._texts())
         if self.take("word", "BETWEEN"):
@@ -311,7 +311,7 @@ def _compare(sign: str, left: Operand, right: Operand) -> Predicate:
 
 
 def _equal(one: str | float | bool, other: str | float | bool) -> bool:
-    """Two values by the type that is not text; a text that is none of that type is not equal."""
+    """Compare two values by the type that is not text; a text that cannot be converted is not equal."""
     if isinstance(one, bool) or isinstance(other, bool):
         return str(one).lower() == str(other).lower()
     if isinstance(one, str) and isinstance(other, str):

@@ -1,8 +1,8 @@
-"""A filter made ready: which records of a blob are wanted, judged with as little Python per record as there can be.
+"""A compiled filter: which records of a blob pass, with as little Python per record as possible.
 
-What stands in the fixed header (times, the tag's hash) is compared for all records at once; the rest is examined
-one by one, texts by the compiled gather where there is one. A topic is judged once and remembered. Invariant: see the
-room's README: what cannot be judged is kept. Thread rule: one thread at a time per Judge; it only keeps a memory.
+Fields of the fixed header (times, the tag's hash) are compared for all records at once; the rest is examined one by
+one, texts by the compiled gather if there is one. Verdicts on topics are cached. Invariant: records that cannot be
+judged are kept (see the room's README). Thread rule: one thread at a time per Judge, because of its caches.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from remoting.protocol.records import record, topics
 from remoting.protocol.records.record import RecordView
 
 JUDGES_MAX = 16
-"""Filters kept ready; the one not used for the longest is made anew."""
+"""Compiled filters cached; the least recently used is dropped first."""
 TOPICS_REMEMBERED_MAX = 16_384
-"""MQTT topics whose verdict one filter remembers; beyond it all are dropped."""
+"""MQTT topics whose verdict one filter caches; beyond it all are dropped."""
 LOOK_MAX, LOOK_PURE_MAX, LOOK_SQL_MAX = 32_768, 4_096, 2_048
-"""Records one request looks at, a few milliseconds of a loop that others wait for: by the compiled functions, without
-them, and into the properties, which SQL needs."""
+"""Most records examined per request, which blocks the loop for a few milliseconds: with the compiled functions, without
+them, and for SQL, which needs the properties."""
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -42,17 +42,17 @@ def _compiled() -> Any:
 
 choice: Choice[Any] = choose(_compiled, lambda: None)
 core: Any = choice.core
-"""The compiled functions, None where the pure twin serves."""
+"""The compiled functions, None when the pure twin is used."""
 
 
 @lru_cache(JUDGES_MAX)
 def judge_of(encoded: bytes) -> Judge:
-    """The judge of an encoded RowFilter. Raises RemoteViolation (malformed) or LocalMisuse (an expression is wrong)."""
+    """Return the judge of an encoded RowFilter. Raises RemoteViolation (malformed) or LocalMisuse (expression)."""
     return Judge(decode_row_filter(encoded))
 
 
 class Judge:
-    """Says of every record whether it passes one filter."""
+    """Decides which records pass one filter."""
 
     def __init__(self, row_filter: RowFilter) -> None:
         for one in row_filter.mqtt:
@@ -69,7 +69,7 @@ class Judge:
         self.look_max = LOOK_SQL_MAX if self._sql is not None else LOOK_PURE_MAX if core is None else LOOK_MAX
 
     def mask(self, blob: Buffer, starts: Ints) -> Bools:
-        """Which of the records that begin at `starts` (multiples of 8) are wanted."""
+        """Return which of the records that begin at `starts` (multiples of 8) pass."""
         words = np.frombuffer(blob, "<u4", len(blob) // 4)
         messages: Bools = words[(starts >> 2) + 1] == record.MESSAGE
         wanted = messages & self._by_header(words, starts)
@@ -77,13 +77,13 @@ class Judge:
         for test in (self._by_tag, self._by_key, self._by_topic, self._by_sql):
             if len(at):
                 at = at[test(blob, starts[at])]
-        # A batch has no topics; whether its rows pass another filter shows only when it is unpacked.
+        # A batch has no topics; whether its rows pass another filter is known only when it is unpacked.
         found: Bools = np.zeros(len(starts), bool) if self._filters else ~messages
         found[at] = True
         return found
 
     def _by_header(self, words: npt.NDArray[np.uint32], starts: Ints) -> Bools:
-        """Time of birth, and the tag as far as its hash tells."""
+        """Compare the time of birth, and the tag by its hash."""
         found = np.ones(len(starts), bool)
         begin, end = self._born
         if begin is not None or end is not None:
@@ -139,7 +139,7 @@ class Judge:
 
 
 def properties_of(view: RecordView) -> expressions.Properties:
-    """The properties of a record by name; of a repeated one the last."""
+    """Return the properties of a record by name; of a repeated one the last."""
     found: dict[str, str] | None = None
 
     def get(name: str) -> str | None:
@@ -157,7 +157,7 @@ def properties_of(view: RecordView) -> expressions.Properties:
 
 
 def _sound(blob: Buffer, starts: Ints) -> tuple[npt.NDArray[np.uint8], Ints] | None:
-    """The records as the compiled functions need them; None where these cannot be used."""
+    """Return the records in the form of the compiled functions; None when these cannot be used."""
     if core is None:
         return None
     data, places = np.frombuffer(blob, np.uint8), np.ascontiguousarray(starts, np.int64)
@@ -165,7 +165,7 @@ def _sound(blob: Buffer, starts: Ints) -> tuple[npt.NDArray[np.uint8], Ints] | N
 
 
 def _each(blob: Buffer, starts: Ints, test: Any) -> Bools:
-    """Judge record by record; one whose sizes contradict each other is kept."""
+    """Test record by record; one whose sizes contradict each other is kept."""
     whole = memoryview(blob)
     found = np.ones(len(starts), bool)
     for index, start in enumerate(starts.tolist()):

@@ -1,9 +1,8 @@
-"""Authorization: the one check before anything is shown or changed.
+"""Authorization: the check before anything is read or changed.
 
-Whether a peer may send requests at all (this machine, or a valid signature) is decided before, by `Access`. Here its
-identity meets an action on a resource. Without a policy every admitted peer may do everything; a policy comes from an
-access list or a test. Invariant: a refusal is Refused(NO_PERMISSION) naming action and resource, never silence. Loop
-thread only.
+`Access` decides before whether a peer may send requests at all (this machine, or a valid signature). Here a policy
+decides whether its identity may perform an action on a resource; without a policy every admitted peer may do
+everything. Invariant: a refusal is Refused(NO_PERMISSION) with action and resource. Loop thread only.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from remoting.transport.signature import ACCESS_KEY_FIELD
 
 IDENTITY_ATTRIBUTE = "identity"
 TRUSTED_ATTRIBUTE = "trusted"
-"""Set on peers of this process, which are parts of the same installation: a proxy checks its own rules for each of its
-clients, the broker speaks for itself."""
+"""Set on peers of this process, which belong to the same installation: a proxy checks its own rules for each of its
+clients."""
 ANONYMOUS = "anonymous"
 
 Policy = Callable[[str, str, str], bool]
@@ -40,7 +39,7 @@ class TopicVerdict(Protocol):
 
     @property
     def reason(self) -> str:
-        """Why it may not be; a metric label."""
+        """Why it may not, as a metric label."""
         ...
 
 
@@ -53,15 +52,15 @@ class Readable(Protocol):
     """A policy that can also judge topic by topic."""
 
     def readable(self, identity: str, topic_filter: str, host: str, /) -> TopicJudge | None:
-        """What judges the topics of a filter of which some may be read, from this address; None when none may."""
+        """Return the judge of a filter's topics, of which some may be read from this address; None when none may."""
 
 
 class Authorizer:
-    """Asks the policy; without one everything is allowed at the cost of one comparison."""
+    """Applies the policy; without one everything is allowed at the cost of one comparison."""
 
     def __init__(self, policy: Policy | None = None) -> None:
         self.policy = policy
-        """What decides from now on; None: everything is allowed."""
+        """The current policy; None: everything is allowed."""
         self.refused = 0
 
     @property
@@ -87,7 +86,7 @@ class Authorizer:
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
-        """Whether the peer may do `action` on `resource`; a "no" is no refusal yet."""
+        """Whether the peer may do `action` on `resource`; not counted as a refusal."""
         if self.policy is None or self.trusts(peer):
             return True
         return self._judged(peer, command, action, resource)
@@ -100,7 +99,7 @@ class Authorizer:
         return per_request(identity, action, resource, command.code, host_of(peer))
 
     def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> TopicJudge | None:
-        """What judges whether the peer may read a topic; None when it may read all topics of these filters.
+        """Return the judge of the topics of these filters; None when the peer may read all of them.
 
         Raises:
             Refused: NO_PERMISSION for a filter of which it may read nothing.
@@ -118,7 +117,7 @@ class Authorizer:
         return judge
 
     def permits(self, identity: str, action: str, resource: str, *, counted: bool = True) -> bool:
-        """The same for an identity proved elsewhere than by a request; empty: none was proved. A no is `counted`."""
+        """Whether an identity proved without a request (empty: none) may do this; `counted`: count a refusal."""
         if self.policy is None or self.policy(identity or ANONYMOUS, action, resource):
             return True
         self.refused += counted
@@ -126,7 +125,7 @@ class Authorizer:
 
     @staticmethod
     def identity(peer: Peer, command: Command) -> str:
-        """Name of the peer: what it was given at connection, the access key it signs with, or anonymous."""
+        """Return the peer's name: assigned at connection, the access key it signs with, or anonymous."""
         given = peer.attributes.get(IDENTITY_ATTRIBUTE)
         if isinstance(given, str):
             return given
@@ -134,5 +133,5 @@ class Authorizer:
 
 
 def host_of(peer: Peer) -> str:
-    """The peer's address without its port; of a peer in this process its own name."""
+    """Return the peer's address without its port; for a peer in this process the whole address."""
     return peer.address.rpartition(":")[0] or peer.address

@@ -1,20 +1,19 @@
-"""One client's socket on the server's side: commands in, replies and pushes out; and what unfinished frames may cost.
+"""One client's socket on the server's side: commands in, replies and pushes out; and limits on unfinished frames.
 
-The first bytes of a connection tell TLS and other protocols. `PeerFrames` is what the server's limits see of a peer:
-how far an unfinished frame is (a `Reader`), and whether a key is proved (the `Stranger` of `server.py`). `Intake`
-limits unfinished frames in bytes, time and least speed:
+The first bytes of a connection identify TLS and other protocols. `PeerFrames` is a peer's state for the server's
+limits: the progress of an unfinished frame (`CountedReader`), and whether a key is proved (the `Stranger` of
+`server.py`). `Intake` limits unfinished frames in bytes, time and minimum speed:
 
-    peer without proof   64 KB of its own; more only under the name of a known key, within the shares of its address and
-                         of all such peers together; closed at any of them
-    proved peer          reserves its frame before it is read on; while the budget is spent it waits, unread, in order
-    each of them         must end within a deadline, and bring so many bytes a second, checked every few seconds
+    peer without proof   64 KB; more only if the frame names a known key, within the shares of its address and of all
+    such peers together; closed beyond any of them
+    proved peer          reserves its frame before reading on; while the budget is used up it waits, unread, in order
+    each of them         must end within a deadline and keep a minimum rate, checked every few seconds
 
 A peer is proved by its first request with a valid signature, or from the beginning where no key is required.
-Invariants: nothing a peer sends can raise into the loop or touch another peer; `begun` is True exactly while an
+Invariants: nothing a peer sends can raise into the loop or affect another peer; `begun` is True exactly while an
 incomplete frame is buffered, and `Intake` knows of that frame; reserved bytes of proved peers never exceed
 `read_bytes_max`, unless one frame alone does; those of the others never exceed `unproven_bytes_max` by more than one
-piece; what waits holds no reservation, so every peer with a reservation can finish. Loop rule: all on the loop's
-thread.
+piece; a waiting peer has no reservation, so every peer with one can finish. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from remoting.transport.link import LOG, FrameLink, LinkSettings
 CONNECTION, ADDRESS, TOTAL, BUDGET, DEADLINE, SLOW, REFUSALS = REASONS = (
     "unproven_connection", "unproven_address", "unproven_total", "budget", "deadline", "slow", "refusals",
 )  # fmt: skip
-"""Why connections are closed, as the metrics name it."""
+"""Reasons of closed connections, as metric labels."""
 WAITING_MAX = 64
-"""Proved peers that wait for room in the budget; the connection of one more is closed."""
+"""Most proved peers that wait for room in the budget; the connection of the next is closed."""
 WINDOW_S = 5.0
-"""How long the bytes of a frame are counted before its speed is judged."""
+"""Seconds between checks of a frame's speed."""
 UNPROVEN_DEADLINE_S = 10.0
 """Longest time for one frame of a peer without proof."""
 
@@ -61,16 +60,16 @@ class IntakeLimits:
 
 
 class CountedReader(Protocol):
-    """A connection whose frames are counted here."""
+    """A connection whose frames are limited here."""
 
     @property
     def proved(self) -> bool:
-        """Whether its requests carry a proof, or need none."""
+        """Whether its requests are signed, or need no signature."""
         ...
 
     @property
     def idle(self) -> bool:
-        """Whether this side does not read from it, so that its time must not run."""
+        """Whether reading from it is paused, so that its time must not run."""
         ...
 
     def host(self) -> str:
@@ -78,7 +77,7 @@ class CountedReader(Protocol):
         ...
 
     def names_key(self) -> bool:
-        """Whether the header of the unfinished frame is there and names a key that is known."""
+        """Whether the unfinished frame has its header, which names a known key."""
         ...
 
     def pause_reading(self) -> None:
@@ -92,14 +91,14 @@ class CountedReader(Protocol):
 
 @dataclass(slots=True)
 class _Frame:
-    """One that has begun."""
+    """An unfinished frame."""
 
     proved: bool
     host: str
     begun_s: float
     judged_s: float
     judged_bytes: int = 0
-    """When its speed was judged last, and what was there then."""
+    """Time of the last check of its speed, and its bytes then."""
     size: int = 0
     held: int = 0
     charge: int = 0
@@ -107,13 +106,13 @@ class _Frame:
 
 
 class Intake:
-    """The account of one server."""
+    """Accounts for the unfinished frames of one server."""
 
     def __init__(self, limits: IntakeLimits | None = None) -> None:
         self.limits = limits or IntakeLimits()
         self.refused: dict[str, int] = dict.fromkeys(REASONS, 0)
         self.reserved_bytes = 0
-        """Of proved peers."""
+        """Bytes reserved for proved peers."""
         self.unproven_bytes = 0
         self._frames: dict[CountedReader, _Frame] = {}
         self._waiting: dict[CountedReader, _Frame] = {}
@@ -121,11 +120,11 @@ class Intake:
 
     @property
     def waiting(self) -> int:
-        """Peers that wait for room."""
+        """Number of peers that wait for room."""
         return len(self._waiting)
 
     def progress(self, reader: CountedReader, held: int, size: int, now_s: float) -> str:
-        """So much of a frame of `size` bytes is there; why the connection must be closed, empty when it may go on."""
+        """Note `held` bytes of a frame of `size`; return why the connection must be closed, empty to continue."""
         frame = self._frames.get(reader)
         if frame is None:
             frame = self._frames[reader] = _Frame(reader.proved, reader.host(), now_s, now_s)
@@ -136,7 +135,7 @@ class Intake:
         return reason
 
     def finished(self, reader: CountedReader, now_s: float) -> None:
-        """The frame is complete, or the connection ended: its reservation is free for waiting frames."""
+        """Release the reservation of a frame that is complete or whose connection ended, and resume waiting peers."""
         frame = self._frames.pop(reader, None)
         if frame is None:
             return
@@ -152,7 +151,7 @@ class Intake:
             waiting_reader.resume_reading()
 
     def overdue(self, now_s: float) -> Iterator[tuple[CountedReader, str]]:
-        """Yield and count the connections whose frame takes too long or arrives too slowly."""
+        """Yield and count the connections whose frame is overdue or too slow, each with the reason."""
         for reader, frame in list(self._frames.items()):
             if reader.idle:
                 frame.begun_s = frame.judged_s = now_s
@@ -163,7 +162,7 @@ class Intake:
                 yield reader, reason
 
     def _judge(self, frame: _Frame, now_s: float) -> str:
-        """Whether a frame takes too long or arrived too slowly since the last check."""
+        """Return whether a frame is overdue, or too slow since the last check, as a reason; else empty."""
         limits = self.limits
         if now_s - frame.begun_s > (limits.frame_deadline_ms / 1_000 if frame.proved else UNPROVEN_DEADLINE_S):
             return DEADLINE
@@ -176,7 +175,7 @@ class Intake:
         return ""
 
     def _admit(self, reader: CountedReader, frame: _Frame) -> str:
-        """A proved peer's frame: reserve all of it, or wait."""
+        """Reserve a proved peer's whole frame, or let it wait."""
         if frame.waits or frame.charge == frame.size:
             return ""
         if self._has_room(frame):
@@ -194,7 +193,7 @@ class Intake:
         return others == 0 or others + frame.size <= self.limits.read_bytes_max
 
     def _ration(self, reader: CountedReader, frame: _Frame) -> str:
-        """A frame of a peer without proof."""
+        """Check the shares for the frame of a peer without proof."""
         limits = self.limits
         if frame.held > limits.unproven_connection_bytes_max and not reader.names_key():
             return CONNECTION
@@ -217,21 +216,21 @@ class Intake:
 
 
 REFUSALS_MAX = 100
-"""Refusals sent to a peer that has to authenticate and has not; one more closes the connection. They cost memory while
-they wait to be read."""
+"""Refusals sent to a peer that has to authenticate and has not; the next one closes the connection. Unread refusals
+take memory."""
 
 
 class PeerFrames:
-    """What one peer has sent and what it may cost."""
+    """State of one peer for the server's limits."""
 
     def __init__(self, attributes: dict[str, object], link: FrameLink, intake: Intake, access: Access) -> None:
-        """`attributes` are the peer's: there it is noted when it proves a key."""
+        """`attributes` are the peer's; they contain whether it has proved a key."""
         self.needs_no_proof = False
-        """Whether the peer is trusted as it is; found out when its address is known."""
+        """Whether the peer is trusted without a key; set when its address is known."""
         self.begun = False
-        """Whether a frame has begun and not ended."""
+        """Whether there is an unfinished frame."""
         self.frames_in = 0
-        """Whole frames so far."""
+        """Number of complete frames so far."""
         self._attributes = attributes
         self._link = link
         self._intake = intake
@@ -242,12 +241,12 @@ class PeerFrames:
 
     @property
     def proved(self) -> bool:
-        """Whether its requests carry a proof, or need none."""
+        """Whether its requests are signed, or need no signature."""
         return PROVED_ATTRIBUTE in self._attributes or self.needs_no_proof
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is read from it now."""
+        """Whether reading from it is paused."""
         return self._is_held or not self._link.writable
 
     def host(self) -> str:
@@ -255,7 +254,7 @@ class PeerFrames:
         return self._link.address.rpartition(":")[0]
 
     def names_key(self) -> bool:
-        """Whether the unfinished frame has a header that names a known key."""
+        """Whether the unfinished frame has its header, which names a known key."""
         try:
             head = self._link.decoder.unfinished_head()
         except RemoteViolation:
@@ -273,12 +272,12 @@ class PeerFrames:
         self._link.resume_reading()
 
     def cut(self, reason: str) -> None:
-        """Close at once a connection that costs too much."""
+        """Abort the connection and log the reason."""
         LOG.warning("connection with %s cut: %s", self._link.address, reason)
         self._link.abort(reason)
 
     def refused(self) -> None:
-        """A request was refused for lack of a right; a peer without a proved key is refused so often and no more."""
+        """Count a refusal for lack of a right; cut a peer without a proved key after REFUSALS_MAX."""
         if self.proved or self._link.closing is not None:
             return
         if not self._refusals_left:
@@ -287,18 +286,18 @@ class PeerFrames:
         self._refusals_left -= 1
 
     def ended(self) -> None:
-        """The connection has ended, and with it its reservation."""
+        """Note the end of the connection and free its reservation."""
         self._intake.finished(self, asyncio.get_running_loop().time())
 
     def _read(self, frames: int) -> None:
-        """Something was read, and so many frames are whole with it."""
+        """Note a read that completed `frames` frames."""
         self.frames_in += frames
         held = self._link.decoder.buffered_bytes
         if held or self.begun:
             self._account(held, whole=frames > 0)
 
     def _account(self, held: int, *, whole: bool) -> None:
-        """So many bytes of a frame are held, after others or this one became whole."""
+        """Account for `held` bytes of an unfinished frame; `whole`: a frame was completed before."""
         now_s = asyncio.get_running_loop().time()
         if self.begun and (whole or not held):
             self._intake.finished(self, now_s)
@@ -321,11 +320,11 @@ MQTT_CONNECT = 0x10
 MQTT_NAMES = (b"\x00\x04MQTT", b"\x00\x06MQIsdp")
 LENGTH_BYTES_MAX = 4
 FIRST_BYTES = 16
-"""So many first bytes of a connection are examined."""
+"""Number of bytes of a connection that are examined for its protocol."""
 
 
 class SocketPeer:
-    """A `Peer` on a socket. `made` and `lost` report its connection and its end to the server."""
+    """A `Peer` on a socket; reports its connection (`made`) and its end (`lost`) to the server."""
 
     def __init__(
         self,
@@ -357,11 +356,11 @@ class SocketPeer:
 
     @property
     def writable(self) -> bool:
-        """False while more output waits than the limit allows."""
+        """False while output above the limit is queued."""
         return self.link.writable
 
     def send(self, command: Command) -> None:
-        """Queue a reply or a push; everything of one loop turn leaves in one write."""
+        """Queue a reply or a push; all output of a loop turn is one write."""
         self.link.send(command)
 
     def close(self, reason: str) -> None:
@@ -369,7 +368,7 @@ class SocketPeer:
         self.link.end(reason)
 
     def abort(self, reason: str) -> None:
-        """Close at once and forget what is queued."""
+        """Close without sending what is queued."""
         self.link.abort(reason)
 
     def on_close(self, callback: CloseCallback) -> None:
@@ -377,11 +376,11 @@ class SocketPeer:
         self.link.on_close(callback)
 
     def refused(self) -> None:
-        """A request was refused for lack of a right; the connection may end of it."""
+        """Count a refusal for lack of a right; may close the connection."""
         self.frames.refused()
 
     def link_made(self, own_address: tuple[str, int] | None) -> None:
-        """Find out where the peer is, then ask the server whether there is room for it."""
+        """Note where the peer is, then abort unless the server has room for it."""
         self.address = self.link.address
         self.loopback = is_loopback(self.address)
         self.reached_at = own_address
@@ -390,7 +389,7 @@ class SocketPeer:
             self.abort("too many connections")
 
     def command_received(self, command: Command) -> None:
-        """Answer a request; answers without a request are counted and dropped."""
+        """Handle a request; unexpected answers are counted and dropped."""
         if self.link.closing is not None:
             return  # it came in the same read as the request that ended the connection
         if command.is_response:
@@ -398,7 +397,7 @@ class SocketPeer:
             return
         if self._plain_refused:
             self.send(command.reply(ResponseCode.NO_PERMISSION, "this port takes TLS only: connect with TLS"))
-            self.link.violated("the peer does not speak TLS, which this port wants")
+            self.link.violated("the peer does not use TLS, which this port requires")
             return
         answer(self._handler, self, command)
 
@@ -408,7 +407,7 @@ class SocketPeer:
         self._lost(self, reason)
 
     def _first_bytes(self, data: memoryview) -> None:
-        """Whether it begins with TLS, or is another protocol's peer."""
+        """Start TLS, or refuse the peer of another protocol."""
         if data[0] == TLS_HANDSHAKE_BYTE:
             self._begin_tls()
         elif reason := foreign(bytes(data[:FIRST_BYTES])):
@@ -417,7 +416,7 @@ class SocketPeer:
 
     def _begin_tls(self) -> None:
         if self._tls is None:
-            self.link.violated("the peer speaks TLS, but this port has no certificate configured")
+            self.link.violated("the peer uses TLS, but this port has no certificate configured")
             return
         self._plain_refused = False
         self.link.start_tls(self._tls.context)
@@ -437,16 +436,16 @@ def is_loopback(address: str) -> bool:
 
 
 def foreign(first: bytes) -> str:
-    """What these first bytes of a connection are, and where they belong; empty for what may be a frame.
+    """Return the foreign protocol of a connection's first bytes, with a hint; empty if they may be a frame.
 
-    No frame is taken for something else: each pattern would be the length of a frame above 268 MB.
+    No frame is mistaken: as a length, each pattern would be a frame above 268 MB.
     """
     if first.startswith(HTTP2_PREFACE[:4]):
-        return "it speaks HTTP/2, as gRPC clients do: gRPC is not offered, use a client of the remoting protocol"
+        return "it uses HTTP/2, as gRPC clients do: gRPC is not offered, use a client of the remoting protocol"
     if first.startswith(HTTP_VERBS):
-        return "it speaks HTTP: metrics and health are at the administration port (admin_port)"
+        return "it uses HTTP: metrics and health are at the administration port (admin_port)"
     if first[:1] == bytes((MQTT_CONNECT,)) and any(
         first[1 + size :].startswith(MQTT_NAMES) for size in range(1, LENGTH_BYTES_MAX + 1)
     ):
-        return "it speaks MQTT: that belongs to the MQTT port of a proxy or of `lightmq up`"
+        return "it uses MQTT: connect to the MQTT port of a proxy or of `lightmq up`"
     return ""

@@ -1,14 +1,14 @@
-"""Who may send requests, and request code -> handler, the only dispatch of a server; and the route for refused clients.
+"""Admission of requests; request code -> handler, the only dispatch of a server; and the route for refused clients.
 
-`Access` admits everyone on this machine, others only with a signature made by a known key. RocketMQ's clients look a
-route up before they send, and turn its refusal into "No route info of this topic": the reason ends in their log. So a
-client that signs the lookup with a wrong key, or with a key that has no right to the topic, gets a route with one
-broker that is not a broker: the port it asked, which refuses the next request with the reason. That route depends on
-nothing but the address at which this server is reached. It names no broker and no topic, and is the same for topics
-that exist or not, for unknown keys, wrong secrets and missing rights.
-Invariants: without keys peers on other machines get nothing but a refusal; a bound request is taken once, on the
-connection it was signed for; every request that is not one-way is answered exactly once: by its handler, by `later`, or
-with the failure. Loop rule: all on the loop's thread.
+`Access` admits clients on this machine, others only with a signature by a known key. RocketMQ's clients look up a route
+before they send, and turn its refusal into "No route info of this topic", with the reason only in their log. So a
+client that signs the lookup with a wrong key, or with a key without a right to the topic, gets a route with one fake
+broker: the port it asked, which refuses the next request with the reason. That route depends only on the address at
+which this server was reached: it is the same whether or not the topic exists, and for unknown keys, wrong secrets and
+missing rights.
+Invariants: without keys peers on other machines are always refused; a bound request is accepted once, on the connection
+it was signed for; every request that is not one-way is answered exactly once: by its handler, by `later`, or with the
+failure. Loop rule: all on the loop's thread.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from remoting.transport.signature import (
 )
 
 PROVED_ATTRIBUTE = "proved"
-"""Set on peers whose signature was valid once; see `remoting.server.peer`."""
+"""Set on peers that have sent a valid signature; see `remoting.server.peer`."""
 
 
 SESSION_ATTRIBUTE = "signing session"
-"""Where a peer keeps its challenge and the number of its last bound request."""
+"""Attribute of a peer with its challenge and the number of its last bound request."""
 
 
 CHALLENGES_MAX = 10
-"""How often a connection may request its challenge; more are refused, because nothing else limits them."""
+"""How often a connection may request its challenge, which nothing else limits; further requests are refused."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """What bound requests of one connection are held against."""
+    """State for verifying the bound requests of one connection."""
 
     challenge: bytes
     count: int = 0
@@ -82,9 +82,9 @@ class Access:
         bound_only: bool = False,
         created: dict[str, str] | None = None,
     ) -> None:
-        """`keys_count`: a claimed key is checked also where none is needed, because rights hang on it. `bound_only`:
-        signatures that could be sent again are refused, those of RocketMQ's own clients among them. `created`: keys and
-        secrets of users made by requests, as they are now; `keys` come first."""
+        """`keys_count`: a claimed key is checked even where none is needed, because rights depend on it. `bound_only`:
+        signatures that can be replayed are refused, including those of RocketMQ's own clients. `created`: live table of
+        the keys and secrets of users made by requests; `keys` have precedence."""
         self._bound_only = bound_only
         self._keys = dict(keys or {})
         self._created = {} if created is None else created
@@ -96,12 +96,12 @@ class Access:
         return (peer.loopback or self._open_to_all) and not self._keys_count
 
     def knows(self, command: Command) -> bool:
-        """Whether the request claims a key that is known; nothing is proved by that."""
+        """Whether the request claims a known key, without proof."""
         access_key = command.fields.get(ACCESS_KEY_FIELD)
         return SIGNATURE_FIELD in command.fields and (access_key in self._keys or access_key in self._created)
 
     def admit(self, peer: Peer, command: Command) -> Command | None:
-        """The challenge when the request is for one, which needs no right; else None, or Refused as in `check`."""
+        """Return the challenge if it is requested, which needs no right; otherwise None, or raise as `check`."""
         if command.code == RequestCode.SIGN_CHALLENGE:
             fresh = _Session(secrets.token_bytes(CHALLENGE_BYTES))
             session = cast("_Session", peer.attributes.setdefault(SESSION_ATTRIBUTE, fresh))
@@ -139,15 +139,15 @@ class Access:
         peer.attributes[PROVED_ATTRIBUTE] = True
 
     def knows_secret(self, access_key: str, secret: str) -> bool:
-        """Whether this is the secret of a known key; an unknown key costs as much as a wrong secret."""
+        """Whether this is the secret of a known key; takes the same time for an unknown key as for a wrong secret."""
         known = self._secret_of(access_key)
         same = hmac.compare_digest((known or "").encode(), secret.encode("utf-8", "surrogatepass"))
         return same and known is not None
 
     def proved_by_secret(self, access_key: str, secret: str, *, loopback: bool) -> str | None:
-        """The key that a peer of an administration page proves by its secret itself; None when it is not let in.
+        """Return the key that a reader of an administration page proves by its secret; None when it is not admitted.
 
-        Empty for a peer that needs no proof and shows none that counts.
+        Empty for a peer that needs no proof and gives none that matters.
         """
         if (loopback or self._open_to_all) and not (self._keys_count and access_key):
             return ""
@@ -159,26 +159,26 @@ class Access:
 
     @staticmethod
     def _place(peer: Peer, command: Command) -> tuple[_Session, int]:
-        """Where a bound request stands on its connection. Raises Refused for one that has been there before."""
+        """Return the session and number of a bound request. Raises Refused for a repeated one."""
         session = peer.attributes.get(SESSION_ATTRIBUTE)
         digits = command.fields.get(COUNT_FIELD, "")
         if not isinstance(session, _Session) or not (digits.isascii() and digits.isdigit()):
             raise Refused(ResponseCode.NO_PERMISSION, "the request is signed for another connection")
         if len(digits) > COUNT_DIGITS_MAX or int(digits) <= session.count:
-            raise Refused(ResponseCode.NO_PERMISSION, f"signed request {digits[:20]} came here before")
+            raise Refused(ResponseCode.NO_PERMISSION, f"signed request {digits[:20]} was already received")
         return session, int(digits)
 
     def _check_kind(self) -> None:
         if self._bound_only:
             raise Refused(
                 ResponseCode.NO_PERMISSION,
-                "this server takes no signature that could be sent again (bound_signatures_only): RocketMQ's own "
-                "clients sign so",
+                "this server refuses signatures that can be replayed (bound_signatures_only), such as those of "
+                "RocketMQ's own clients",
             )
 
 
 def parse_access_keys(pairs: Iterable[str]) -> dict[str, str]:
-    """`key:secret` texts as a table. LocalMisuse names the one that is not of that form, without its secret."""
+    """Return `key:secret` texts as a table. LocalMisuse names the number of a malformed one, not its secret."""
     keys: dict[str, str] = {}
     for number, pair in enumerate(pairs, 1):
         key, separator, secret = pair.partition(":")
@@ -189,7 +189,7 @@ def parse_access_keys(pairs: Iterable[str]) -> dict[str, str]:
 
 
 BROKER_NAME = "access-refused"
-"""Cluster and broker of the route; clients name them in their errors."""
+"""Name of cluster and broker in the route, shown in clients' errors."""
 
 
 @runtime_checkable
@@ -197,14 +197,14 @@ class Reached(Protocol):
     """A peer that connected to an address of this server."""
 
     reached_at: tuple[str, int] | None
-    """Our host and port of the connection."""
+    """This server's host and port of the connection."""
 
 
 def refusal_route(peer: Peer, command: Command, advertised_host: str = "") -> Command | None:
-    """The answer to a request that was refused; None when the refusal itself is the answer.
+    """Return the route to send instead of a refusal; None to send the refusal.
 
-    `advertised_host`: what clients call this machine, where it is not the address of the connection. LightMQ's own
-    clients, whose signatures are bound, show the refusal as it is.
+    `advertised_host`: this machine's name for clients, if it is not the address of the connection. LightMQ's own
+    clients, whose signatures are bound, report the refusal itself.
     """
     if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not command.fields.get(ACCESS_KEY_FIELD):
         return None
@@ -222,7 +222,7 @@ def refusal_route(peer: Peer, command: Command, advertised_host: str = "") -> Co
 
 
 PENDING_ATTRIBUTE = "pending replies"
-"""Where a peer keeps the tasks of requests that are answered later, so that its end can end them."""
+"""Attribute of a peer with the tasks of requests that are answered later, so that its end can cancel them."""
 
 
 FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
@@ -233,14 +233,14 @@ FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
     ("requests relayed to a consumer", frozenset({Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_CONSUMER_RUNNING_INFO})),
 )
-"""What the codes are for that RocketMQ has and we have not; for the remark of their refusal."""
+"""The purpose of RocketMQ's codes that are not supported, for the remark of their refusal."""
 
 Unsupported = Callable[[str, Command], object]
 Judge = Callable[[Peer, Command], None]
 
 
 def not_supported(code: int) -> str:
-    """The remark for a request without a handler; RocketMQ's words, and what it would have been for."""
+    """Return the remark for a request without a handler: RocketMQ's text, and the feature it belongs to."""
     remark = f" request type {code} not supported"
     return next((f"{remark}: LightMQ does not offer {feature}" for feature, codes in FEATURES if code in codes), remark)
 
@@ -257,8 +257,8 @@ class Router:
         judge_unserved: Judge | None = None,
         advertised_host: str = "",
     ) -> None:
-        """`unsupported(address, request)` is called for requests without a handler, unless `judge_unserved` raises why
-        it would be refused where it has one; `advertised_host`: see `refusal_route`."""
+        """`unsupported(address, request)` is called for requests without a handler, unless `judge_unserved` raises, as
+        a handler's check of rights would; `advertised_host`: see `refusal_route`."""
         self._handlers = dict(handlers)
         self._advertised_host = advertised_host
         self._access = access
@@ -293,13 +293,13 @@ class Router:
             return answered
 
     def _instead_of_refusal(self, peer: Peer, command: Command) -> Command | None:
-        """Where routes are served, what leads a client with a wrong key or without a right to its refusal's reason."""
+        """Return the route that shows a client the reason of its refusal, if this server serves routes."""
         served = Code.GET_ROUTEINFO_BY_TOPIC in self._handlers
         return refusal_route(peer, command, self._advertised_host) if served else None
 
 
 def later(peer: Peer, command: Command, awaitable: Awaitable[Command | None]) -> None:
-    """Send the awaitable's result when it is there; a failure is answered as a handler's, the peer's end cancels it."""
+    """Send the awaitable's result once it is there; a failure is answered like a handler's, the peer's end cancels."""
     task = asyncio.ensure_future(_reply(peer, command, awaitable))
     tasks = peer.attributes.get(PENDING_ATTRIBUTE)
     if tasks is None:
@@ -314,7 +314,7 @@ def later(peer: Peer, command: Command, awaitable: Awaitable[Command | None]) ->
 async def _reply(peer: Peer, command: Command, awaitable: Awaitable[Command | None]) -> None:
     try:
         reply = await awaitable
-    except Exception as error:  # noqa: BLE001 - whatever failed, the peer gets an answer
+    except Exception as error:  # noqa: BLE001 - the peer always gets an answer
         reply = failure_reply(peer, command, error)
     if reply is not None and not command.is_oneway:
         peer.send(reply)

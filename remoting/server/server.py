@@ -1,20 +1,20 @@
-"""The listening side: accepts sockets, limits their number, gives every peer the same handler, closes them all at stop.
+"""A listening server: accepts sockets, limits their number, gives every peer the same handler, closes all at stop.
 
-Connections whose peers must prove a key and have not are closed when they stay silent, so that they occupy no slot:
+Connections of peers that must prove a key and have not are closed when silent, so that they occupy no slot:
 
     no request yet         a whole request within UNPROVEN_FIRST_S of the connection, TLS included
     requests so far        the next one within `unproven_idle_ms`; `Intake` limits the time of a frame that has begun
-    proved, or trusted     no longer watched: idle for as long as it likes
+    proved, or trusted     no limit
 
-`PageAccess` decides who may see which page of an administration port: the key of a page's reader is proved by HTTP,
-then the `Authorizer` of the requests is asked.
+`PageAccess` decides about the pages of an administration port: the reader's key is proved by HTTP, then the
+`Authorizer` of the requests decides.
 
-    Authorization: Basic base64(key:secret)      what browsers, curl and Prometheus' basic_auth send
-    Authorization: Bearer key:secret             the line of a key file as it stands, for Prometheus' credentials_file
+    Authorization: Basic base64(key:secret)      sent by browsers, curl and Prometheus' basic_auth
+    Authorization: Bearer key:secret             the line of a key file, for Prometheus' credentials_file
 
-Keys are required as for requests: of no client on this machine while there is no access list, of every client else;
-with a list a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and reveal
-nothing but yes or no.
+Keys are required as for requests: without an access list, not of clients on this machine, but of all others; with a
+list, a peer without a key is anonymous, on this machine too. Pages without an action are for probes, and reveal only
+yes or no.
 Invariants: a peer is in `peers` from its connection to its loss, and there are never more than `connections_max`; an
 unknown key and a wrong secret get the same answer; no secret is logged.
 Loop rule: all on the loop's thread.
@@ -41,51 +41,51 @@ from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkCounters, L
 UNPROVEN_FIRST_S = 10.0
 """Longest time from a connection without a proved key to its first whole request."""
 SILENT = "silent"
-"""Why such a connection is closed, as the metrics name it."""
+"""Reason of closing such a connection, as a metric label."""
 
 
 class Stranger(Protocol):
-    """A connection as it is watched here."""
+    """A connection whose peer has to prove a key."""
 
     @property
     def proved(self) -> bool:
-        """Whether its requests carry a proof, or need none."""
+        """Whether its requests are signed, or need no signature."""
         ...
 
     @property
     def begun(self) -> bool:
-        """Whether a frame of it has begun and not ended, so that another time runs."""
+        """Whether there is an unfinished frame, which has its own time limit."""
         ...
 
     @property
     def frames_in(self) -> int:
-        """Whole requests so far."""
+        """Number of complete requests so far."""
         ...
 
 
 class Strangers:
-    """Those of one server."""
+    """Watches the unproved connections of one server for silence."""
 
     def __init__(self, idle_ms: int) -> None:
         self.closed = 0
         self._idle_s = idle_ms / 1_000
         self._heard: dict[Stranger, tuple[float, int]] = {}
-        """The time of its last sign of life, and how many requests it had made then."""
+        """Time of the last activity, and number of requests then."""
 
     def __len__(self) -> int:
         return len(self._heard)
 
     def came(self, stranger: Stranger, now_s: float) -> None:
-        """A connection was made; it counts unless it needs no proof."""
+        """Watch a new connection, unless it needs no proof."""
         if not stranger.proved:
             self._heard[stranger] = now_s, 0
 
     def forget(self, stranger: Stranger) -> None:
-        """Its connection has ended; it is not watched any more."""
+        """Stop watching a connection that has ended."""
         self._heard.pop(stranger, None)
 
     def overdue(self, now_s: float) -> Iterator[Stranger]:
-        """Yield and count the connections that are silent for too long; to be called periodically."""
+        """Yield and count the connections that have been silent for too long; to be called periodically."""
         for stranger, (heard_s, frames) in list(self._heard.items()):
             if stranger.proved:
                 del self._heard[stranger]
@@ -99,10 +99,10 @@ class Strangers:
 LOG = logging.getLogger("remoting")
 
 CONNECTIONS_MAX = 10_000
-"""Connections one server holds; the next one is closed as soon as it is accepted."""
+"""Most connections of one server; the next one is closed as soon as it is accepted."""
 
 SWEEP_INTERVAL_S = 0.5
-"""How often frames that take too long, and silent connections, are searched for."""
+"""How often overdue frames and silent connections are searched for."""
 
 ACCEPT_BACKLOG = 1024
 """Connections the kernel keeps while the loop is busy."""
@@ -114,12 +114,12 @@ class ServerCounters:
 
     accepted: int = 0
     refused: int = 0
-    """Closed at once because there were `connections_max` already."""
+    """Closed on arrival because there were already `connections_max`."""
     lost: int = 0
 
 
 class RemotingServer:
-    """One port that speaks the remoting protocol, and further ones that share its handler, peers and limits."""
+    """A port of the remoting protocol, and further ones that share its handler, peers and limits."""
 
     def __init__(
         self,
@@ -133,8 +133,8 @@ class RemotingServer:
         access: Access | None = None,
         intake: IntakeLimits | None = None,
     ) -> None:
-        """`tls`: what peers that begin with TLS are shown, and whether others are served; None: no TLS here. `access`:
-        who needs no proof; None: this machine. `intake`: what unfinished frames may cost."""
+        """`tls`: the certificate, and whether peers without TLS are served; None: no TLS. `access`: which peers need no
+        proof; None: those on this machine. `intake`: limits on unfinished frames."""
         self._handler = handler
         self._connections_max = connections_max
         self._on_connection = on_connection
@@ -158,13 +158,13 @@ class RemotingServer:
         return self._settings.counters
 
     def read_counts(self) -> dict[str, int]:
-        """Bytes of unfinished frames now, by whose they are, and connections cut, by reason."""
+        """Bytes of unfinished frames now, by kind of peer, and connections cut, by reason."""
         intake = self.intake
         counts = {"proved": intake.reserved_bytes, "unproven": intake.unproven_bytes, **intake.refused}
         return {**counts, SILENT: self.strangers.closed, "foreign": self._settings.counters.foreign}
 
     def tls_counts(self) -> tuple[int, int, int, int]:
-        """Connections on which TLS began, on which it failed; certificates taken into use again, not usable."""
+        """Numbers of connections on which TLS began and failed; of certificates reloaded and found unusable."""
         counters, tls = self._settings.counters, self._tls
         files = (0, 0) if tls is None else (tls.reloads, tls.reload_failures)
         return counters.tls_handshakes, counters.tls_failures, *files
@@ -172,7 +172,7 @@ class RemotingServer:
     async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
         """Listen on host:port (0 = any free port) and return the port; OSError names a port that is taken.
 
-        With `reuse_port` other processes of the same user may listen there too, and the kernel shares connections out.
+        With `reuse_port` other processes of the same user may listen there too, and the kernel distributes connections.
         """
         self.port = await self._listen(host, port, reuse_port=reuse_port)
         self._watch_certificate()
@@ -180,17 +180,17 @@ class RemotingServer:
         return self.port
 
     async def listen_also(self, host: str, port: int) -> int:
-        """Accept at a further port of a started server, as at the first one; OSError as for `start`."""
+        """Accept at a further port of a started server, like at the first one; OSError as for `start`."""
         assert self._listeners, "the server has not started"
         return await self._listen(host, port)
 
     def reload(self) -> None:
-        """Read the certificate again now; connections keep what they began with."""
+        """Reload the certificate now; connections keep the one they began with."""
         if self._tls is not None:
             self._tls.reload()
 
     async def stop(self, deadline_seconds: float = 2.0) -> None:
-        """Stop listening, let every peer's output out, close; after the deadline cut what is left."""
+        """Stop listening, send all queued output, close; after the deadline abort the rest."""
         if not self._listeners:
             return
         for timer in (self._look_timer, self._sweep_timer):
@@ -227,16 +227,16 @@ class RemotingServer:
         return peer.link
 
     def _sweep(self) -> None:
-        """Cut the connections whose frames take too long, and those that prove nothing and say nothing."""
+        """Cut the connections with overdue frames, and those that are silent without a proved key."""
         loop = asyncio.get_running_loop()
         for reader, reason in self.intake.overdue(loop.time()):
             cast("PeerFrames", reader).cut(f"{reason}: a frame that began was not finished in time")
         for stranger in self.strangers.overdue(loop.time()):
-            cast("PeerFrames", stranger).cut(f"{SILENT}: it has proved no key and said nothing for too long")
+            cast("PeerFrames", stranger).cut(f"{SILENT}: it has proved no key and was silent for too long")
         self._sweep_timer = loop.call_later(SWEEP_INTERVAL_S, self._sweep)
 
     def _watch_certificate(self) -> None:
-        """See now and then whether the certificate has changed."""
+        """Check periodically whether the certificate has changed."""
         if self._tls is not None:
             loop = asyncio.get_running_loop()
             self._tls.refresh(int(loop.time() * 1_000))
@@ -268,7 +268,7 @@ ALLOWED, UNPROVEN, FORBIDDEN = "", "unproven", "forbidden"
 
 
 class PageAccess:
-    """Answers for the administration port of one process; see `runtime.admin.Guard`."""
+    """Decides about access to the administration port of one process; see `runtime.admin.Guard`."""
 
     def __init__(self, access: Access, authorizer: Authorizer, actions: Mapping[str, str]) -> None:
         """`actions`: page -> the action that `authorize` checks; empty for public pages."""
@@ -278,17 +278,17 @@ class PageAccess:
 
     @property
     def pages(self) -> Collection[str]:
-        """What it can be asked about."""
+        """The pages it decides about."""
         return self._actions.keys()
 
     def proves(self, authorization: str) -> bool:
-        """Whether the header has a known key with its secret: no page in a browser can send one."""
+        """Whether the header has a known key with its secret, which no web page can send on its own."""
         return self._access.knows_secret(*credentials(authorization))
 
     def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
-        """ALLOWED when the peer may see the page; UNPROVEN when a key would help, FORBIDDEN when another one would.
+        """Return ALLOWED, UNPROVEN when the peer needs a key, or FORBIDDEN when it needs another one.
 
-        `counted`: whether a no is a refusal.
+        `counted`: count a refusal.
         """
         action = self._actions[page]
         if not action:
@@ -303,7 +303,7 @@ class PageAccess:
 
 
 def credentials(authorization: str) -> tuple[str, str]:
-    """Key and secret of the header; two empty texts where it holds none."""
+    """Return key and secret of the header; two empty texts if it has none."""
     scheme, _, rest = authorization.partition(" ")
     rest = rest.strip()
     if scheme.lower() == "basic":

@@ -104,7 +104,7 @@ def test_an_overheard_request_is_refused(server: tuple[Server, bool]) -> None:
         connection._sent[4_711] = overheard.code
         tap.inject(overheard)
         reply = connection.receive(4_711)
-        assert (reply.code, "came here before" in (reply.remark or "")) == (ResponseCode.NO_PERMISSION, True)
+        assert (reply.code, "already received" in (reply.remark or "")) == (ResponseCode.NO_PERMISSION, True)
         assert connection.request(change()).code == 0
     assert exchanged(port, encode_frame(overheard))[0].code == ResponseCode.NO_PERMISSION
 

@@ -110,7 +110,7 @@ def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         Unpacker().rows(batch(body_format=2), 0, 1)
     long = make_rows(1)
     long[0].key = b"k" * 70_000
-    with pytest.raises(CorruptRecord, match=r"message 0 .* fits no record"):
+    with pytest.raises(CorruptRecord, match=r"message 0 .* does not fit a record"):
         Unpacker().records(RecordView(make_batch_record(long)), 0, 1)
     monkeypatch.setitem(sys.modules, "remoting.batches.body", None)
     monkeypatch.delattr("remoting.batches.body")

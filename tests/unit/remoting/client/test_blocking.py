@@ -125,7 +125,7 @@ def test_a_server_that_speaks_something_else():
         thread.start()
         with (
             BlockingConnection("127.0.0.1", listener.getsockname()[1]) as connection,
-            pytest.raises(ConnectionLost, match="no frame"),
+            pytest.raises(ConnectionLost, match="malformed frame"),
         ):
             connection.request(Command(ECHO))
         thread.join()

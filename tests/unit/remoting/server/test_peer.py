@@ -63,7 +63,7 @@ async def test_a_tls_handshake_is_told_from_a_frame(serve, caplog):
     writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
     assert await reader.read() == b""
     writer.close()
-    assert "speaks TLS" in caplog.text
+    assert "uses TLS" in caplog.text
     assert server.link_counters.violations == 1
 
 

@@ -127,7 +127,7 @@ def test_a_bound_request_is_taken_once_and_on_its_connection_only():
     signer.sign(first)
     signer.sign(second)
     assert access.admit(here, copy_of(first)) is None
-    with pytest.raises(Refused, match="came here before"):
+    with pytest.raises(Refused, match="already received"):
         access.admit(here, copy_of(first))
     with pytest.raises(Refused, match="another connection"):
         access.admit(there, copy_of(second))
