@@ -16,6 +16,9 @@ class QueueKey(NamedTuple):
     broker: str
     queue: int
 
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.broker}/{self.queue}"
+
 
 @dataclass(frozen=True, slots=True)
 class QueueRange:

@@ -53,11 +53,15 @@ def decode(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa
 
 
 def _decode_piece(pulled: PulledRange, key: QueueKey, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    records = parse_records(pulled, f"queue {key.topic}/{key.broker}/{key.queue}")
+    records = parse_records(pulled, f"queue {key}")
     if not len(records):
         return
-    columns = _Columns(records, key)
-    arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
+    yield from in_batches(_Columns(records, key).array, schema)
+
+
+def in_batches(column: Callable[[str, pa.DataType], pa.Array], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the columns of a schema, which `column` makes by name and type, as batches that are not too large."""
+    arrays = [column(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
         yield batch.slice(begin, BATCH_ROWS_MAX)
@@ -70,33 +74,19 @@ class _Spans:
         self._records = records
         self._bytes = pa.py_buffer(records.data)
 
-    def property_value(self, key: bytes) -> pa.Array:
-        """One property's value, null where there is none; of a repeated key the last one."""
-        return self._text(*self._records.find_property(key))
+    def text(self, part: int, key: bytes = b"") -> pa.Array:
+        """As `CompiledParts.text`."""
+        return layout.as_text(self._gather(*self._records.span(part, key)))
 
-    def mqtt_topic(self) -> pa.Array:
-        """Full MQTT topics, null where there is none."""
-        return self._text(*self._records.mqtt_topic_span())
-
-    def text(self, part: str) -> pa.Array:
-        """`topic`, `keys` or `tags`; empty is null except for the topic."""
-        at, length = self._records.text_span(part)
-        return self._text(at, length, None if part == "topic" else length > 0)
-
-    def key_bytes(self) -> pa.Array:
-        """Keys as they were sent, text or not; an empty one is null."""
-        at, length = self._records.text_span("keys")
-        return self._gather(at, length, length > 0)
-
-    def body(self) -> pa.Array:
-        """Payloads as a binary column."""
-        return self._gather(*self._records.body_span(), None)
+    def binary(self, part: int) -> pa.Array:
+        """As `CompiledParts.binary`."""
+        return self._gather(*self._records.span(part))
 
     def properties(self, type_: pa.DataType) -> pa.Array:
         """All properties as a map."""
         pairs = self._records.pairs()
-        keys = self._text(pairs.key_at, pairs.key_len, None)
-        values = self._text(pairs.value_at, pairs.value_len, None)
+        keys = layout.as_text(self._gather(pairs.key_at, pairs.key_len, None))
+        values = layout.as_text(self._gather(pairs.value_at, pairs.value_len, None))
         entries = pa.StructArray.from_arrays([keys, values], fields=[type_.key_field, type_.item_field])
         offsets = pa.py_buffer(pairs.first.astype(np.int32))
         return pa.Array.from_buffers(type_, len(self._records), [None, offsets], children=[entries])
@@ -104,7 +94,7 @@ class _Spans:
     def headers(self, type_: pa.DataType) -> pa.Array:
         """All properties as Kafka's headers: repeated ones too, values as bytes, null where there are none."""
         pairs = self._records.pairs()
-        keys = self._text(pairs.key_at, pairs.key_len, None)
+        keys = layout.as_text(self._gather(pairs.key_at, pairs.key_len, None))
         values = self._gather(pairs.value_at, pairs.value_len, None)
         return headers_of(keys, values, pairs.first, type_)
 
@@ -122,46 +112,6 @@ class _Spans:
         mask = None if present is None or present.all() else ~present
         return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=mask))
 
-    def _text(self, at: Ints, length: Ints, present: Bools | None) -> pa.Array:
-        """Spans as text; bytes that are not UTF-8 show the replacement character."""
-        raw = self._gather(at, length, present)
-        try:
-            return raw.cast(pa.string())
-        except pa.ArrowInvalid:
-            decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
-            return pa.array(decoded, pa.string())
-
-
-class _CompiledParts:
-    """The same parts by compiled code."""
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-
-    def property_value(self, key: bytes) -> pa.Array:
-        """As `_Spans.property_value`."""
-        return layout.text(self._records, layout.PROPERTY, key)
-
-    def mqtt_topic(self) -> pa.Array:
-        """As `_Spans.mqtt_topic`."""
-        return layout.text(self._records, layout.MQTT_TOPIC)
-
-    def text(self, part: str) -> pa.Array:
-        """`topic`, `keys` or `tags`, as `_Spans.text` gives them."""
-        return layout.text(self._records, layout.PARTS[part])
-
-    def key_bytes(self) -> pa.Array:
-        """As `_Spans.key_bytes`."""
-        return layout.binary(self._records, layout.KEYS)
-
-    def body(self) -> pa.Array:
-        """Payloads, as `_Spans.body` gives them."""
-        return layout.binary(self._records, layout.BODY)
-
-    def properties(self, type_: pa.DataType) -> pa.Array:
-        """As `_Spans.properties`."""
-        return layout.properties(self._records, type_)
-
 
 class _Columns:
     """The columns of one set of records, by their names, with the parts by the twin in use."""
@@ -169,15 +119,15 @@ class _Columns:
     def __init__(self, records: Records, key: QueueKey) -> None:
         self._records = records
         self.key = key
-        self.parts = _Spans(records) if layout.core is None else _CompiledParts(records)
+        self.parts = _Spans(records) if layout.core is None else layout.CompiledParts(records)
 
     def array(self, name: str, type_: pa.DataType) -> pa.Array:
         """Return one column by its name; `type_` is what Spark wants it to be."""
         if name == "key" and type_ == pa.binary():
-            return self.parts.key_bytes()
+            return self.parts.binary(layout.KEYS)
         name = KAFKA_ALIASES.get(name) or ALIASES.get(name, name)
         if name in PROPERTY_COLUMNS:
-            return self.parts.property_value(PROPERTY_COLUMNS[name])
+            return self.parts.text(layout.PROPERTY, PROPERTY_COLUMNS[name])
         if name == "headers":
             return _Spans(self._records).headers(type_)
         maker: Callable[[_Columns], pa.Array] | None = _MAKERS.get(name)
@@ -222,14 +172,14 @@ def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType
 
 
 _MAKERS: dict[str, Callable[[Any], pa.Array]] = {
-    "topic": lambda columns: columns.parts.text("topic"),
-    "mqttTopic": lambda columns: columns.parts.mqtt_topic(),
+    "topic": lambda columns: columns.parts.text(layout.TOPIC),
+    "mqttTopic": lambda columns: columns.parts.text(layout.MQTT_TOPIC),
     "queueId": lambda columns: columns.constant(columns.key.queue),
     "queueOffset": _Columns.queue_offset,
     "broker": lambda columns: columns.constant(columns.key.broker),
-    "key": lambda columns: columns.parts.text("keys"),
-    "tag": lambda columns: columns.parts.text("tags"),
-    "body": lambda columns: columns.parts.body(),
+    "key": lambda columns: columns.parts.text(layout.KEYS),
+    "tag": lambda columns: columns.parts.text(layout.TAGS),
+    "body": lambda columns: columns.parts.binary(layout.BODY),
     "bornTimestamp": lambda columns: columns.time("born_ms"),
     "storeTimestamp": lambda columns: columns.time("store_ms"),
     "_position": _Columns.position,

@@ -20,7 +20,6 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,8 +30,15 @@ from remoting.protocol.bodies.pull_body import PulledRange, RowFilter
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records import record
 from remoting.protocol.records.record import RecordView
-from spark_connector.columns.arrow import BATCH_ROWS_MAX, PROPERTY_COLUMNS, TIMESTAMP_TYPE, decode, headers_of
-from spark_connector.columns.layout import Bools, Ints, offsets_of
+from spark_connector.columns.arrow import (
+    BATCH_ROWS_MAX,
+    PROPERTY_COLUMNS,
+    TIMESTAMP_TYPE,
+    decode,
+    headers_of,
+    in_batches,
+)
+from spark_connector.columns.layout import Bools, Ints, offsets_of, part_of
 from spark_connector.errors import BrokenRecord
 from spark_connector.options.schema import ALIASES, KAFKA_ALIASES
 from spark_connector.queues import QueueKey, QueueRange
@@ -130,7 +136,7 @@ def decode_range(
             yield from _take(pieces, key, schema)
             until = last if given is not None else min(last, first + max(0, current.end - at))
             if first < until:
-                yield from decode(_part(pulled, first, until, at), key, schema)
+                yield from decode(part_of(pulled, first, until, at), key, schema)
             at += last - first
             continue
         for index in range(first, last):
@@ -143,7 +149,7 @@ def decode_range(
                     yield from _take(pieces, key, schema)
     yield from _take(pieces, key, schema)
     if given is None and at != pulled.next_offset:
-        raise BrokenRecord(f"{_where(key)}: the records end at offset {at}, the pull ends at {pulled.next_offset}")
+        raise BrokenRecord(f"queue {key}: the records end at offset {at}, the pull ends at {pulled.next_offset}")
 
 
 def _runs(pulled: PulledRange) -> list[tuple[int, int, bool]] | None:
@@ -159,24 +165,6 @@ def _runs(pulled: PulledRange) -> list[tuple[int, int, bool]] | None:
     return [(first, last, bool(batches[first])) for first, last in pairwise(edges)]
 
 
-def _part(pulled: PulledRange, first: int, last: int, offset: int) -> PulledRange:
-    """Records `first` to `last` as a pull of their own."""
-    starts = np.frombuffer(pulled.starts, "<u4").astype(np.int64)
-    low = int(starts[first])
-    high = int(starts[last]) if last < len(starts) else len(pulled.blob)
-    table = memoryview((starts[first:last] - low).astype("<u4").tobytes())
-    offsets = None if pulled.offsets is None else pulled.offsets[4 * first : 4 * last]
-    return msgspec.structs.replace(
-        pulled,
-        first_offset=offset if offsets is None else pulled.first_offset,
-        next_offset=offset + last - first,
-        count=last - first,
-        starts=table,
-        blob=pulled.blob[low:high],
-        offsets=offsets,
-    )
-
-
 def _open(
     pulled: PulledRange, index: int, at: int, current: QueueRange, row_filter: RowFilter | None
 ) -> tuple[_Piece, int]:
@@ -187,12 +175,12 @@ def _open(
         view = RecordView(pulled.blob, start)
         base = next((offset for queue, offset in view.dispatch() if queue == current.queue_id), None)
         if base is None or not base <= at < base + view.count:
-            raise BrokenRecord(f"{_where(current.key)}, offset {at}: the batch there begins at {base}")
+            raise BrokenRecord(f"queue {current.key}, offset {at}: the batch there begins at {base}")
         if record.body_format(view.flags) != record.FORMAT_ARROW:
-            raise BrokenRecord(f"{_where(current.key)}, offset {at}: a body of format {record.body_format(view.flags)}")
+            raise BrokenRecord(f"queue {current.key}, offset {at}: a body of format {record.body_format(view.flags)}")
         rows = body.decode(view.body, record.body_codec(view.flags), view.count)
     except CorruptRecord as error:
-        raise BrokenRecord(f"{_where(current.key)}, offset {at}: {error}") from error
+        raise BrokenRecord(f"queue {current.key}, offset {at}: {error}") from error
     stop = max(at, min(current.end, base + view.count))
     if stop - at != view.count:
         rows = rows.slice(at - base, stop - at)
@@ -209,13 +197,7 @@ def _take(pieces: list[_Piece], key: QueueKey, schema: pa.Schema) -> Iterator[pa
         return
     columns = _BatchColumns(list(pieces), key)
     pieces.clear()
-    arrays = [columns.array(name, type_) for name, type_ in zip(schema.names, schema.types, strict=True)]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-    if batch.num_rows <= BATCH_ROWS_MAX:
-        yield batch
-        return
-    for begin in range(0, batch.num_rows, BATCH_ROWS_MAX):
-        yield batch.slice(begin, BATCH_ROWS_MAX)
+    yield from in_batches(columns.array, schema)
 
 
 class _BatchColumns:
@@ -345,7 +327,3 @@ def _repeated(value: str | int | tuple[()] | None, type_: pa.DataType, count: in
 def _numbers(values: np.ndarray[Any, np.dtype[np.int64]], type_: pa.DataType) -> pa.Array:
     """Numbers as they lie in memory, as a column of 64-bit numbers or times."""
     return pa.Array.from_buffers(type_, len(values), [None, pa.py_buffer(values)])
-
-
-def _where(key: QueueKey) -> str:
-    return f"queue {key.topic}/{key.broker}/{key.queue}"

@@ -31,7 +31,6 @@ from spark_connector.errors import BrokenRecord
 
 TOPIC, KEYS, TAGS, MQTT_TOPIC, BODY, PROPERTY = range(6)
 """Parts of a record as `remoting.native.compiled.columns.column` numbers them."""
-PARTS = {"topic": TOPIC, "keys": KEYS, "tags": TAGS}
 
 
 PIECE_ROWS = 4_096
@@ -73,14 +72,22 @@ def pieces(pulled: PulledRange) -> Iterator[PulledRange]:
         yield pulled
         return
     for begin in range(0, pulled.count, PIECE_ROWS):
-        end = min(begin + PIECE_ROWS, pulled.count)
-        low, high = int(starts[begin]), int(starts[end]) if end < pulled.count else len(pulled.blob)
-        table = memoryview((starts[begin:end] - low).astype("<u4").tobytes())
-        offsets = None if pulled.offsets is None else pulled.offsets[4 * begin : 4 * end]
-        first = pulled.first_offset + (begin if offsets is None else 0)
-        yield msgspec.structs.replace(
-            pulled, first_offset=first, count=end - begin, starts=table, blob=pulled.blob[low:high], offsets=offsets
-        )
+        yield part_of(pulled, begin, min(begin + PIECE_ROWS, pulled.count), pulled.first_offset + begin)
+
+
+def part_of(pulled: PulledRange, first: int, last: int, offset: int) -> PulledRange:
+    """Records `first` to `last` as a pull of their own, which begins at `offset` if their offsets follow each other."""
+    starts = np.frombuffer(pulled.starts, "<u4").astype(np.int64)
+    low, high = int(starts[first]), int(starts[last]) if last < len(starts) else len(pulled.blob)
+    return msgspec.structs.replace(
+        pulled,
+        first_offset=offset if pulled.offsets is None else pulled.first_offset,
+        next_offset=offset + last - first,
+        count=last - first,
+        starts=memoryview((starts[first:last] - low).astype("<u4").tobytes()),
+        blob=pulled.blob[low:high],
+        offsets=None if pulled.offsets is None else pulled.offsets[4 * first : 4 * last],
+    )
 
 
 def are_sound(records: RecordBytes) -> bool:
@@ -88,24 +95,28 @@ def are_sound(records: RecordBytes) -> bool:
     return bool(core.first_bad(records.data, records.starts, True) < 0)
 
 
-def binary(records: RecordBytes, part: int) -> pa.Array:
-    """One part of every record as bytes."""
-    offsets, values, validity, nulls, _ = core.column(records.data, records.starts, part, b"")
-    return _array(pa.binary(), len(records), offsets, values, validity, nulls)
+@dataclass(frozen=True, slots=True)
+class CompiledParts:
+    """Variable-length parts of a set of records as columns, by compiled code."""
 
+    records: RecordBytes
 
-def text(records: RecordBytes, part: int, key: bytes = b"") -> pa.Array:
-    """One part of every record as text; bytes that are not UTF-8 show the replacement character."""
-    return _text(len(records), *core.column(records.data, records.starts, part, key))
+    def binary(self, part: int) -> pa.Array:
+        """One part of every record as bytes."""
+        offsets, values, validity, nulls, _ = core.column(self.records.data, self.records.starts, part, b"")
+        return _array(pa.binary(), len(self.records), offsets, values, validity, nulls)
 
+    def text(self, part: int, key: bytes = b"") -> pa.Array:
+        """One part of every record as text; bytes that are not UTF-8 show the replacement character."""
+        return _text(len(self.records), *core.column(self.records.data, self.records.starts, part, key))
 
-def properties(records: RecordBytes, type_: pa.DataType) -> pa.Array:
-    """All properties as a map."""
-    first, keys, values = core.properties(records.data, records.starts)
-    pairs = int(np.frombuffer(first, "<i4")[-1])
-    columns = [_text(pairs, *keys), _text(pairs, *values)]
-    entries = pa.StructArray.from_arrays(columns, fields=[type_.key_field, type_.item_field])
-    return pa.Array.from_buffers(type_, len(records), [None, pa.py_buffer(first)], children=[entries])
+    def properties(self, type_: pa.DataType) -> pa.Array:
+        """All properties as a map."""
+        first, keys, values = core.properties(self.records.data, self.records.starts)
+        pairs = int(np.frombuffer(first, "<i4")[-1])
+        columns = [_text(pairs, *keys), _text(pairs, *values)]
+        entries = pa.StructArray.from_arrays(columns, fields=[type_.key_field, type_.item_field])
+        return pa.Array.from_buffers(type_, len(self.records), [None, pa.py_buffer(first)], children=[entries])
 
 
 def _array(
@@ -118,7 +129,11 @@ def _array(
 def _text(rows: int, offsets: bytes, values: bytes, validity: bytes | None, nulls: int, is_ascii: bool) -> pa.Array:
     if is_ascii:
         return _array(pa.string(), rows, offsets, values, validity, nulls)
-    raw = _array(pa.binary(), rows, offsets, values, validity, nulls)
+    return as_text(_array(pa.binary(), rows, offsets, values, validity, nulls))
+
+
+def as_text(raw: pa.Array) -> pa.Array:
+    """Bytes as text; those that are not UTF-8 show the replacement character."""
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
@@ -139,7 +154,8 @@ HEADER = np.dtype(
 )  # fmt: skip
 assert HEADER.itemsize == record.HEADER_SIZE
 TEXTS = ("topic", "keys", "tags", "props")
-"""The texts of a record in the order in which they follow the table of property lengths."""
+"""The texts of a record in the order in which they follow the table of property lengths; the first three are `TOPIC`,
+`KEYS` and `TAGS`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +212,16 @@ class Records:
                 at = at + self.field(f"{part}_len")
         return self._texts_at[name], self.field(f"{name}_len")
 
-    def body_span(self) -> tuple[Ints, Ints]:
-        """(start, length) of the body."""
-        return self.starts + self.field("body_off"), self.field("body_len")
+    def span(self, part: int, key: bytes = b"") -> tuple[Ints, Ints, Bools | None]:
+        """(start, length, present) of one part of every record; None: present in all. An empty key or tag is absent."""
+        if part == PROPERTY:
+            return self.find_property(key)
+        if part == MQTT_TOPIC:
+            return self.mqtt_topic_span()
+        if part == BODY:
+            return self.starts + self.field("body_off"), self.field("body_len"), None
+        at, length = self.text_span(TEXTS[part])
+        return at, length, None if part == TOPIC else length > 0
 
     def is_mqtt(self) -> Bools:
         """Which records came over MQTT."""

@@ -269,8 +269,7 @@ class StageTask:
             row = min(decoded.reasons)
             offset = batch.column("queueOffset")[row].as_py()
             raise CorruptBody(
-                f"queue {key.topic}/{key.broker}/{key.queue}, offset {offset}: {decoded.reasons[row]} "
-                "(the option 'decodeMode' is failfast)"
+                f"queue {key}, offset {offset}: {decoded.reasons[row]} (the option 'decodeMode' is failfast)"
             )
         made: dict[str, Any] = dict(zip(self._fields, decoded.columns, strict=True))
         if self._struct is not None:

@@ -11,7 +11,7 @@ from remoting.batches.unpack import Unpacker
 from remoting.protocol.bodies import pull_body
 from remoting.protocol.bodies.pull_body import RowFilter
 from remoting.protocol.records.record import CODEC_NONE, CODEC_ZSTD, RecordView
-from spark_connector.columns import batches
+from spark_connector.columns import arrow
 from spark_connector.columns.arrow import decode
 from spark_connector.columns.batches import decode_range
 from spark_connector.errors import BrokenRecord
@@ -104,7 +104,7 @@ def test_small_batches_travel_together_and_large_ones_in_parts(monkeypatch: pyte
     found = list(decode_range(pulled(small, 0, 2048), wanted(2048), SCHEMA))
     assert [batch.num_rows for batch in found] == [1024, 1024]
     assert rows_of(found)[1500]["queueOffset"] == 1500
-    monkeypatch.setattr(batches, "BATCH_ROWS_MAX", 1_000)
+    monkeypatch.setattr(arrow, "BATCH_ROWS_MAX", 1_000)
     large = [make_batch_record(make_rows(2_500), dispatch=[(QUEUE_ID, 0)])]
     assert [batch.num_rows for batch in decode_range(pulled(large, 0, 2_500), wanted(2_500), SCHEMA)] == [
         1_000, 1_000, 500,

@@ -7,7 +7,7 @@ import pytest
 
 from spark_connector.columns import layout
 from spark_connector.columns.arrow import decode
-from spark_connector.columns.layout import BODY, KEYS, PROPERTY, binary, parse_records, properties, text
+from spark_connector.columns.layout import BODY, KEYS, PROPERTY, CompiledParts, parse_records
 from tests.unit.spark_connector.columns.test_arrow import KEY, pulled
 from tests.unit.spark_connector.toy_broker import encode, make_entry
 
@@ -19,10 +19,11 @@ def test_columns_of_no_and_of_some_records() -> None:
     map_type = pa.map_(pa.string(), pa.string())
     for count in (0, 9):
         records = parse_records(pulled([encode(make_entry("a/b", b"x" * n), n) for n in range(count)]), "q")
-        assert binary(records, BODY).to_pylist() == [b"x" * n for n in range(count)]
-        assert text(records, KEYS).to_pylist() == [None] * count
-        assert text(records, PROPERTY, b"originMqttTopic").to_pylist() == ["a/b"] * count
-        assert len(properties(records, map_type)) == count
+        parts = CompiledParts(records)
+        assert parts.binary(BODY).to_pylist() == [b"x" * n for n in range(count)]
+        assert parts.text(KEYS).to_pylist() == [None] * count
+        assert parts.text(PROPERTY, b"originMqttTopic").to_pylist() == ["a/b"] * count
+        assert len(parts.properties(map_type)) == count
 
 
 def test_a_damaged_record_is_not_sound() -> None:
