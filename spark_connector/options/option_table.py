@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -190,15 +190,8 @@ def starting_point(text: str) -> StartingPoint:
     except json.JSONDecodeError:
         near = nearest(folded, ("earliest", "latest"))
         raise ValueError(f"earliest, latest or JSON {{topic: {{broker: {{queue: offset}}}}}} is needed{near}") from None
-    named: dict[QueueName, int] = {}
-    for topic, below in _mapping(nested, "the JSON").items():
-        for key, value in _mapping(below, f"topic {topic!r}").items():
-            if isinstance(value, dict):
-                for queue, offset in value.items():
-                    named[QueueName(topic, key, _queue(queue))] = _offset(offset)
-            else:
-                named[QueueName(topic, None, _queue(key))] = _offset(value)
-    return StartingPoint(EARLIEST, named)
+    topics = {topic: _mapping(below, f"topic {topic!r}") for topic, below in _mapping(nested, "the JSON").items()}
+    return StartingPoint(EARLIEST, {name: _offset(value) for name, value in _by_queue(topics)})
 
 
 def time_point(text: str) -> TimePoint:
@@ -209,17 +202,7 @@ def time_point(text: str) -> TimePoint:
         nested = json.loads(text)
     except json.JSONDecodeError:
         raise ValueError("ms since 1970 or JSON {topic: {queue: ms}} is needed") from None
-    named: dict[QueueName, int] = {}
-    for topic, below in _mapping(nested, "the JSON").items():
-        if not isinstance(below, dict):
-            named[QueueName(topic, None, EVERY_QUEUE)] = _moment(below)
-            continue
-        for key, value in below.items():
-            if isinstance(value, dict):
-                named |= {QueueName(topic, key, _queue(queue)): _moment(ms) for queue, ms in value.items()}
-            else:
-                named[QueueName(topic, None, _queue(key))] = _moment(value)
-    return TimePoint(None, named)
+    return TimePoint(None, {name: _moment(value) for name, value in _by_queue(_mapping(nested, "the JSON"))})
 
 
 def assignment(text: str) -> frozenset[QueueName]:
@@ -262,6 +245,19 @@ def _moment(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise ValueError(f"{value!r} is not a time in ms since 1970")
     return value
+
+
+def _by_queue(nested: Mapping[str, object]) -> Iterator[tuple[QueueName, object]]:
+    """The values of `{topic: value}`, `{topic: {queue: value}}` and `{topic: {broker: {queue: value}}}`."""
+    for topic, below in nested.items():
+        if not isinstance(below, dict):
+            yield QueueName(topic, None, EVERY_QUEUE), below
+            continue
+        for key, value in below.items():
+            if isinstance(value, dict):
+                yield from ((QueueName(topic, key, _queue(queue)), one) for queue, one in value.items())
+            else:
+                yield QueueName(topic, None, _queue(key)), value
 
 
 def _mapping(value: object, what: str) -> dict[str, object]:

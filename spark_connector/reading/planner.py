@@ -48,13 +48,12 @@ def losses(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> list[str]:
     ]
     for key, position in sorted(lost):
         queue = bounds.get(key)
-        where = f"{key.topic}/{key.broker}/{key.queue}"
         if queue is None:
-            found.append(f"queue {where} is gone; it was read up to {position}")
+            found.append(f"queue {key} is gone; it was read up to {position}")
         elif position < queue.min:
-            found.append(f"queue {where}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
+            found.append(f"queue {key}: offsets {position} to {queue.min - 1} are gone, it begins at {queue.min} now")
         else:
-            found.append(f"queue {where}: offset {position} is beyond the log's end {queue.max}, it may be another log")
+            found.append(f"queue {key}: offset {position} is beyond the log's end {queue.max}, it may be another log")
     return found
 
 
@@ -123,8 +122,7 @@ def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) 
         if queue is None:
             continue
         if stop > queue.max:
-            where = f"{key.topic}/{key.broker}/{key.queue}"
-            lost.append(f"queue {where}: offsets up to {stop - 1} were planned, the log ends at {queue.max}")
+            lost.append(f"queue {key}: offsets up to {stop - 1} were planned, the log ends at {queue.max}")
         begin, stop = max(begin, queue.min), min(stop, queue.max)
         if begin < stop:
             found.append(QueueRange(key, queue.id, begin, stop))
@@ -183,12 +181,12 @@ def starting_positions(
     times = _time_point(options.starting_timestamp, options.starting_offsets_by_timestamp)
     if times is None:
         return found
-    timed = _by_time(_named_as_queues(times, selection), bounds, at_time, "startingOffsetsByTimestamp")
+    timed = _by_time(times, selection, bounds, at_time, "startingOffsetsByTimestamp")
     if options.starting_offsets_by_timestamp_strategy == "error":
         for key, position in sorted(timed.items()):
             if position >= bounds[key].max > bounds[key].min:  # an empty queue has nothing that could be missed
                 raise OptionError(
-                    f"option 'startingOffsetsByTimestamp': queue {key.topic}/{key.broker}/{key.queue} has no message "
+                    f"option 'startingOffsetsByTimestamp': queue {key} has no message "
                     "at or after its time; 'startingOffsetsByTimestampStrategy' = latest begins at its end"
                 )
     return found | timed
@@ -202,7 +200,7 @@ def ending_positions(
     times = _time_point(options.ending_timestamp, options.ending_offsets_by_timestamp)
     if times is None:
         return found
-    return found | _by_time(_named_as_queues(times, selection), bounds, at_time, "endingOffsetsByTimestamp")
+    return found | _by_time(times, selection, bounds, at_time, "endingOffsetsByTimestamp")
 
 
 def _time_point(for_all: int | None, by_queue: TimePoint | None) -> TimePoint | None:
@@ -226,10 +224,6 @@ def _by_offsets(
     return resolve(wanted, bounds)
 
 
-def _named_as_queues(times: TimePoint, selection: Selection) -> TimePoint:
-    return times._replace(named=_light_names(times.named, selection))
-
-
 def _light_names(named: Mapping[QueueName, int], selection: Selection) -> dict[QueueName, int]:
     """MQTT topics that are read from their own queues may be named as themselves."""
     return {
@@ -238,8 +232,11 @@ def _light_names(named: Mapping[QueueName, int], selection: Selection) -> dict[Q
     }
 
 
-def _by_time(times: TimePoint, bounds: Mapping[QueueKey, Bounds], at_time: AtTime, option: str) -> dict[QueueKey, int]:
+def _by_time(
+    times: TimePoint, selection: Selection, bounds: Mapping[QueueKey, Bounds], at_time: AtTime, option: str
+) -> dict[QueueKey, int]:
     """Positions of the queues for which a time is given."""
+    times = times._replace(named=_light_names(times.named, selection))
     check_named_queues(times.named, bounds, f"option {option!r} names")
     wanted: dict[int, list[QueueKey]] = {}
     for key in bounds:
@@ -251,7 +248,5 @@ def _by_time(times: TimePoint, bounds: Mapping[QueueKey, Bounds], at_time: AtTim
     found: dict[QueueKey, int] = {}
     for moment, keys in sorted(wanted.items()):
         answered = at_time(moment)
-        for key in keys:
-            queue = answered.get(key, bounds[key])
-            found[key] = queue.max if queue.at is None else min(queue.at, queue.max)
+        found |= {key: answered.get(key, bounds[key]).reached for key in keys}
     return found

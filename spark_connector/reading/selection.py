@@ -49,6 +49,11 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     max: int
     at: int | None = None
 
+    @property
+    def reached(self) -> int:
+        """The offset of the time that was asked for; the end where nothing is as late as that."""
+        return self.max if self.at is None else min(self.at, self.max)
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -205,7 +210,7 @@ def check_named_queues(
     for topic, broker, number in named:
         if (topic, broker, number) not in present:
             where = "/".join(str(part) for part in (topic, broker, number) if part not in {None, EVERY_QUEUE})
-            known = sorted(f"{key.topic}/{key.broker}/{key.queue}" for key in bounds)
+            known = sorted(map(str, bounds))
             raise OptionError(f"{source} the queue {where}, which does not exist{nearest(where, known)}")
 
 

@@ -32,7 +32,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -97,10 +97,7 @@ class Replay:
         if reached_ms >= now_ms:
             self.is_live = True
             return None
-        return {
-            key: queue.max if queue.at is None else min(queue.at, queue.max)
-            for key, queue in watch.read(at_ms=reached_ms).items()
-        }
+        return {key: queue.reached for key, queue in watch.read(at_ms=reached_ms).items()}
 
     def _begin(
         self,
@@ -164,29 +161,12 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         """Raises the error."""
         raise self._error
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Raises the error."""
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
-        """Raises the error."""
-        raise self._error
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Raises the error."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
-        """Raises the error."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
-        """Raises the error."""
-        raise self._error
+    initialOffset = getDefaultReadLimit = latestOffset = _refuse  # noqa: N815 - Spark's names
+    prepareForTriggerAvailableNow = partitions = read = _refuse  # noqa: N815
 
 
 class Losses:

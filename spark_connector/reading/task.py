@@ -237,7 +237,7 @@ class RangeFetcher:
 
     def _advance(self, current: QueueRange, pulled: PulledRange) -> None:
         """Move to the first offset that has not arrived, checking that nothing in between is missing."""
-        where = f"queue {current.key.topic}/{current.key.broker}/{current.key.queue}"
+        where = f"queue {current.key}"
         if pulled.status == STATUS_OK and pulled.first_offset == self._offset:
             if pulled.next_offset <= self._offset:
                 self._lose(f"{where}: offset {self._offset} was planned, the log now ends at {pulled.max_offset}")

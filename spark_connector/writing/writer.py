@@ -300,14 +300,6 @@ def _send(
         return {group: sender.finish() for group, sender in senders.items()}
 
 
-def encoded(
-    batches: Iterator[pa.RecordBatch], columns: SinkColumns, options: WriteOptions, now_ms: Clock = wall_ms
-) -> Iterator[EncodedRows]:
-    """Yield the append entries of each batch, born when it is encoded."""
-    for batch in batches:
-        yield encoded_rows(columns.pick(batch), batch.num_rows, options, now_ms, labels=columns.parts)
-
-
 def encoded_rows(
     parts: Mapping[str, pa.Array],
     rows: int,

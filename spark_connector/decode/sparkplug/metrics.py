@@ -148,13 +148,14 @@ def _finite(number: float | None) -> Plain:
 
 
 Read = Callable[[str, Any], Value]
+WHOLES, REALS = ("int_value", "long_value"), ("float_value", "double_value")
 
 
 def _whole(bits: int, *, signed: bool) -> Read:
     wanted = f"{'Int' if signed else 'UInt'}{bits}"
 
     def read(name: str, raw: Any) -> Value:
-        if name not in {"int_value", "long_value"}:
+        if name not in WHOLES:
             raise Mismatch(wanted, name)
         number = _signed(raw, bits, 32 if name == "int_value" else 64) if signed else raw
         if number is None or number >= 1 << bits:
@@ -179,49 +180,15 @@ def _signed(raw: int, bits: int, width: int) -> int | None:
     return raw - (1 << 32) if bits < 32 < width and (1 << 32) - half <= raw < 1 << 32 else None
 
 
-def _real(name_wanted: str) -> Read:
+def _held(wanted: str, names: tuple[str, ...], make: Callable[[Any], Value]) -> Read:
+    """A value that comes in one of these fields."""
+
     def read(name: str, raw: Any) -> Value:
-        if name not in {"float_value", "double_value"}:
-            raise Mismatch(name_wanted, name)
-        return Value(double=raw)
+        if name not in names:
+            raise Mismatch(wanted, name)
+        return make(raw)
 
     return read
-
-
-def _boolean(name: str, raw: Any) -> Value:
-    if name != "boolean_value":
-        raise Mismatch("Boolean", name)
-    return Value(boolean=raw)
-
-
-def _string(name: str, raw: Any) -> Value:
-    if name != "string_value":
-        raise Mismatch("text", name)
-    return Value(text=raw)
-
-
-def _moment(name: str, raw: Any) -> Value:
-    if name not in {"int_value", "long_value"}:
-        raise Mismatch("DateTime", name)
-    return Value(long=raw, time=microseconds(raw))
-
-
-def _bytes(name: str, raw: Any) -> Value:
-    if name != "bytes_value":
-        raise Mismatch("bytes", name)
-    return Value(bytes=raw)
-
-
-def _dataset(name: str, raw: Any) -> Value:
-    if name != "dataset_value":
-        raise Mismatch("a DataSet", name)
-    return Value(text=to_json(dataset(raw)))
-
-
-def _template(name: str, raw: Any) -> Value:
-    if name != "template_value":
-        raise Mismatch("a Template", name)
-    return Value(text=to_json(template(raw)))
 
 
 def _packed(code: str) -> Read:
@@ -270,14 +237,14 @@ _READERS: dict[int, Read] = {
     0: _unknown,
     **{1 + place: _whole(8 << place, signed=True) for place in range(4)},
     **{5 + place: _whole(8 << place, signed=False) for place in range(4)},
-    9: _real("Float"),
-    10: _real("Double"),
-    11: _boolean,
-    13: _moment,
-    16: _dataset,
-    19: _template,
-    **dict.fromkeys((12, 14, 15), _string),
-    **dict.fromkeys((17, 18), _bytes),
+    9: _held("Float", REALS, lambda raw: Value(double=raw)),
+    10: _held("Double", REALS, lambda raw: Value(double=raw)),
+    11: _held("Boolean", ("boolean_value",), lambda raw: Value(boolean=raw)),
+    13: _held("DateTime", WHOLES, lambda raw: Value(long=raw, time=microseconds(raw))),
+    16: _held("a DataSet", ("dataset_value",), lambda raw: Value(text=to_json(dataset(raw)))),
+    19: _held("a Template", ("template_value",), lambda raw: Value(text=to_json(template(raw)))),
+    **dict.fromkeys((12, 14, 15), _held("text", ("string_value",), lambda raw: Value(text=raw))),
+    **dict.fromkeys((17, 18), _held("bytes", ("bytes_value",), lambda raw: Value(bytes=raw))),
     **{22 + place: _packed(code) for place, code in enumerate("bhiqBHIQfd")},
     32: _booleans,
     33: _strings,

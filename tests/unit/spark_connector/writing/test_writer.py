@@ -210,7 +210,11 @@ def test_a_job_without_a_name_leaves_none_at_the_broker(broker: ToyBroker, write
 
 def test_rows_are_born_when_their_batch_is_encoded(write_options: Options) -> None:
     options, ticks = write_options(mqttTopic="a/b"), iter((1_000, 2_000))
-    rows = writer.encoded(batches(2, 1), sink_columns([("body", "binary")], options), options, lambda: next(ticks))
+    columns = sink_columns([("body", "binary")], options)
+    rows = [
+        writer.encoded_rows(columns.pick(batch), batch.num_rows, options, lambda: next(ticks))
+        for batch in batches(2, 1)
+    ]
     born = [
         [image_views(b"".join([bytes(one.data[a:b])]))[0].born_ms for a, b in pairwise(one.edges.tolist())]
         for one in rows
@@ -234,7 +238,7 @@ def test_what_is_refused(write_options: Options, monkeypatch: pytest.MonkeyPatch
 def test_batches_of_rows_become_records_of_many(write_options: Options) -> None:
     options = write_options(topic="t", batchCodec="lz4", batchRows="4")
     columns = sink_columns([("body", "binary")], options)
-    found = list(writer.encoded(batches(3, 9), columns, options, lambda: 7))
+    found = [writer.encoded_rows(columns.pick(batch), batch.num_rows, options, lambda: 7) for batch in batches(3, 9)]
     assert [[each.rows(n, n + 1) for n in range(len(each))] for each in found] == [[3], [4, 4, 1]]
 
 
