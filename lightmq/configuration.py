@@ -55,16 +55,6 @@ class Configuration:
     logs: LogsConfig = field(default_factory=LogsConfig)
 
 
-SECTIONS: tuple[tuple[str, type], ...] = (
-    ("up", UpConfig),
-    ("controller", ControllerConfig),
-    ("broker", BrokerConfig),
-    ("proxy", ProxyConfig),
-    ("bridge", BridgeConfig),
-    ("logs", LogsConfig),
-)
-
-
 def load_configuration(
     file: Path | None, environ: Mapping[str, str], flags: Iterable[Flag] = ()
 ) -> Loaded[Configuration]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from remoting.protocol.records.record import BATCH_COUNT_MAX
@@ -24,11 +24,6 @@ from spark_connector.options.schema import nearest, option_hint, translated
 
 PERMISSIVE, FAILFAST = "permissive", "failfast"
 FORMATS = ("json", "avro", "protobuf", "sparkplug")
-DECODING = {
-    "decode", "decode_schema", "message_type", "decode_column", "decode_mode", "infer_schema", "infer_schema_rows",
-    "schema_location",
-}  # fmt: skip
-"""Fields of `ReadOptions` about how bodies become columns."""
 
 
 def check_decoding(options: ReadOptions) -> None:
@@ -438,54 +433,3 @@ def _unknown(given: str, table: type[ConnectionOptions]) -> str:
             return f"option {name!r} is only for {'writing' if other is WriteOptions else 'reading'}"
     names = [spelling for name, item in declared(table) for spelling in (name, *item.metadata["aliases"])]
     return f"unknown option {given!r}{nearest(given, names) or '.'} Options are listed in docs/spark-options.md."
-
-
-def render_markdown() -> str:
-    """Return the page docs/spark-options.md."""
-    connection = {item.name for item in fields(ConnectionOptions)}
-    reading = {item.name for item in fields(ReadOptions)}
-    parts = [
-        '# Options of `format("rocketmq")`\n',
-        "Generated from `spark_connector/options/read_write.py`; names are compared without case.\n",
-    ]
-    for title, table, skip in (
-        ("Reading and writing", ConnectionOptions, set()),
-        ("Reading", ReadOptions, connection | DECODING),
-        ("Decoding bodies while reading", ReadOptions, reading - DECODING),
-        ("Writing", WriteOptions, connection),
-    ):
-        parts.append(f"## {title}\n\n| option | default | meaning |\n|---|---|---|")
-        for name, item in declared(table):
-            if item.name not in skip:
-                parts.append(f"| {_names(name, item)} | {_default(item)} | {_cell(item.metadata['text'])} |")
-        parts.append("")
-    return "\n".join(parts)
-
-
-def _cell(text: str) -> str:
-    """Text in a table, where a bar would end the cell."""
-    return text.replace("|", "\\|")
-
-
-def _names(name: str, item: Field[Any]) -> str:
-    """Cell with an option's name and its other spellings."""
-    also = ", ".join(f"`{alias}`" for alias in item.metadata["aliases"])
-    return f"`{name}`" + (f" (also {also})" if also else "")
-
-
-def _default(item: Field[Any]) -> str:
-    """Cell with an option's default as a user would type it."""
-    default = item.default
-    if default is None or default in ((), frozenset()):
-        return "none"
-    if isinstance(default, tuple):
-        return "`" + ";".join(f"{host}:{port}" for host, port in default) + "`"
-    if default == "":
-        return "none"
-    return f"`{re.sub('^(True|False)$', lambda found: found.group().lower(), str(default))}`"
-
-
-if __name__ == "__main__":
-    import sys
-
-    sys.stdout.write(render_markdown())

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from broker.config import BrokerConfig
-from runtime.config import ConfigError, Flag, load, render
+from runtime.config import ConfigError, Flag, load
+from tools.configuration_reference import render
 
 
 def test_defaults_environment_and_flags() -> None:

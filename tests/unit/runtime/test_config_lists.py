@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.config import ConfigError, Flag, flatten, load, render, setting, toml_text
+from runtime.config import ConfigError, Flag, flatten, load, setting, toml_text
+from tools.configuration_reference import render
 
 
 @dataclass(frozen=True, kw_only=True)

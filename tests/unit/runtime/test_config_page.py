@@ -3,7 +3,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from runtime.config import attribute_docs, render, setting, toml_text
+from runtime.config import attribute_docs, setting, toml_text
+from tools.configuration_reference import render
 
 
 @dataclass(frozen=True, kw_only=True)

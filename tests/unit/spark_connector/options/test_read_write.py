@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from spark_connector.errors import OptionError
-from spark_connector.options.read_write import parse_read, parse_write, render_markdown
-
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "spark-options.md"
+from spark_connector.options.read_write import parse_read, parse_write
+from tools.spark_options_reference import PAGE, render
 
 
 def test_names_are_read_without_case_and_aliases_work() -> None:
@@ -91,9 +89,7 @@ def test_sparks_own_options_are_let_through() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text() == render_markdown(), (
-        "write it anew: python -m spark_connector.options.read_write > docs/spark-options.md"
-    )
+    assert PAGE.read_text() == render(), "write it anew: python -m tools.spark_options_reference"
 
 
 def test_a_secret_signs_and_is_never_printed() -> None:
