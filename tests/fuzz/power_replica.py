@@ -19,10 +19,10 @@ from broker.replication.frames import FROM_MASTER, FROM_REPLICA, Ack, Decoder, R
 from broker.replication.ha_client import HaClient, ReplicationLink
 from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
-from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.fuzz.power_histories import History
 from tests.fuzz.victim import report
+from tests.support.clock import ManualClock
 
 CUTS_ON_THE_WAY, CUT_CALLS = 0.4, 150
 """How often the power goes while a log is cut, and within how many calls."""

@@ -22,10 +22,10 @@ from broker.store.log_store import LogStore
 from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from remoting.protocol.records.record import RecordView, header_of
-from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.fuzz.workload import operation
 from tests.sim.stores import message
+from tests.support.clock import ManualClock
 
 
 class Quiet:

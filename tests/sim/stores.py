@@ -15,9 +15,9 @@ from broker.store.log_store import LogStore
 from broker.store.placed import Placed
 from broker.store.settings import StoreSettings
 from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, FLAG_MQTT, FLAG_RETAIN, FORMAT_ARROW, MQTT_TOPIC_KEY
-from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from tests.sim.store_model import Sent
+from tests.support.clock import ManualClock
 from tests.support.images import placed
 
 SMALL: dict[str, Any] = {

@@ -20,10 +20,10 @@ from remoting.protocol.records.image import encode_mqtt_image, image_views
 from remoting.server.authorizer import Authorizer, Policy
 from remoting.server.router import Router
 from remoting.transport.contracts import Dial
-from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 SETTINGS = StoreSettings(segment_size_bytes=8 * 1024 * 1024, free_space_bytes_min=0, ballast_size_bytes=0)
 

@@ -21,7 +21,7 @@ from remoting.protocol.bodies.controller_body import (
 )
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Router
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.support.descriptors import closing_left_files
 
 

@@ -24,8 +24,8 @@ from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, Shown, Unproven, Verdict
 from remoting.client.uplink import Uplink
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 
 

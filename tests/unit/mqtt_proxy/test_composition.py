@@ -11,8 +11,8 @@ from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.quotas import Quotas
 from remoting.client.uplink import Uplink
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
 from tests.unit.mqtt_proxy.rig import FakeAccess
 

@@ -7,8 +7,8 @@ import pytest
 from mqtt_proxy import sys_topics
 from mqtt_proxy.metrics import FrontCounters, ProxyMetrics
 from mqtt_proxy.sys_topics import SysValues
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 
 class Parts:

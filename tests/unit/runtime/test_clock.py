@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from runtime.clock import Clock, ManualClock, SystemClock
+from runtime.clock import Clock, SystemClock
+from tests.support.clock import ManualClock
 
 
 def test_system_clock_reads_wall_time_and_never_goes_back() -> None:

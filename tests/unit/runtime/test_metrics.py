@@ -9,8 +9,8 @@ import pytest
 
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from runtime.clock import ManualClock
 from runtime.metrics import CHILDREN_MAX, LOG_INTERVAL_S, READ, Registry, UnsupportedRequests, declare_port_metrics
+from tests.support.clock import ManualClock
 
 
 def test_counters_are_plain_numbers_and_declared_once() -> None:

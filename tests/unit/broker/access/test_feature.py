@@ -21,8 +21,8 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Access
 from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
-from runtime.clock import ManualClock
 from runtime.files import WatchedFile
+from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
 

@@ -20,7 +20,7 @@ from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.stored_message import StoredMessage, iter_stored
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
 TOPIC, GROUP = "orders", "billing"

@@ -20,7 +20,7 @@ from remoting.protocol.bodies.session_body import (
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
 

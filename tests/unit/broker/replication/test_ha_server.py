@@ -14,8 +14,8 @@ from broker.replication.frames import FROM_MASTER, Decoder, Refusal, Transfer, W
 from broker.replication.ha_server import Piece, Pieces
 from broker.store.log_store import LogStore
 from remoting.protocol.errors import LocalMisuse
-from runtime.clock import ManualClock
 from tests.sim.replicas import log_bytes
+from tests.support.clock import ManualClock
 from tests.support.replication import NONCE, Caller, Master, Replica, append, open_store, until
 
 

@@ -23,9 +23,9 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_mqtt_image
 from remoting.transport.failures import not_master
-from runtime.clock import ManualClock
 from runtime.faults import FaultPoints
 from runtime.logs import get_logger
+from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import SETTINGS
 from tests.unit.broker.roles.cluster import STORE, Cluster, cluster, log_bytes, until
 

@@ -33,8 +33,8 @@ from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_image
 from remoting.protocol.records.names import parent_topic
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_STAGED, MQTT_TOPIC_KEY, RecordView
 from remoting.protocol.records.stored_message import iter_stored
-from runtime.clock import ManualClock
 from tests.support.batches import make_rows
+from tests.support.clock import ManualClock
 from tests.unit.broker.rocketmq.test_pull import pulling
 from tests.unit.broker.rocketmq.test_stored_message import entry_of, make_topic
 

@@ -11,7 +11,7 @@ import pytest
 from mqtt_proxy.access import credentials
 from mqtt_proxy.access.credentials import CredentialCheck, make_hash, verify
 from mqtt_proxy.access.scram import derive
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 STORED = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 

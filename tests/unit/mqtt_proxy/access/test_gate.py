@@ -27,8 +27,9 @@ from remoting.access.rules import (
     Shown,
     write_bit,
 )
-from runtime.clock import ManualClock, SystemClock
+from runtime.clock import SystemClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 ANN = Identity("ann", False, "c")
 

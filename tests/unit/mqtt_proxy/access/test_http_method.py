@@ -16,7 +16,7 @@ from mqtt_proxy.access.auth import Waits
 from mqtt_proxy.access.http_method import ANSWER_BYTES_MAX, HookError, HttpMethod
 from mqtt_proxy.config import AccessConfig
 from remoting.access.rules import Identity, Shown, Unproven
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 class Hook:

@@ -13,8 +13,8 @@ from mqtt_proxy.access.password_method import PasswordFileError, PasswordMethod
 from mqtt_proxy.access.scram import derive
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.rules import Identity, Shown, Unproven
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 HASHER = argon2.PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 

@@ -14,8 +14,8 @@ from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
 from remoting.access.acl_file import parse
 from remoting.access.rules import READ_HISTORY, READ_LIVE, Identity
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 LIST = b"user ann\ntopic a/#\ntopic read qos=0 retained=no r/#\n"
 

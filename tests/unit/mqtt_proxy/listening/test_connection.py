@@ -16,8 +16,8 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.session.events import Acknowledged, ConnectRequested, Disconnected, PublishBatch, Violated
 from remoting.transport.turn import soon
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.listening.world import world
 
 pytestmark = pytest.mark.usefixtures("twin")

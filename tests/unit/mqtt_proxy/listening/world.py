@@ -18,8 +18,8 @@ from mqtt_proxy.mqtt.codec.encode import encode
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.events import ConnectRequested, Event, PublishBatch
 from mqtt_proxy.quotas import Quotas
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 
 SOCKET_OPTIONS = ("connections_max", "connections_per_address_max")
 

@@ -10,8 +10,8 @@ from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.publishing.inbound import Pacing
 from mqtt_proxy.quotas import PublishRates, RatedPublisher
-from runtime.clock import ManualClock
 from runtime.metrics import Registry
+from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.rig import publish, running, settle
 
 

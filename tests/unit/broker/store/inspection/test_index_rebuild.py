@@ -10,10 +10,10 @@ import structlog
 from broker.store.errors import CorruptLog
 from broker.store.inspection.commands import ASIDE, rebuild_index
 from broker.store.inspection.verifier import verify
-from runtime.clock import ManualClock
 from runtime.files import DirectoryLocked
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench
+from tests.support.clock import ManualClock
 
 
 def rebuild(directory: Path) -> dict[str, int]:

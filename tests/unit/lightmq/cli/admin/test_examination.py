@@ -11,7 +11,7 @@ from lightmq.cli.admin.doctor import FAILED, OK, WARNING
 from lightmq.cli.connections import ServerTarget
 from remoting.native import checksum
 from remoting.native.choice import Choice
-from runtime.clock import ManualClock
+from tests.support.clock import ManualClock
 
 
 def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path) -> None:
