@@ -21,7 +21,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from remoting.protocol.frames.codes import NAMES, request_name
 from remoting.protocol.frames.commands import Command
@@ -36,10 +36,11 @@ CHILDREN_MAX = 1_000
 """Most label combinations of one metric; further ones are counted together under the label value ``other``."""
 
 M = TypeVar("M", bound="Metric")
+S = TypeVar("S", bound="SingleValue")
 
 
 class Metric:
-    """What counters and gauges share: name, help, label names, children by label values."""
+    """What all metrics share: name, help, label names, children by label values."""
 
     __slots__ = ("children", "help", "labels", "name")
     kind = ""
@@ -50,46 +51,11 @@ class Metric:
         self.labels = tuple(labels)
         self.children: dict[tuple[str, ...], Any] = {}
 
-    def _child_key(self, values: tuple[str, ...]) -> tuple[str, ...]:
-        assert len(values) == len(self.labels), (self.name, values)
-        if values in self.children or len(self.children) < CHILDREN_MAX:
-            return values
-        return ("other",) * len(values)
 
-
-class Counter(Metric):
-    """Only goes up: ``counter.value += n``, or is read from ``function``, which counts, when the page is rendered."""
+class SingleValue(Metric):
+    """A counter or a gauge: one number, or one for each combination of label values."""
 
     __slots__ = ("function", "value")
-    kind = "counter"
-
-    def __init__(
-        self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
-    ) -> None:
-        super().__init__(name, help_text, labels)
-        self.value = 0
-        self.function = function
-
-    def read(self) -> float:
-        """How much was counted so far."""
-        return self.function() if self.function is not None else float(self.value)
-
-    def child(self, *values: str, function: Callable[[], float] | None = None) -> Counter:
-        """The counter for these label values, made on first use; keep it, do not look it up per message."""
-        key = self._child_key(values)
-        if key not in self.children:
-            self.children[key] = Counter(self.name, self.help)
-        child: Counter = self.children[key]
-        if function is not None:
-            child.function = function  # a restarted component takes its counter over
-        return child
-
-
-class Gauge(Metric):
-    """Goes up and down, or is read from ``function`` when the page is rendered."""
-
-    __slots__ = ("function", "value")
-    kind = "gauge"
 
     def __init__(
         self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
@@ -97,20 +63,38 @@ class Gauge(Metric):
         super().__init__(name, help_text, labels)
         self.value: float = 0
         self.function = function
+        """What the page shows instead of `value`, read when it is rendered."""
 
     def read(self) -> float:
         """The present value."""
-        return self.function() if self.function is not None else self.value
+        return self.function() if self.function is not None else float(self.value)
 
-    def child(self, *values: str, function: Callable[[], float] | None = None) -> Gauge:
-        """The gauge for these label values, made on first use."""
-        key = self._child_key(values)
-        if key not in self.children:
-            self.children[key] = Gauge(self.name, self.help, function=function)
-        child: Gauge = self.children[key]
+    def child(self, *values: str, function: Callable[[], float] | None = None) -> Self:
+        """The metric for these label values, made on first use; keep it, do not look it up per message."""
+        assert len(values) == len(self.labels), (self.name, values)
+        if values not in self.children and len(self.children) >= CHILDREN_MAX:
+            values = ("other",) * len(values)
+        child: Self | None = self.children.get(values)
+        if child is None:
+            child = self.children[values] = type(self)(self.name, self.help)
         if function is not None:
-            child.function = function  # a restarted component takes its gauge over
+            child.function = function  # a restarted component takes its metric over
         return child
+
+
+class Counter(SingleValue):
+    """Only goes up: ``counter.value += n``, or is read from ``function``, which counts, when the page is rendered."""
+
+    __slots__ = ()
+    kind = "counter"
+    value: int
+
+
+class Gauge(SingleValue):
+    """Goes up and down, or is read from ``function`` when the page is rendered."""
+
+    __slots__ = ()
+    kind = "gauge"
 
 
 class Histogram(Metric):
@@ -149,19 +133,19 @@ class Registry:
         self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
     ) -> Counter:
         """Declare (or get again) a counter; with ``function`` it is read when the page is rendered."""
-        counter = self._declare(Counter(name, help_text, labels))
-        if function is not None:
-            counter.function = function  # a restarted component takes its counter over
-        return counter
+        return self._single(Counter(name, help_text, labels, function))
 
     def gauge(
         self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
     ) -> Gauge:
         """Declare (or get again) a gauge; with ``function`` it is read when the page is rendered."""
-        gauge = self._declare(Gauge(name, help_text, labels, function))
-        if function is not None:
-            gauge.function = function  # a restarted component takes its gauge over
-        return gauge
+        return self._single(Gauge(name, help_text, labels, function))
+
+    def _single(self, metric: S) -> S:
+        known = self._declare(metric)
+        if metric.function is not None:
+            known.function = metric.function  # a restarted component takes its metric over
+        return known
 
     def histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
         """Declare (or get again) a histogram with these upper bounds."""
