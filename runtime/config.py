@@ -36,8 +36,8 @@ from typing import Any, Generic, TypeVar
 
 from remoting.protocol.errors import LocalMisuse
 
-TRUE_WORDS = frozenset({"true", "yes", "on", "1"})
-FALSE_WORDS = frozenset({"false", "no", "off", "0"})
+WORDS = dict.fromkeys(("true", "yes", "on", "1"), True) | dict.fromkeys(("false", "no", "off", "0"), False)
+"""Truth values as text."""
 EXPECTED = {
     int: "a whole number",
     float: "a number",
@@ -89,6 +89,8 @@ def type_name(declared: object) -> str:
 
 def from_toml(declared: object, value: object) -> Any:
     """A TOML value as the declared type. Raises BadValueError."""
+    if list_table(declared) is not None:
+        return list_from_toml(declared, value)
     plain, _ = base_type(declared)
     if plain is bool and isinstance(value, bool):
         return value
@@ -113,54 +115,31 @@ def _number(plain: type, value: float) -> float:
 
 def from_text(declared: object, text: str) -> Any:
     """Text of an environment variable or a flag as the declared type; empty text is None where None is allowed."""
+    if list_table(declared) is not None:
+        return list_from_text(declared, text)
     plain, optional = base_type(declared)
     stripped = text.strip()
     if optional and not stripped:
         return None
-    return _PARSERS[plain](text if plain is str else stripped)
-
-
-def _parse_int(text: str) -> int:
+    if plain is str:
+        return text
     try:
-        return int(text)
-    except ValueError:
-        raise BadValueError(f"must be a whole number, not {text!r}") from None
-
-
-def _parse_float(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        raise BadValueError(f"must be a number, not {text!r}") from None
-    if not math.isfinite(number):
-        raise BadValueError(f"must be a finite number, not {text!r}")
-    return number
-
-
-def _parse_bool(text: str) -> bool:
-    word = text.lower()
-    if word not in TRUE_WORDS | FALSE_WORDS:
-        raise BadValueError(f"must be true or false, not {text!r}")
-    return word in TRUE_WORDS
-
-
-def _parse_path(text: str) -> Path:
-    if not text:
+        value = _PARSERS[plain](stripped)
+    except (ValueError, KeyError):
+        raise BadValueError(f"must be {EXPECTED[plain]}, not {stripped!r}") from None
+    if plain is float and not math.isfinite(value):
+        raise BadValueError(f"must be a finite number, not {stripped!r}")
+    if plain is Path and not stripped:
         raise BadValueError("must be a path, not empty")
-    return Path(text).expanduser()
+    return value
 
 
-def _parse_list(text: str) -> tuple[str, ...]:
-    return tuple(filter(None, (item.strip() for item in text.split(","))))
-
-
-_PARSERS: dict[type, Callable[[str], object]] = {
-    int: _parse_int,
-    float: _parse_float,
-    bool: _parse_bool,
-    str: str,
-    Path: _parse_path,
-    tuple: _parse_list,
+_PARSERS: dict[type, Callable[[str], Any]] = {
+    int: int,
+    float: float,
+    bool: lambda text: WORDS[text.lower()],
+    Path: lambda text: Path(text).expanduser(),
+    tuple: lambda text: tuple(filter(None, (item.strip() for item in text.split(",")))),
 }
 
 
@@ -292,14 +271,14 @@ def load(
             check_rule(field.metadata.get(RULE, {}), value)
         except BadValueError as error:
             path = f"{section + '.' if section else ''}{key}{error.path}"
-            raise ConfigError(f"{_where(origin)}: {path} {error}") from None
+            raise ConfigError(f"{origin.detail or origin.kind}: {path} {error}") from None
         values[key], origins[key] = value, origin
 
     if file is not None:
         for key, raw in _flatten(_read(file, section), table, f"{file}", section):
-            put(key, _from_toml, raw, ValueOrigin("file", str(file)))
+            put(key, from_toml, raw, ValueOrigin("file", str(file)))
     for name, key, text in _from_environment(environ or {}, declared, section):
-        put(key, _from_text, text, ValueOrigin("environment", name))
+        put(key, from_text, text, ValueOrigin("environment", name))
     for flag in flags:
         if flag.key not in declared:
             raise ConfigError(unknown(flag.name, "key", flag.key, declared))
@@ -308,28 +287,10 @@ def load(
     return Loaded(loaded, {key: origins.get(key, DEFAULT) for key in declared})
 
 
-def _where(origin: ValueOrigin) -> str:
-    return origin.detail or origin.kind
-
-
 def _from_flag(declared: object, raw: object) -> Any:
     if isinstance(raw, str):
-        return _from_text(declared, raw)
+        return from_text(declared, raw)
     return raw if isinstance(raw, (Path, tuple)) or raw is None else from_toml(declared, raw)
-
-
-def _from_toml(declared: object, raw: object) -> Any:
-    if list_table(declared) is None:
-        return from_toml(declared, raw)
-
-    return list_from_toml(declared, raw)
-
-
-def _from_text(declared: object, text: str) -> Any:
-    if list_table(declared) is None:
-        return from_text(declared, text)
-
-    return list_from_text(declared, text)
 
 
 def _read(file: Path, section: str) -> Mapping[str, Any]:
@@ -460,7 +421,8 @@ def _item(table: type, raw: dict[str, Any], path: str) -> Any:
             raise BadValueError(f"is not understood{text}", path)
         values[name] = _value(*known[name], value, f"{path}.{name}")
     for name, (field, _declared) in known.items():
-        if name not in values and _required(field):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in values:
             raise BadValueError("is missing", f"{path}.{name}")
     try:
         return table(**values)
@@ -470,18 +432,12 @@ def _item(table: type, raw: dict[str, Any], path: str) -> Any:
 
 def _value(field: dataclasses.Field[Any], declared: object, raw: object, path: str) -> Any:
     try:
-        if list_table(declared) is not None:
-            return list_from_toml(declared, raw)
         assert not is_table(declared), f"{path}: a table inside a list of tables has values and lists only"
         value = from_toml(declared, raw)
         check_rule(field.metadata.get(RULE, {}), value)
     except BadValueError as error:
         raise BadValueError(str(error), path + error.path) from None
     return value
-
-
-def _required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def attribute_docs(table: type) -> dict[str, str]:
