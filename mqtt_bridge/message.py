@@ -271,20 +271,6 @@ def to_image(
 class BridgeMetrics:
     """The bridge's counters; each has the connection's name as its first label."""
 
-    __slots__ = (
-        "connected",
-        "connects",
-        "disconnects",
-        "dropped",
-        "in_flight",
-        "kept_back",
-        "lag",
-        "messages",
-        "repeated",
-        "skipped",
-        "unconfirmed_bytes",
-    )
-
     def __init__(self, registry: Registry) -> None:
         both = ("connection", "direction")
         counter, gauge = registry.counter, registry.gauge

@@ -2,8 +2,8 @@
 
 A connection is made once and discarded when it ends: nothing in paho's queues survives, so that what is sent again
 is decided in one place (the outbox, or the peer's session) and not in two.
-Invariant: every callback runs on the loop's thread, `ended` exactly once and last. Thread rule: paho's callbacks run on
-its network thread, append to a queue and wake the loop; `Room` is the only object that both threads wait on.
+Invariant: every callback runs on the loop's thread. Thread rule: paho's callbacks run on its network thread, append to
+a queue and wake the loop; `Room` is the only object that both threads wait on.
 """
 
 from __future__ import annotations
@@ -98,7 +98,6 @@ class BridgeClient:
         self.room = Room(config.unconfirmed_bytes_max)
         self.on_message: Callable[[MQTTMessage], None] = lambda _message: None
         self.on_settled: Callable[[int, int], None] = lambda _packet_id, _code: None
-        self.on_ended: Callable[[str], None] = lambda _reason: None
         self._client = self._make(client_id, password)
 
     @property
@@ -115,11 +114,7 @@ class BridgeClient:
             self._finish(f"cannot connect to {where}: {getattr(error, 'strerror', None) or error}")
             raise PeerLostError(self._reason) from error
         self._client.loop_start()
-        ending = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait((self._welcome, ending), timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            ending.cancel()
+        await self._wait_for(self._welcome)
         if self._ended.is_set():
             raise PeerLostError(self._reason)
         if not self._welcome.done():
@@ -138,16 +133,18 @@ class BridgeClient:
             error, _ = self._client.subscribe(list(filters))
         if error != MQTTErrorCode.MQTT_ERR_SUCCESS:
             raise PeerLostError(f"SUBSCRIBE could not be sent: {error!r}")
-        ending = asyncio.ensure_future(self._ended.wait())
-        try:
-            await asyncio.wait(
-                (self._subscribed, ending), timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED
-            )
-        finally:
-            ending.cancel()
+        await self._wait_for(self._subscribed)
         if not self._subscribed.done():
             raise PeerLostError(self._reason or f"no answer to SUBSCRIBE within {CONNECT_TIMEOUT_S:.0f} s")
         return self._subscribed.result()
+
+    async def _wait_for(self, answer: asyncio.Future[Any]) -> None:
+        """Return when the answer is there or late, or the connection has ended."""
+        ending = asyncio.ensure_future(self._ended.wait())
+        try:
+            await asyncio.wait((answer, ending), timeout=CONNECT_TIMEOUT_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
 
     def publish(self, message: OutgoingCopy) -> int:
         """Send one message; its packet id, which `on_settled` names when the peer has it. Raises PeerLostError."""
@@ -205,7 +202,9 @@ class BridgeClient:
         client.on_publish = lambda _c, _u, mid, code, _p: self._post(
             self._settle, mid, SUCCESS if comes_too_late(code) else code.value
         )
-        client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._post(self._granted, [code.value for code in codes])
+        client.on_subscribe = lambda _c, _u, _mid, codes, _p: self._post(
+            self._answer, self._subscribed, [code.value for code in codes]
+        )
         return client
 
     def _dial(self) -> None:
@@ -237,7 +236,7 @@ class BridgeClient:
             getattr(properties, "MaximumQoS", 2),
             bool(getattr(properties, "RetainAvailable", 1)),
         )
-        self._post(self._greet, welcome)
+        self._post(self._answer, self._welcome, welcome)
 
     def _disconnected(self, _client: Any, _data: Any, flags: Any, reason: Any, properties: Any) -> None:
         why = why_ended(flags, reason, properties, is_v5=self._config.is_v5)
@@ -270,13 +269,10 @@ class BridgeClient:
         for function, *arguments in events:
             function(*arguments)
 
-    def _greet(self, welcome: ConnectionAccepted) -> None:
-        if not self._welcome.done():
-            self._welcome.set_result(welcome)
-
-    def _granted(self, codes: list[int]) -> None:
-        if not self._subscribed.done():
-            self._subscribed.set_result(codes)
+    @staticmethod
+    def _answer(waiting: asyncio.Future[Any], content: Any) -> None:
+        if not waiting.done():
+            waiting.set_result(content)
 
     def _settle(self, packet_id: int, code: int) -> None:
         if not self._ended.is_set():
@@ -291,4 +287,3 @@ class BridgeClient:
             self._reason = reason
             self._ended.set()
             self.room.close()
-            self.on_ended(reason)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from paho.mqtt.client import MQTTMessage
 from paho.mqtt.packettypes import PacketTypes
@@ -54,15 +55,13 @@ FAULTS_OF_A_MESSAGE = frozenset(
 """Refusals that concern the message and would come again."""
 
 
+@dataclass(slots=True, eq=False)
 class Arrived:
     """One message of the peer; `packet_id` is 0 with QoS 0."""
 
-    __slots__ = ("done", "packet_id", "size_bytes")
-
-    def __init__(self, packet_id: int, size_bytes: int) -> None:
-        self.packet_id = packet_id
-        self.size_bytes = size_bytes
-        self.done = False
+    packet_id: int
+    size_bytes: int
+    done: bool = False
 
 
 class Inbox:

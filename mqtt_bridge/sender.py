@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import dataclass, field
 
 from paho.mqtt.packettypes import PacketTypes
 
@@ -69,17 +70,15 @@ Key = tuple[str, int]
 """(parent topic, number of the queue in it)."""
 
 
+@dataclass(slots=True, eq=False)
 class Cursor:
     """One parent queue."""
 
-    __slots__ = ("committed", "position", "queue_id", "unsettled")
-
-    def __init__(self, queue_id: int, start: int, committed: int | None) -> None:
-        self.queue_id = queue_id
-        self.position = start
-        self.committed = committed
-        self.unsettled: dict[int, int] = {}
-        """Offset -> copies that are not settled, in order of the offsets."""
+    queue_id: int
+    position: int
+    committed: int | None
+    unsettled: dict[int, int] = field(default_factory=dict)
+    """Offset -> copies that are not settled, in order of the offsets."""
 
     @property
     def low(self) -> int:
@@ -134,16 +133,11 @@ class Outbox:
         flying = self._flying.pop(packet_id, None)
         if flying is None:
             return False
-        self.settle_copy(*flying)
-        return True
-
-    def settle_copy(self, cursor: Cursor, offset: int) -> None:
-        """One copy of a tracked record is no longer waited for."""
-        left = cursor.unsettled[offset] - 1
-        if left:
-            cursor.unsettled[offset] = left
-        else:
+        cursor, offset = flying
+        cursor.unsettled[offset] -= 1
+        if not cursor.unsettled[offset]:
             del cursor.unsettled[offset]
+        return True
 
     def rewind(self) -> None:
         """The connection ended: everything that is not settled is read again."""
@@ -343,16 +337,12 @@ class Sender:
         self._peer: BridgeClient | None = None
         self._welcome: ConnectionAccepted | None = None
         self._begun = False
+        """Whether the place in the log is stored: from then on nothing published is missed."""
         self._stopping = False
         self._log = get_logger("bridge.out")
         self._counts = MessageCounts(metrics, config.name, OUT)
         metrics.lag.child(config.name, function=lambda: self._reader.lag)
         metrics.in_flight.child(config.name, function=lambda: self.outbox.in_flight)
-
-    @property
-    def begun(self) -> bool:
-        """Whether the place in the log is stored: from then on nothing published is missed."""
-        return self._begun
 
     async def prepare(self) -> None:
         """Find the place in the log, once; the peer is not needed for it. Raises LightMQError when our broker fails."""
