@@ -8,6 +8,7 @@ refused with that reason.
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -37,25 +38,16 @@ SECRET_KEYS = ("access_keys",)
 _encode = msgspec.json.encode
 
 
+@dataclass(frozen=True, slots=True)
 class AdminRequests:
     """RocketMQ's tools: topics, groups, configuration, state."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        groups: Groups,
-        placement: Placement,
-        rates_in: Rates,
-        rates_out: Rates,
-    ) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._groups = groups
-        self._placement = placement
-        self._rates_in = rates_in
-        self._rates_out = rates_out
+    tools: RequestTools
+    topics: Topics
+    groups: Groups
+    placement: Placement
+    rates_in: Rates
+    rates_out: Rates
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -76,13 +68,13 @@ class AdminRequests:
         """17: create or change a topic, keeping attributes that are not named; answered when it has its route."""
         fields = command.fields
         name = text(fields, "topic")
-        self._tools.authorizer.authorize(peer, command, ADMIN, name)
-        known = self._topics.get(name)
+        self.tools.authorizer.authorize(peer, command, ADMIN, name)
+        known = self.topics.get(name)
         kept = known.attributes if known is not None else {}
         config = TopicSettings(
             name=name,
-            read_queue_count=number(fields, "readQueueNums", self._tools.config.default_queue_count),
-            write_queue_count=number(fields, "writeQueueNums", self._tools.config.default_queue_count),
+            read_queue_count=number(fields, "readQueueNums", self.tools.config.default_queue_count),
+            write_queue_count=number(fields, "writeQueueNums", self.tools.config.default_queue_count),
             permission=number(fields, "perm", 6),
             filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
             system_flag=number(fields, "topicSysFlag", 0),
@@ -91,40 +83,40 @@ class AdminRequests:
         )
         if not all(1 <= count <= QUEUES_PER_TOPIC_MAX for count in (config.read_queue_count, config.write_queue_count)):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
-        self._topics.put(config)
-        self._tools.answers.reply_when_found(self._tools.store.end_position, (name,), peer, command.reply())
+        self.topics.put(config)
+        self.tools.answers.reply_when_found(self.tools.store.end_position, (name,), peer, command.reply())
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
         """215: remove a topic and its queues. A retry or dead-letter topic need not exist any more."""
         name = text(command.fields, "topic")
-        self._tools.authorizer.authorize(peer, command, ADMIN, name)
-        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self._topics.get(name) is None:
-            self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply())
+        self.tools.authorizer.authorize(peer, command, ADMIN, name)
+        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self.topics.get(name) is None:
+            self.tools.answers.reply_at(self.tools.store.end_position, peer, command.reply())
             return
-        self._tools.answers.reply_at(self._topics.delete(name), peer, command.reply())
+        self.tools.answers.reply_at(self.topics.delete(name), peer, command.reply())
 
     def all_topics(self, _peer: Peer, command: Command) -> Command:
         """21: all topics with the version of the table."""
-        table = {config.name: config for config in self._topics}
+        table = {config.name: config for config in self.topics}
         body = {"topicConfigTable": table, "dataVersion": self.data_version(), "topicQueueMappingInfoMap": {}}
         return command.reply(body=_encode(body), fields={"totalTopicNum": str(len(table))})
 
     def topic_config(self, peer: Peer, command: Command) -> Command | None:
         """351: one topic. With `forWrite`, as our producers send, it is created by use as by a send, if allowed."""
         name = text(command.fields, "topic")
-        self._tools.authorizer.authorize(peer, command, LOCATE, name)
-        if not flag(command.fields, "forWrite") or self._topics.get(name) is not None:
-            return command.reply(body=_encode(self._topics.require(name)))
-        self._tools.authorizer.authorize(peer, command, PUBLISH, name)
-        config = self._placement.choice.topic_for_write(name)
-        self._tools.answers.reply_when_found(
-            self._tools.store.end_position, (name,), peer, command.reply(body=_encode(config))
+        self.tools.authorizer.authorize(peer, command, LOCATE, name)
+        if not flag(command.fields, "forWrite") or self.topics.get(name) is not None:
+            return command.reply(body=_encode(self.topics.require(name)))
+        self.tools.authorizer.authorize(peer, command, PUBLISH, name)
+        config = self.placement.choice.topic_for_write(name)
+        self.tools.answers.reply_when_found(
+            self.tools.store.end_position, (name,), peer, command.reply(body=_encode(config))
         )
         return None
 
     def update_config(self, peer: Peer, command: Command) -> Command:
         """25: refused; options are set in the file, the environment or by flags."""
-        self._tools.authorizer.authorize(peer, command, ADMIN, "config")
+        self.tools.authorizer.authorize(peer, command, ADMIN, "config")
         return command.reply(
             ResponseCode.NO_PERMISSION,
             "options are read at start: change the configuration file, the environment or the flags and restart",
@@ -132,24 +124,24 @@ class AdminRequests:
 
     def get_config(self, peer: Peer, command: Command) -> Command:
         """26: every option as properties text; secrets are left out."""
-        self._tools.authorizer.authorize(peer, command, ADMIN, "config")
-        lines = [f"{key}={value}" for key, value in flatten(self._tools.config) if key not in SECRET_KEYS]
+        self.tools.authorizer.authorize(peer, command, ADMIN, "config")
+        lines = [f"{key}={value}" for key, value in flatten(self.tools.config) if key not in SECRET_KEYS]
         fields = {"version": _encode(self.data_version()).decode()}
         return command.reply(body="\n".join(lines).encode(), fields=fields)
 
     def runtime_info(self, _peer: Peer, command: Command) -> Command:
         """28: the table that `clusterList` and `brokerStatus` print; counters begin with the start of this broker."""
-        store, identity, metrics = self._tools.store, self._tools.identity, self._tools.metrics
+        store, identity, metrics = self.tools.store, self.tools.identity, self.tools.metrics
         taken, given = metrics.messages_in.value, metrics.messages_out.value
-        usage = shutil.disk_usage(self._tools.config.data_directory)
+        usage = shutil.disk_usage(self.tools.config.data_directory)
         ratio = f"{1 - usage.free / usage.total:.4f}"
         table = {
             "brokerVersionDesc": "LightMQ",
             "brokerVersion": "479",
             "brokerActive": "true",
             "bootTimestamp": str(identity.started_ms),
-            **_traffic("msgPutTotal", "putTps", taken, self._rates_in),
-            **_traffic("msgGetTotal", "getTransferredTps", given, self._rates_out),
+            **_traffic("msgPutTotal", "putTps", taken, self.rates_in),
+            **_traffic("msgGetTotal", "getTransferredTps", given, self.rates_out),
             "putMessageAverageSize": f"{(store.end_position - identity.started_position) / max(1, taken):.1f}",
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
@@ -165,21 +157,21 @@ class AdminRequests:
 
     def topic_stats(self, _peer: Peer, command: Command) -> Command:
         """202: offsets of every queue of a topic, the time of its newest message, and its rate."""
-        store, topic = self._tools.store, self._topics.require(text(command.fields, "topic")).name
-        queue_ids = self._topics.queue_ids(topic)
+        store, topic = self.tools.store, self.topics.require(text(command.fields, "topic")).name
+        queue_ids = self.topics.queue_ids(topic)
         table = []
         for index, queue_id in enumerate(queue_ids):
             low, high = store.reading.bounds(queue_id)
             last_ms = stored_ms(store, queue_id, high - 1, low, high)
             numbers = {"minOffset": low, "maxOffset": high, "lastUpdateTimestamp": last_ms}
-            table.append((queue_key(self._tools.config.broker_name, topic, index), numbers))
-        rate = put_per_second(store, queue_ids, self._tools.clock.now_ms())
+            table.append((queue_key(self.tools.config.broker_name, topic, index), numbers))
+        rate = put_per_second(store, queue_ids, self.tools.clock.now_ms())
         return command.reply(body=offset_table(command, table, "topicPutTps", rate))
 
     def update_group(self, peer: Peer, command: Command) -> None:
         """200: create or change a subscription group."""
         body = json_body(command)
-        self._tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+        self.tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
         policy = body.get("groupRetryPolicy")
         if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
             remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
@@ -188,22 +180,22 @@ class AdminRequests:
             config = msgspec.convert(body, GroupConfig, strict=False)
         except msgspec.ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
-        self._groups.put(config)
-        self._tools.answers.reply_when_found(
-            self._tools.store.end_position, (retry_topic(config.group_name),), peer, command.reply()
+        self.groups.put(config)
+        self.tools.answers.reply_when_found(
+            self.tools.store.end_position, (retry_topic(config.group_name),), peer, command.reply()
         )
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
         """201: all subscription groups."""
-        table = {config.group_name: config for config in self._groups}
+        table = {config.group_name: config for config in self.groups}
         return command.reply(body=_encode({"subscriptionGroupTable": table, "dataVersion": self.data_version()}))
 
     def data_version(self) -> dict[str, int]:
         """Version of the topic table: the epoch, the start of this broker, the number of changes since."""
         return {
-            "stateVersion": self._tools.store.epoch,
-            "timestamp": self._tools.identity.started_ms,
-            "counter": self._topics.version,
+            "stateVersion": self.tools.store.epoch,
+            "timestamp": self.tools.identity.started_ms,
+            "counter": self.topics.version,
         }
 
 

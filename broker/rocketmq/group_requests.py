@@ -13,6 +13,7 @@ are notified with 220, or they would commit their own again. Bodies are RocketMQ
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -99,23 +100,15 @@ class RouteFinder(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class AssignmentRequests:
     """Allocates the queues of a topic to the members of a group."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        clients: Clients,
-        modes: RequestModes,
-        routes: RouteFinder,
-    ) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._clients = clients
-        self._modes = modes
-        self._routes = routes
+    tools: RequestTools
+    topics: Topics
+    clients: Clients
+    modes: RequestModes
+    routes: RouteFinder
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -129,8 +122,8 @@ class AssignmentRequests:
             request = msgspec.convert(json_body(command), AssignmentRequest)
         except msgspec.ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the assignment request is malformed: {error}") from error
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(request.consumer_group))
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_group(request.consumer_group))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(request.topic))
         strategy = STRATEGIES.get(request.strategy_name or "AVG")
         if strategy is None:
             remark = f"allocation {request.strategy_name!r} is not offered by the server: {', '.join(STRATEGIES)}"
@@ -141,8 +134,8 @@ class AssignmentRequests:
         queues: Sequence[Queue] = await self._queues(request.topic)
         mode = PULL
         if str(request.message_model) not in BROADCASTING:
-            members = self._clients.members(request.consumer_group)
-            known = self._modes.get(request.consumer_group, request.topic) or RequestMode()
+            members = self.clients.members(request.consumer_group)
+            known = self.modes.get(request.consumer_group, request.topic) or RequestMode()
             if request.client_id not in members:
                 queues = ()
             elif known.mode == POP:
@@ -168,13 +161,13 @@ class AssignmentRequests:
                 would give up the others; refused, it keeps its queues and repeats the request.
         """
         try:
-            route = await self._routes.find_route(topic)
+            route = await self.routes.find_route(topic)
         except (LightMQError, OSError) as error:
             raise Refused(ResponseCode.SYSTEM_BUSY, f"no controller knows where topic {topic} is: {error}") from error
         if route is None:
-            own = self._topics.require(topic)
+            own = self.topics.require(topic)
             queues = [
-                QueueData(self._tools.config.broker_name, own.read_queue_count, own.write_queue_count, own.permission)
+                QueueData(self.tools.config.broker_name, own.read_queue_count, own.write_queue_count, own.permission)
             ]
         else:
             queues = route.queue_datas

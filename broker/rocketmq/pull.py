@@ -60,23 +60,15 @@ FOREVER_MS = 2**62
 _SIGN = 1 << 31
 
 
+@dataclass(frozen=True, slots=True)
 class QueryRequests:
     """Answers look-ups of messages."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        queues: ClientQueues,
-        unpacker: Unpacker,
-        visible: VisibleQueues,
-    ) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._queues = queues
-        self._unpacker = unpacker
-        self._visible = visible
+    tools: RequestTools
+    topics: Topics
+    queues: ClientQueues
+    unpacker: Unpacker
+    visible: VisibleQueues
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -89,20 +81,20 @@ class QueryRequests:
     def view_message(self, peer: Peer, command: Command) -> Command:
         """33: one message by its position in the log, as its id names it."""
         position = number(command.fields, "offset")
-        view = message_at(self._tools.store, self._unpacker, position)
+        view = message_at(self.tools.store, self.unpacker, position)
         body = self._shown(view) if view is not None else None
         if view is None or body is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
         return command.reply(body=body)
 
     def query_message(self, peer: Peer, command: Command) -> Command:
         """12: the newest messages of a topic with a key."""
         fields = command.fields
         topic, key = text(fields, "topic"), text(fields, "key")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
-        self._queues.require_readable(topic)
-        keys = self._tools.store.keys
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self.queues.require_readable(topic)
+        keys = self.tools.store.keys
         if keys is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, "this broker keeps no index of keys: store.key_index is off")
         found = keys.find(
@@ -112,13 +104,13 @@ class QueryRequests:
                 begin_ms=number(fields, "beginTimestamp", 0),
                 end_ms=min(number(fields, "endTimestamp", FOREVER_MS), FOREVER_MS),
                 count_max=max(1, min(number(fields, "maxNum", MESSAGES_DEFAULT), QUERIED_MAX)),
-                bytes_max=self._tools.config.limits.pull_bytes_max,
+                bytes_max=self.tools.config.limits.pull_bytes_max,
                 unique_only=flag(fields, UNIQUE_FIELD),
             )
         )
         views = [view for view in map(RecordView, found.records) if view.type == MESSAGE & 0xFF]
         shown = [body for view in views if (body := self._shown(view)) is not None]
-        self._tools.metrics.messages_out.value += len(shown)
+        self.tools.metrics.messages_out.value += len(shown)
         remarks = []
         if found.unreadable:
             remarks.append(f"{found.unreadable} records that may have the key fail their checks")
@@ -131,8 +123,8 @@ class QueryRequests:
             "; ".join(remarks) or None,
             {
                 # Keys are indexed with the append itself: every confirmed message can be found.
-                "indexLastUpdateTimestamp": str(self._tools.clock.now_ms()),
-                "indexLastUpdatePhyoffset": str(self._tools.store.confirm_position),
+                "indexLastUpdateTimestamp": str(self.tools.clock.now_ms()),
+                "indexLastUpdatePhyoffset": str(self.tools.store.confirm_position),
             },
             b"".join(shown),
         )
@@ -141,16 +133,16 @@ class QueryRequests:
         """321: position, size and tag hash of a queue's entries."""
         fields = command.fields
         topic, first = text(fields, "topic"), number(fields, "index", 0)
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         if not is_light(topic):
-            self._topics.require(topic)
-        queue_id = self._queues.find(topic, number(fields, "queueId"))
-        low, high = self._tools.store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
+            self.topics.require(topic)
+        queue_id = self.queues.find(topic, number(fields, "queueId"))
+        low, high = self.tools.store.reading.bounds(queue_id) if queue_id is not None else (0, 0)
         count = max(0, min(number(fields, "count", 10), ENTRIES_MAX))
         records: list[memoryview] = []
         if queue_id is not None and first < high:
-            records = self._tools.store.reading.read(
-                queue_id, max(first, low), count, self._tools.config.limits.pull_bytes_max
+            records = self.tools.store.reading.read(
+                queue_id, max(first, low), count, self.tools.config.limits.pull_bytes_max
             ).records
         body: dict[str, Any] = {
             "queueData": [_entry(RecordView(record)) for record in records],
@@ -165,15 +157,15 @@ class QueryRequests:
         if not dispatch:
             return None
         queue_id, offset = dispatch[0]
-        if self._visible.hidden(queue_id) or offset < self._tools.store.reading.bounds(queue_id)[0]:
+        if self.visible.hidden(queue_id) or offset < self.tools.store.reading.bounds(queue_id)[0]:
             return None
-        owner = self._topics.owner(queue_id)
+        owner = self.topics.owner(queue_id)
         return stored_message(
             view,
             owner[1] if owner is not None else 0,
             offset,
-            ipv4_host(self._tools.identity.host, self._tools.identity.port),
-            origin_of(self._tools.config.cluster_name),
+            ipv4_host(self.tools.identity.host, self.tools.identity.port),
+            origin_of(self.tools.config.cluster_name),
         )
 
 

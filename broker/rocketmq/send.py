@@ -245,33 +245,20 @@ class HandleSource(Protocol):
         """The handle of an image that waits in this queue at this offset; None when it does not wait."""
 
 
+@dataclass(frozen=True, slots=True)
 class SendRequests:
     """Stores messages of RocketMQ's producers."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        topics: Topics,
-        groups: Groups,
-        placement: Placement,
-        publication: Publication,
-        appender: Appender,
-        unpacker: Unpacker,
-        replies: Replies,
-        transactions: HalfMessages,
-        handles: HandleSource,
-    ) -> None:
-        self._tools = tools
-        self._transactions = transactions
-        self._handles = handles
-        self._topics = topics
-        self._groups = groups
-        self._placement = placement
-        self._publication = publication
-        self._appender = appender
-        self._unpacker = unpacker
-        self._replies = replies
+    tools: RequestTools
+    topics: Topics
+    groups: Groups
+    placement: Placement
+    publication: Publication
+    appender: Appender
+    unpacker: Unpacker
+    replies: Replies
+    transactions: HalfMessages
+    handles: HandleSource
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -285,24 +272,24 @@ class SendRequests:
     def send_message(self, peer: Peer, command: Command) -> None:
         """One message or a batch; the reply follows when it is confirmed."""
         request = parse_send(command.fields, short=command.code != Code.SEND_MESSAGE)
-        self._tools.authorizer.authorize(peer, command, PUBLISH, request.topic)
+        self.tools.authorizer.authorize(peer, command, PUBLISH, request.topic)
         check_flags(request.system_flag)
         batch = command.code == Code.SEND_BATCH_MESSAGE or request.batch
         parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
         half = any(is_half(request.system_flag, properties, batch=batch) for _flag, properties, _body in parts)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
-        config = self._placement.choice.topic_for_write(
-            topic, min(request.queue_count, self._tools.config.template_queue_count)
+        config = self.placement.choice.topic_for_write(
+            topic, min(request.queue_count, self.tools.config.template_queue_count)
         )
-        index = self._placement.choice.queue_index(config, request.queue_index)
+        index = self.placement.choice.queue_index(config, request.queue_index)
         born_host = _host(peer.address)
         images = []
         needed: set[str] = {topic}
         for message_flag, properties, body in parts:
             check_properties(properties)
-            needed.update(self._replies.expect_reply(properties))
-            properties.setdefault(UNIQUE_KEY, self._tools.identity.unique_id().encode())
+            needed.update(self.replies.expect_reply(properties))
+            properties.setdefault(UNIQUE_KEY, self.tools.identity.unique_id().encode())
             request.flag = message_flag
             properties.pop(TRANSACTION_PREPARED, None)
             mqtt_topic = mqtt_topic_of(topic, properties, batch=batch or half)
@@ -312,43 +299,43 @@ class SendRequests:
                 images.append(self._mqtt_image(request, mqtt_topic, properties, body))
         unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
         if half:
-            placed = self._transactions.prepare(images[0], parts[0][1])
+            placed = self.transactions.prepare(images[0], parts[0][1])
         else:
-            placed = self._placement.placed(b"".join(images))
-        owner = self._topics.owner(placed.queues[0][0])
+            placed = self.placement.placed(b"".join(images))
+        owner = self.topics.owner(placed.queues[0][0])
         index = index if owner is None else owner[1]
-        self._appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
+        self.appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
 
     def _mqtt_image(
         self, request: SendRequest, topic: bytes, properties: dict[bytes, bytes], body: bytes | memoryview
     ) -> bytes:
-        plain = plain_body(request.system_flag, body, self._tools.config.limits.message_size_bytes_max)
-        born_ms = request.born_ms or self._tools.clock.now_ms()
-        return mqtt_image(topic, properties, plain, born_ms, self._replies.topic)
+        plain = plain_body(request.system_flag, body, self.tools.config.limits.message_size_bytes_max)
+        born_ms = request.born_ms or self.tools.clock.now_ms()
+        return mqtt_image(topic, properties, plain, born_ms, self.replies.topic)
 
     def send_back(self, peer: Peer, command: Command) -> None:
         """Store a message that a consumer could not handle again, in its group's retry (or dead-letter) topic."""
         fields = command.fields
         group = text(fields, "group")
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
         position = number(fields, "offset")
-        view = message_at(self._tools.store, self._unpacker, position)
+        view = message_at(self.tools.store, self.unpacker, position)
         if view is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
-        config = self._groups.ensure(group)
+        config = self.groups.ensure(group)
         properties = {bytes(key): bytes(value) for key, value in view.properties()}
         times = int(properties.get(RECONSUME_KEY, b"0")) + 1
         limit = number(fields, "maxReconsumeTimes", config.retry_max_times)
         dead = times > limit or number(fields, "delayLevel", 0) < 0
         target = dead_letter_topic(group) if dead else retry_topic(group)
-        self._topics.ensure(target, 1)
+        self.topics.ensure(target, 1)
         kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
         kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
         kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
         request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
         image = build_image(request, target, 0, _host(peer.address), kept, view.body)
-        placed = self._placement.placed(image, now=True)
+        placed = self.placement.placed(image, now=True)
 
         def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
             if refused is not None:
@@ -356,19 +343,19 @@ class SendRequests:
             else:
                 self._send_found((target,), peer, command.reply())
 
-        self._appender.add(placed, done)
+        self.appender.add(placed, done)
 
     def _target(self, request: SendRequest) -> str:
         """The topic a message goes to: one retried too often goes to the dead-letter topic."""
         if not request.topic.startswith(names.RETRY_PREFIX):
             return request.topic
         group = request.topic.removeprefix(names.RETRY_PREFIX)
-        config = self._groups.ensure(group)
+        config = self.groups.ensure(group)
         limit = request.reconsume_times_max if request.reconsume_times_max >= 0 else config.retry_max_times
         if request.reconsume_times <= limit:
             return request.topic
         target = dead_letter_topic(group)
-        self._topics.ensure(target, 1)
+        self.topics.ensure(target, 1)
         request.queue_index = 0
         return target
 
@@ -397,7 +384,7 @@ class SendRequests:
                 **TRACED,
             }
             if len(placed) == 1:
-                handle = self._handles.of(placed.queues[0][0], placed.images, offset)
+                handle = self.handles.of(placed.queues[0][0], placed.images, offset)
                 if handle is not None:
                     fields["recallHandle"] = handle
             self._send_found(topics, peer, command.reply(0, None, fields))
@@ -406,15 +393,15 @@ class SendRequests:
 
     def _send_found(self, topics: Collection[str], peer: Peer, reply: Command) -> None:
         """Answer a send once the topics it created have their routes."""
-        if self._publication.pending:
-            self._publication.when_published(topics, partial(peer.send, reply))
+        if self.publication.pending:
+            self.publication.when_published(topics, partial(peer.send, reply))
         else:
             peer.send(reply)
 
     def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
         """Ids made of log positions, read from the index because a segment may end in between; 0 for expired ones."""
-        positions = self._tools.store.reading.positions(queue_id, offset, count)
-        host = ipv4_host(self._tools.identity.host, self._tools.identity.port)
+        positions = self.tools.store.reading.positions(queue_id, offset, count)
+        host = ipv4_host(self.tools.identity.host, self.tools.identity.port)
         return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])
 
 

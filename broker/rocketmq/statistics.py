@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -220,13 +221,13 @@ MEMBERS = ("statsMinute", "statsHour", "statsDay")
 """Of the answer, in the order of `SPANS_MS`."""
 
 
+@dataclass(frozen=True, slots=True)
 class TrafficStatsRequests:
     """Answers figures of topics and groups over the last minute, hour and day."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, group_traffic: GroupTraffic) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._group_traffic = group_traffic
+    tools: RequestTools
+    topics: Topics
+    group_traffic: GroupTraffic
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -249,14 +250,14 @@ class TrafficStatsRequests:
 
     def _figures(self, name: str, key: str) -> list[tuple[int, int]] | None:
         """(sum, number of values summed) for each span; None where there is no such figure."""
-        now_ms = self._tools.clock.now_ms()
-        if name == TOPIC_PUT_NUMS and self._topics.get(key) is not None:
-            queue_ids = self._topics.queue_ids(key)
-            puts = [_put_since(self._tools.store, queue_ids, now_ms - span_ms) for span_ms in SPANS_MS]
+        now_ms = self.tools.clock.now_ms()
+        if name == TOPIC_PUT_NUMS and self.topics.get(key) is not None:
+            queue_ids = self.topics.queue_ids(key)
+            puts = [_put_since(self.tools.store, queue_ids, now_ms - span_ms) for span_ms in SPANS_MS]
             return [(count, count) for count in puts]
         if name in (GROUP_GET_NUMS, GROUP_GET_SIZE):
             topic, _, group = key.partition("@")
-            totals = self._group_traffic.totals(group, topic, now_ms)
+            totals = self.group_traffic.totals(group, topic, now_ms)
             if totals is not None:
                 by_size = name == GROUP_GET_SIZE
                 return [(one.size_bytes if by_size else one.messages, one.answers) for one in totals]
