@@ -9,8 +9,8 @@ The reports of all members in one loop turn are one SHARED_SETTLE (`SharedHub`).
 joins again under a new handle and names what its client still has to acknowledge. The members of one session take turns
 in sending and share its window (`Memberships`).
 
-Invariant: an offset given to a member is in exactly one of `waiting`, `unacked`, `done`, `back` and `refused` until it
-is reported; a handle names one member of one connection to the broker; each member knows how many share its window.
+Invariant: an offset given to a member is in exactly one of `waiting`, `unacked` and the report's `done`, `back` and
+`refused` until it is reported; a handle names one member of one connection to the broker.
 Loop rule: on the loop's thread.
 """
 
@@ -19,8 +19,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
+from mqtt_proxy.grants import Grant
 from mqtt_proxy.link import Link
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import QOS_2
@@ -52,9 +54,6 @@ TOP_UP_SHARE = 4
 class MemberCalls(Protocol):
     """What a member calls to reach the broker: the hub."""
 
-    def join(self, source: SharedSource) -> None:
-        """Join the member to its group at the broker."""
-
     def mark(self, source: SharedSource) -> None:
         """The member has something to report at the end of the turn."""
 
@@ -81,6 +80,27 @@ class MessageSender(Protocol):
         """Send a message; False when it cannot be sent to this client any more."""
 
 
+@dataclass(slots=True)
+class SubscriberSession:
+    """What the memberships of one session have in common."""
+
+    client_id: str
+    epoch: int
+    """Of the session's present connection to the broker."""
+    outgoing: Outgoing
+    wake: Callable[[], None]
+    """Lets the session deliver."""
+    writable: bool = True
+    """Whether its socket accepts messages."""
+    sharers: int = 1
+    """How many memberships share its window."""
+
+    @property
+    def room(self) -> int:
+        """The part of the free window that one membership may fill."""
+        return -(-self.outgoing.free // self.sharers)
+
+
 class SharedSource(DeliveryOrigin):
     """One session's membership in one group."""
 
@@ -88,40 +108,17 @@ class SharedSource(DeliveryOrigin):
     flow_bit = SHARED_BIT
 
     __slots__ = (
-        "_hub",
-        "_identifiers",
-        "_outgoing",
-        "_wake",
-        "back",
-        "client_id",
-        "credit",
-        "done",
-        "epoch",
-        "exact",
-        "filter",
-        "handle",
-        "judged",
-        "leaving",
-        "options",
-        "qos",
-        "refused",
-        "sent",
-        "sharers",
-        "subscription_id",
-        "unacked",
-        "waiting",
-        "writable",
-    )
+        "_hub", "credit", "exact", "filter", "grant", "handle", "leaving", "report", "session", "unacked", "waiting",
+    )  # fmt: skip
 
-    def __init__(self, hub: MemberCalls, outgoing: Outgoing, topic_filter: str, queue_id: int, qos: int) -> None:
+    def __init__(
+        self, hub: MemberCalls, session: SubscriberSession, topic_filter: str, queue_id: int, grant: Grant
+    ) -> None:
         super().__init__(queue_id)
         self._hub = hub
-        self._outgoing = outgoing
-        self._wake: Callable[[], None] = lambda: None
+        self.session = session
         self.filter = topic_filter
-        self.qos = qos
-        self.client_id = ""
-        self.epoch = 0
+        self.grant = grant
         self.handle = 0
         """0 until it has joined."""
         self.credit = 0
@@ -131,33 +128,16 @@ class SharedSource(DeliveryOrigin):
         self.unacked: dict[int, None] = {}
         self.exact: dict[int, None] = {}
         """Unacknowledged offsets sent with QoS 2 to a session that ends with its connection."""
-        self.sent: list[int] = []
-        """Offsets not yet reported to the broker: no other member may get them."""
-        self.done: list[int] = []
-        self.back: list[int] = []
-        self.refused: list[int] = []
-        """Offsets that this client may not read: the group offers them to its other members."""
-        self.judged = False
-        """Whether each message is judged by its own topic."""
+        self.report = SharedSettled(0, 0)
+        """The offsets of the next report; `settled` adds handle and credit."""
         self.leaving = False
-        self.writable = True
-        self.sharers = 1
-        """Memberships of the same session; they share its window."""
-        self.choose(0, 0)
 
     # -- joining -------------------------------------------------------------------------------------------------------
-
-    def join(self, client_id: str, epoch: int, wake: Callable[[], None]) -> None:
-        """Join, or join again under a new epoch."""
-        self.client_id, self.epoch, self._wake = client_id, epoch, wake
-        self._hub.join(self)
 
     def lost(self) -> None:
         """The broker has lost this member, and has given its unsent messages to others."""
         self.waiting.clear()
-        self.back.clear()
-        self.refused.clear()
-        self.sent = list(self.exact)
+        self.report = SharedSettled(0, 0, done=self.report.done, sent=list(self.exact))
         self.credit = self.handle = 0
 
     def leave(self) -> None:
@@ -172,12 +152,12 @@ class SharedSource(DeliveryOrigin):
         """The broker gave a message."""
         self.credit -= 1
         if self.leaving:
-            self.back.append(offset)
+            self.report.back.append(offset)
             self._hub.mark(self)
             return
         self.waiting.append((offset, record))
-        if self.writable:
-            self._wake()
+        if self.session.writable:
+            self.session.wake()
         else:
             self._hub.watch(self)
 
@@ -185,61 +165,40 @@ class SharedSource(DeliveryOrigin):
         """The client has the message at `offset`."""
         self.exact.pop(offset, None)
         if self.unacked.pop(offset, 0) is None:
-            self.done.append(offset)
+            self.report.done.append(offset)
             self._hub.mark(self)
 
     def send(self, outbound: MessageSender, offset: int, record: RecordView, qos: int) -> int:
         """Send the first of `waiting`; 0 when no member may receive it any more, and it is done."""
         first, _ = self.waiting.popleft()
         assert first == offset, (first, offset)
+        grant, report = self.grant, self.report
         topic, begun = record.mqtt_topic or bytes(record.topic), False
-        if topic and self.judged and not outbound.may_read(topic, READ_LIVE):
-            self.refused.append(offset)
+        if topic and grant.judged and not outbound.may_read(topic, READ_LIVE):
+            report.refused.append(offset)
             self._hub.mark(self)
             return 0
         if topic:  # otherwise it is not an MQTT message
             payload = record.body
             outbound.budget_bytes -= len(payload)
-            retain = self.retain_as_published and record.flags & FLAG_RETAIN != 0
-            begun = outbound.send(record, topic, payload, qos, retain, (self, offset), self._identifiers)
+            retain = grant.retain_as_published and record.flags & FLAG_RETAIN != 0
+            begun = outbound.send(record, topic, payload, qos, retain, (self, offset), grant.identifiers)
         if begun and qos:
             self.unacked[offset] = None
-            if qos == QOS_2 and self._outgoing.steps is None:
+            if qos == QOS_2 and self.session.outgoing.steps is None:
                 self.exact[offset] = None
-                self.sent.append(offset)
+                report.sent.append(offset)
         else:
-            self.done.append(offset)
+            report.done.append(offset)
         self._hub.mark(self)
         return int(begun)
-
-    def judge(self, judged: bool) -> None:
-        """Whether each message has to be judged by its own topic from now on."""
-        self.judged = judged
-
-    def choose(self, options: int, subscription_id: int) -> None:
-        """What the client wants of this subscription; options as in `session_body.FilterRequest`, 0 = no identifier."""
-        self.options, self.subscription_id = options, subscription_id
-        self._identifiers = (subscription_id,) if subscription_id else ()
-
-    @property
-    def retain_as_published(self) -> bool:
-        """Whether the client receives the retain flag that a message was published with."""
-        return self.options & 2 != 0
 
     def give_back(self) -> None:
         """Return the waiting messages, which cannot be sent now, to the group."""
         if self.waiting:
-            self.back += [offset for offset, _ in self.waiting]
+            self.report.back += [offset for offset, _ in self.waiting]
             self.waiting.clear()
             self._hub.mark(self)
-
-    def set_writable(self, writable: bool) -> None:
-        """The socket accepts messages again, or no longer."""
-        self.writable = writable
-        if writable:
-            self.room_again()
-        elif self.waiting:
-            self._hub.watch(self)
 
     def room_again(self) -> None:
         """The session's window may have room."""
@@ -249,29 +208,30 @@ class SharedSource(DeliveryOrigin):
 
     def missing(self) -> int:
         """How many more messages the member can take beyond those it may be given already."""
-        if self.leaving or not self.writable:
+        if self.leaving or not self.session.writable:
             return 0
         return max(0, self._window() - len(self.waiting) - self.credit)
 
     def _window(self) -> int:
-        if not self.qos:
+        if not self.grant.qos:
             return WINDOW_MAX
-        return min(WINDOW_MAX - len(self.unacked), -(-self._outgoing.free // self.sharers))
+        return min(WINDOW_MAX - len(self.unacked), self.session.room)
 
     def settled(self) -> SharedSettled | None:
         """The report to send now; it counts as sent."""
-        credit = self.missing()
-        if not (self.done or self.back or self.sent or self.refused or credit):
+        report, credit = self.report, self.missing()
+        if not (report.done or report.back or report.sent or report.refused or credit):
             return None
-        done, back, sent, refused = self.done, self.back, self.sent, self.refused
-        self.done, self.back, self.sent, self.refused = [], [], [], []
+        report.handle, report.credit = self.handle, credit
+        self.report = SharedSettled(0, 0)
         self.credit += credit
-        return SharedSettled(self.handle, credit, done, back, sent, refused)
+        return report
 
     @property
     def finished(self) -> bool:
         """Whether nothing is left to report."""
-        return self.leaving and not (self.unacked or self.done or self.back or self.refused)
+        report = self.report
+        return self.leaving and not (self.unacked or report.done or report.back or report.refused)
 
 
 STUCK_S = 1.0
@@ -369,11 +329,12 @@ class SharedHub:
             self._members[source.handle] = source
             source.credit = source.missing()
             # Offsets acknowledged but not yet reported still belong to this member.
-            held = [*source.unacked, *source.done]
+            report, session = source.report, source.session
+            held = [*source.unacked, *report.done]
             members.append(
-                SharedMember(source.handle, source.client_id, source.epoch, source.filter, source.credit, held)
+                SharedMember(source.handle, session.client_id, session.epoch, source.filter, source.credit, held)
             )
-            if source.done or source.sent:
+            if report.done or report.sent:
                 self._marked[source] = None
 
         def taken(body: bytes, error: Exception | None) -> None:
@@ -411,42 +372,44 @@ class SharedHub:
 class Memberships:
     """The memberships of one session: they take turns in sending."""
 
-    __slots__ = ("_hub", "_outgoing", "_turn", "_wake", "sources")
+    __slots__ = ("_hub", "_session", "_turn", "sources")
 
-    def __init__(self, hub: SharedHub, outgoing: Outgoing, wake: Callable[[], None]) -> None:
+    def __init__(self, hub: SharedHub, session: SubscriberSession) -> None:
         self._hub = hub
-        self._outgoing = outgoing
-        self._wake = wake
+        self._session = session
         self._turn = 0
         self.sources: list[SharedSource] = []
 
-    def add(
-        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
-    ) -> SharedSource:
+    def add(self, topic_filter: str, queue_id: int, grant: Grant, epoch: int) -> SharedSource:
         """A subscription begins or is taken up again."""
-        source = SharedSource(self._hub, self._outgoing, topic_filter, queue_id, qos)
-        source.judge(judged)
+        source = SharedSource(self._hub, self._session, topic_filter, queue_id, grant)
+        self._session.epoch = epoch
         self.sources.append(source)
-        self._share()
-        source.join(client_id, epoch, self._wake)
+        self._session.sharers = len(self.sources)
+        self._hub.join(source)
         return source
 
     def remove(self, source: SharedSource) -> None:
         """A subscription has ended; the broker is informed before it gets any further request."""
         self.sources.remove(source)
-        self._share()
+        self._session.sharers = max(1, len(self.sources))
         source.leave()
         self._hub.flush()
 
     def rejoin(self, epoch: int) -> None:
         """The connection to the broker is back."""
+        self._session.epoch = epoch
         for source in self.sources:
-            source.join(source.client_id, epoch, self._wake)
+            self._hub.join(source)
 
     def set_writable(self, writable: bool) -> None:
         """The socket accepts messages again, or no longer."""
+        self._session.writable = writable
+        if writable:
+            self.room_again()
+            return
         for source in self.sources:
-            source.set_writable(writable)
+            self._hub.watch(source)
 
     def room_again(self) -> None:
         """The session's window may have room."""
@@ -472,13 +435,9 @@ class Memberships:
             while source.waiting and sent < portion and outbound.budget_bytes > 0:
                 offset, raw = source.waiting[0]
                 record = RecordView(raw)
-                qos = min(record.flags & 3, source.qos)
-                if qos and self._outgoing.free <= 0:
+                qos = min(record.flags & 3, source.grant.qos)
+                if qos and self._session.outgoing.free <= 0:
                     self._hub.watch(source)
                     break
                 sent += source.send(outbound, offset, record, qos)
         return sent
-
-    def _share(self) -> None:
-        for source in self.sources:
-            source.sharers = len(self.sources)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from mqtt_proxy.access.permissions import REFUSED, Permissions
 from mqtt_proxy.delivery.delivery import Delivery
-from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.delivery.source import ExactRange, Source
+from mqtt_proxy.grants import Grant, grant_of
 from mqtt_proxy.history import (
     HISTORY_PREFIX,
     HistoryRun,
@@ -137,17 +138,21 @@ class Subscriptions:
         for one in stored:
             if self.restore_shared(one, one.queue_id) is not None:
                 continue
-            source = self.restore(one.filter, one.queue_id, one.qos, one.offset)
-            source.choose(one.options, one.subscription_id)
+            source = self._restore(one.filter, one.queue_id, self._terms(one, one.qos), one.offset)
             source.cursor = cursors[one.queue_id]
-            source.exact_from, source.exact_below = one.exact_from, one.exact_below
+            if one.exact_below:
+                source.exact = ExactRange(one.exact_from, one.exact_below)
             if one.before is not None and one.before != FINISHED:
                 self.begin_before(source, cursors.get(one.queue_id | HISTORY_BIT, one.before))
 
-    def restore(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, history: bool = True) -> Source:
-        """A stored subscription continues at `cursor`; `history`: perhaps among messages from before it."""
-        judged = self._may.is_partial(topic_filter, history=history)
-        source = self._delivery.add(topic_filter, queue_id, qos, cursor, judged=judged)
+    def _terms(self, wanted: SessionSubscription | FilterRequest, qos: int, *, history: bool = True) -> Grant:
+        """The grant of a subscription; `history`: its deliveries may be messages from before it."""
+        judged = self._may.is_partial(wanted.filter, history=history)
+        return grant_of(qos, wanted.options, wanted.subscription_id, judged)
+
+    def _restore(self, topic_filter: str, queue_id: int, grant: Grant, cursor: int) -> Source:
+        """A new or stored subscription goes on at `cursor`."""
+        source = self._delivery.add(topic_filter, queue_id, grant, cursor)
         self.by_filter[topic_filter] = source
         if topic_filter.startswith(SYS_PREFIX):
             self._follow_sys(topic_filter, with_values=True)
@@ -207,7 +212,8 @@ class Subscriptions:
             elif retained.get(order) and isinstance(source, Source):
                 runs.append((source, retained[order]))
         for topic_filter, old in asked.moved.items():  # not granted again: it continues
-            self.restore(topic_filter, old.queue_id, old.qos, old.lowest()).choose(old.options, old.subscription_id)
+            grant = old.grant.checked(self._may.is_partial(topic_filter, history=True))
+            self._restore(topic_filter, old.queue_id, grant, old.lowest())
         return runs
 
     def begin_before(self, source: Source, place: int) -> None:
@@ -246,7 +252,8 @@ class Subscriptions:
         """Send the retained messages of fresh subscriptions, and the present `$SYS` values of fresh ones of these."""
         for topic_filter, with_values in (self._fresh_sys or {}).items():
             self._sys = self._sys or self._sys_follower()
-            self._sys.follow(topic_filter, self.by_filter[topic_filter].subscription_id, with_values=with_values)
+            identifier = self.by_filter[topic_filter].grant.subscription_id
+            self._sys.follow(topic_filter, identifier, with_values=with_values)
         self._fresh_sys = None
         for source, positions in runs:
             if source.retained is None:
@@ -283,7 +290,7 @@ class Subscriptions:
     def judge_all(self) -> None:
         """The rules have changed: deliver nothing unchecked until each filter has been checked again."""
         for source in self.by_filter.values():
-            source.judge(True)
+            source.grant = source.grant.checked(True)
 
     def drop(self, filters: Sequence[str]) -> None:
         """Deliver nothing from these any more."""
@@ -298,9 +305,10 @@ class Subscriptions:
 
     async def subscribe_again(self) -> None:
         """After a loss of the broker: subscribe all filters again; a queue that is still the same is read on."""
+        grants = {topic_filter: source.grant for topic_filter, source in self.by_filter.items()}
         filters = [
-            FilterRequest(topic_filter, source.qos, source.options | RETAIN_HANDLING_NEVER, source.subscription_id)
-            for topic_filter, source in self.by_filter.items()
+            FilterRequest(topic_filter, grant.qos, grant.options | RETAIN_HANDLING_NEVER, grant.subscription_id)
+            for topic_filter, grant in grants.items()
         ]
         if not filters:
             return
@@ -314,9 +322,8 @@ class Subscriptions:
         """A stored or new subscription joins its group; None when it is not a shared one."""
         if share_of(stored.filter) is None:
             return None
-        judged = self._may.is_partial(stored.filter)
-        source = self._delivery.join(stored.filter, queue_id, stored.qos, self._client_id, self.epoch, judged=judged)
-        source.choose(stored.options, stored.subscription_id)
+        grant = self._terms(stored, stored.qos, history=False)
+        source = self._delivery.join(stored.filter, queue_id, grant, self._client_id, self.epoch)
         self.by_filter[stored.filter] = source
         return source
 
@@ -335,8 +342,7 @@ class Subscriptions:
         topic_filter = wanted.filter
         source = self.by_filter.get(topic_filter)
         if source is not None and source.queue_id == queue_id:
-            source.qos = qos
-            source.choose(wanted.options, wanted.subscription_id)
+            source.grant = grant_of(qos, wanted.options, wanted.subscription_id, source.grant.judged)
             if topic_filter.startswith(SYS_PREFIX):
                 self._follow_sys(topic_filter, with_values=not wanted.options & RETAIN_HANDLING)  # [MQTT-3.8.4-3]
             return source
@@ -345,8 +351,8 @@ class Subscriptions:
         shared = self.restore_shared(wanted, queue_id)
         if shared is not None:
             return shared
-        fresh = self.restore(topic_filter, queue_id, qos, offset, history=wanted.history is not None)
-        fresh.choose(wanted.options, wanted.subscription_id)
+        grant = self._terms(wanted, qos, history=wanted.history is not None)
+        fresh = self._restore(topic_filter, queue_id, grant, offset)
         if self._fresh_sys is not None and topic_filter in self._fresh_sys:
             self._fresh_sys[topic_filter] = wanted.options & RETAIN_HANDLING != RETAIN_HANDLING_NEVER
         return fresh

@@ -191,8 +191,8 @@ class Permissions:
             if qos == REFUSED or (_reads_history(source) and not self._may_read_history(topic_filter)):
                 lost.append(topic_filter)
             else:
-                source.qos = min(qos, source.qos)
-                source.judge(self.is_partial(topic_filter, history=_reads_history(source)))
+                judged = self.is_partial(topic_filter, history=_reads_history(source))
+                source.grant = source.grant.limited(qos).checked(judged)
         if lost:
             self._metrics.subscriptions.revoked.value += len(lost)
             LOG.warning(

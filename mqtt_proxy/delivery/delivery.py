@@ -28,10 +28,11 @@ from mqtt_proxy.delivery.outbound import Outbound, Removed
 from mqtt_proxy.delivery.pull import Puller
 from mqtt_proxy.delivery.record_cache import Feed, Notifier, RecordCache
 from mqtt_proxy.delivery.source import Source, send_run, settle
+from mqtt_proxy.grants import Grant
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
-from mqtt_proxy.shared import Memberships, SharedHub, SharedSource
+from mqtt_proxy.shared import Memberships, SharedHub, SharedSource, SubscriberSession
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -193,12 +194,11 @@ class Delivery:
 
     # -- sources -------------------------------------------------------------------------------------------------------
 
-    def add(self, topic_filter: str, queue_id: int, qos: int, cursor: int, *, judged: bool = False) -> Source:
-        """A subscription begins at `cursor`; `judged`: some topics of its filter may not be read."""
+    def add(self, topic_filter: str, queue_id: int, grant: Grant, cursor: int) -> Source:
+        """A subscription begins at `cursor`."""
         feed = self._tools.notifier.follow(queue_id, self)
         self._serial += 1
-        source = Source(topic_filter, feed, qos, cursor, self._serial)
-        source.judge(judged)
+        source = Source(topic_filter, feed, grant, cursor, self._serial)
         self.sources.append(source)
         if self._by_queue is not None:
             self._by_queue[queue_id] = source
@@ -217,13 +217,12 @@ class Delivery:
         self._tools.notifier.unfollow(source.feed, self)
         self.wake()  # a younger source may have waited for this one
 
-    def join(
-        self, topic_filter: str, queue_id: int, qos: int, client_id: str, epoch: int, *, judged: bool = False
-    ) -> SharedSource:
-        """A shared subscription begins; `judged`: some topics of its filter may not be read."""
+    def join(self, topic_filter: str, queue_id: int, grant: Grant, client_id: str, epoch: int) -> SharedSource:
+        """A shared subscription begins."""
         if self.memberships is None:
-            self.memberships = Memberships(self._tools.shared, self._session.outgoing, self.wake)
-        return self.memberships.add(topic_filter, queue_id, qos, client_id, epoch, judged=judged)
+            member = SubscriberSession(client_id, epoch, self._session.outgoing, self.wake, self._writable)
+            self.memberships = Memberships(self._tools.shared, member)
+        return self.memberships.add(topic_filter, queue_id, grant, epoch)
 
     def start(self) -> None:
         """The session is accepted: deliver from now on."""
@@ -401,7 +400,7 @@ class Delivery:
         left = portion
         feed = source.feed
         newest = feed.chunks[-1] if feed.chunks else None
-        if newest is not None and newest.first <= source.cursor < newest.next and source.is_plain:
+        if newest is not None and newest.first <= source.cursor < newest.next and source.grant.is_plain:
             # The usual case: the next message is among the newest.
             sent, spent, _special = send_run(self._session, source, newest, left, outbound.budget_bytes)
             outbound.budget_bytes -= spent

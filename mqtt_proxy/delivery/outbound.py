@@ -56,22 +56,22 @@ def decide(
 
     `own`: the client published it itself, so its subscriptions with No Local do not match [MQTT-3.8.3-3].
     """
-    if own and source.no_local:
+    if own and source.grant.no_local:
         return PASSED
-    qos = source.qos
+    qos = source.grant.qos
     older: Source | None = None
     older_offset = 0
     for queue_id, other_offset in dispatch:
         other = by_queue.get(queue_id)
-        if other is None or other is source or (own and other.no_local):
+        if other is None or other is source or (own and other.grant.no_local):
             continue
         if other.serial < source.serial:
             if other.cursor <= other_offset:
                 return WAIT
             if older is None or other.serial < older.serial:
                 older, older_offset = other, other_offset
-        elif other.qos > qos and other_offset >= other.start:
-            qos = other.qos
+        elif other.grant.qos > qos and other_offset >= other.start:
+            qos = other.grant.qos
     if older is None:
         return qos
     source.leave_to(older, offset, older_offset)
@@ -84,15 +84,14 @@ def gather(
     """The Subscription Identifiers of all subscriptions that the one copy is sent for [MQTT-3.3.4-4], and whether any
     of them requests the retain flag as it was published.
     """
-    identifiers = [source.subscription_id] if source.subscription_id else []
-    as_published = source.retain_as_published
+    identifiers = list(source.grant.identifiers)
+    as_published = source.grant.retain_as_published
     for queue_id, offset in dispatch:
         other = by_queue.get(queue_id)
-        if other is None or other is source or (own and other.no_local) or offset < other.start:
+        if other is None or other is source or (own and other.grant.no_local) or offset < other.start:
             continue
-        as_published = as_published or other.retain_as_published
-        if other.subscription_id and other.subscription_id not in identifiers:
-            identifiers.append(other.subscription_id)
+        as_published = as_published or other.grant.retain_as_published
+        identifiers += [identifier for identifier in other.grant.identifiers if identifier not in identifiers]
     return identifiers, as_published
 
 
@@ -241,7 +240,7 @@ class Outbound:
         """Send up to `portion` messages at the source's cursor, which is at `index` of the chunk; returns how many were
         sent. `alone`: the session has no other source.
         """
-        if not (alone and source.is_plain and self._deliveries.is_plain):
+        if not (alone and source.grant.is_plain and self._deliveries.is_plain):
             return self._send_merged(source, chunk, index, portion)
         sent, spent, special = send_run(self._session, source, chunk, portion, self.budget_bytes)
         self.budget_bytes -= spent
@@ -256,7 +255,7 @@ class Outbound:
         send = self._deliveries.deliver_prepared
         free = self._deliveries.window_free
         unacked = source.unacked
-        qos_max = source.qos
+        qos_max = source.grant.qos
         offset = source.cursor
         first = offset
         budget = self.budget_bytes
@@ -287,8 +286,8 @@ class Outbound:
     def _send_merged(self, source: Source, chunk: Chunk, index: int, portion: int) -> int:
         """For sessions whose subscriptions may overlap or have options, and for clients with topic aliases."""
         by_queue = {one.queue_id: one for one in self._sources}
-        decorated = not self._deliveries.is_plain or not all(one.is_plain for one in by_queue.values())
-        no_local = decorated and any(one.no_local for one in by_queue.values())
+        decorated = not self._deliveries.is_plain or not all(one.grant.is_plain for one in by_queue.values())
+        no_local = decorated and any(one.grant.no_local for one in by_queue.values())
         sent = 0
         for topic, payload, flags, start in chunk.records[index : index + portion]:
             if self.budget_bytes <= 0:
@@ -296,7 +295,7 @@ class Outbound:
             offset = source.cursor
             if (
                 topic
-                and source.judged
+                and source.grant.judged
                 and not self.may_read(topic, READ_HISTORY if offset < source.live_from else READ_LIVE)
             ):
                 self._removed.count(NOT_AUTHORIZED)
@@ -338,21 +337,20 @@ class Outbound:
 
     def send_history(self, source: Source, run: HistoryRun, portion: int) -> int:
         """Send messages from before the source's queue; they go before its live ones."""
-        identifiers = (source.subscription_id,) if source.subscription_id else ()
-        sent = 0
+        grant, sent = source.grant, 0
         while run.ready and sent < portion and self.budget_bytes > 0:
             record = run.ready[0]
-            qos = min(record.flags & 3, source.qos)
+            qos = min(record.flags & 3, grant.qos)
             if qos and self._deliveries.window_free <= 0:
                 break
             run.ready.popleft()
             topic = record.mqtt_topic
             assert topic is not None, "history matches MQTT topics"
-            if source.judged and not self.may_read(topic, READ_HISTORY):
+            if grant.judged and not self.may_read(topic, READ_HISTORY):
                 self._removed.count(NOT_AUTHORIZED)
-            elif record.position not in run.unacked and not (source.no_local and self.is_own(record)):
+            elif record.position not in run.unacked and not (grant.no_local and self.is_own(record)):
                 self.budget_bytes -= record.body.nbytes
-                begun = self.send(record, topic, record.body, qos, False, (run, record.position), identifiers)
+                begun = self.send(record, topic, record.body, qos, False, (run, record.position), grant.identifiers)
                 if begun and qos:
                     run.unacked[record.position] = None
                 sent += begun
@@ -362,19 +360,18 @@ class Outbound:
 
     def send_retained(self, source: Source, run: RetainedRun, portion: int) -> int:
         """Send retained messages of a fresh subscription; they go before the source's live ones."""
-        identifiers = (source.subscription_id,) if source.subscription_id else ()
-        sent = 0
+        grant, sent = source.grant, 0
         while run.ready and sent < portion and self.budget_bytes > 0:
             position, topic, payload, published_qos, record = run.ready[0]
-            qos = min(published_qos, source.qos)
+            qos = min(published_qos, grant.qos)
             if qos and self._deliveries.window_free <= 0:
                 break
             run.ready.popleft()
             if not self.may_be_given(topic):
                 self._removed.count(NOT_AUTHORIZED)
-            elif not (source.no_local and self.is_own(record)):
+            elif not (grant.no_local and self.is_own(record)):
                 self.budget_bytes -= len(payload)
-                sent += self.send(record, topic, payload, qos, True, (RETAINED, position), identifiers)
+                sent += self.send(record, topic, payload, qos, True, (RETAINED, position), grant.identifiers)
         self._metrics.deliveries.retained.value += sent
         if run.exhausted:
             source.retained = None

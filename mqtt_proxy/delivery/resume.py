@@ -189,9 +189,9 @@ class Redelivery:
         going_on = set()
         for one in again:
             source = self._member_of(one) if is_shared_place(one.queue_id) else self._subscription_of(one)
-            identifiers = (source.subscription_id,) if source is not None and source.subscription_id else ()
+            identifiers = source.grant.identifiers if source is not None else ()
             retain = one.queue_id == RETAINED_QUEUE or (
-                source is not None and source.retain_as_published and one.is_retained
+                source is not None and source.grant.retain_as_published and one.is_retained
             )
             if one.phase == PHASE_PUBREL or self._delivery.outbound.send_again(
                 one.packet_id, one.record, one.topic, one.payload, one.sent_qos, retain, self._token(one), identifiers

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from mqtt_proxy.delivery.record_cache import Chunk, Feed
+from mqtt_proxy.grants import Grant
 from mqtt_proxy.history import HistoryRun
 from mqtt_proxy.mqtt.codec.limits import PACKET_SIZE_BYTES_MAX
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
@@ -36,6 +37,19 @@ def settle(tokens: Iterable[Any]) -> int:
     return count
 
 
+class ExactRange:
+    """Offsets that were sent with QoS 2 on earlier connections, as far as that is the QoS of their messages."""
+
+    __slots__ = ("below", "first", "in_flight")
+
+    def __init__(self, first: int, below: int) -> None:
+        """From `first` up to `below` (exclusive)."""
+        self.first = first
+        self.below = below
+        self.in_flight: set[int] = set()
+        """Those ahead of the cursor that the client may not have."""
+
+
 class Source(DeliveryOrigin):
     """One subscription of one session."""
 
@@ -43,32 +57,24 @@ class Source(DeliveryOrigin):
         "chunk",
         "committed",
         "cursor",
-        "exact_below",
-        "exact_from",
-        "exact_open",
+        "exact",
         "feed",
         "filter",
+        "grant",
         "history",
-        "is_plain",
-        "judged",
         "live_from",
-        "no_local",
-        "options",
-        "qos",
-        "retain_as_published",
         "retained",
         "serial",
         "shadows",
         "start",
-        "subscription_id",
         "unacked",
     )
 
-    def __init__(self, topic_filter: str, feed: Feed, qos: int, cursor: int, serial: int) -> None:
+    def __init__(self, topic_filter: str, feed: Feed, grant: Grant, cursor: int, serial: int) -> None:
         super().__init__(feed.queue_id)
         self.filter = topic_filter
         self.feed = feed
-        self.qos = qos
+        self.grant = grant
         self.cursor = self.start = self.committed = cursor
         self.live_from = 0
         """What lies below is requested history: sent whatever other subscriptions match it."""
@@ -82,27 +88,8 @@ class Source(DeliveryOrigin):
         """Messages from before the queue that go out before anything at the cursor."""
         self.retained: RetainedRun | None = None
         """Retained messages that go out before anything at the cursor."""
-        self.exact_from = self.exact_below = 0
-        """Ranges sent with QoS 2, if that is the QoS of their messages."""
-        self.exact_open: set[int] | None = None
-        """Of those the offsets ahead of the cursor that are in flight."""
-        self.judged = False
-        """Whether each message is checked by its own topic, because the filter covers some that may not be read."""
-        self.choose(0, 0)
-
-    def choose(self, options: int, subscription_id: int) -> None:
-        """Set the options of the subscription, as in `session_body.FilterRequest`; identifier 0 = none."""
-        self.options = options
-        self.subscription_id = subscription_id
-        self.is_plain = not (options & 3 or subscription_id or self.judged)
-        """Whether its deliveries are topic and payload alone, as far as the subscription decides."""
-        self.no_local = options & 1 != 0
-        self.retain_as_published = options & 2 != 0
-
-    def judge(self, judged: bool) -> None:
-        """Whether each message has to be checked by its own topic from now on."""
-        self.judged = judged
-        self.choose(self.options, self.subscription_id)
+        self.exact: ExactRange | None = None
+        """What was sent with QoS 2 before a crash, while the cursor may be below it."""
 
     @property
     def waits(self) -> bool:
@@ -112,8 +99,8 @@ class Source(DeliveryOrigin):
     def acknowledge(self, offset: int) -> None:
         """The client has the message at `offset`, and therefore its copies in younger sources."""
         self.unacked.pop(offset, None)
-        if self.exact_open is not None:
-            self.exact_open.discard(offset)
+        if self.exact is not None:
+            self.exact.in_flight.discard(offset)
         if self.shadows:
             for source, copy in self.shadows.pop(offset, ()):
                 source.unacked.pop(copy, None)
@@ -122,17 +109,16 @@ class Source(DeliveryOrigin):
         """A delivery of the session's previous connection is still in flight."""
         if offset < self.cursor:
             self.unacked[offset] = None
-            return
-        if self.exact_open is None:
-            self.exact_open = set()
-        self.exact_open.add(offset)
+        elif self.exact is not None:
+            self.exact.in_flight.add(offset)
 
     def is_exact(self, offset: int) -> bool:
         """Whether a QoS 2 message at the cursor was sent before; it is in flight, or the client has it."""
-        if not self.exact_from <= offset < self.exact_below:
+        exact = self.exact
+        if exact is None or not exact.first <= offset < exact.below:
             return False
-        if self.exact_open is not None and offset in self.exact_open:
-            self.exact_open.discard(offset)
+        if offset in exact.in_flight:
+            exact.in_flight.discard(offset)
             self.unacked[offset] = None
         return True
 
@@ -163,14 +149,14 @@ def send_run(session: SessionState, source: Source, chunk: Chunk, portion: int, 
     if outgoing.aliases is not None or terms.packet_size_out_max != PACKET_SIZE_BYTES_MAX:
         return 0, 0, True  # its packets differ from those of others of its level
     offset = source.cursor
-    key = (offset - chunk.first, portion, source.qos, terms.level, budget)
+    key = (offset - chunk.first, portion, source.grant.qos, terms.level, budget)
     shared = cast("Shared | None", chunk.shared)
     if shared is not None and shared[0] == key:
         written = shared[1]
     else:
         free = max(0, outgoing.in_flight_max - len(outgoing.window))
         written = packets.core.write_run(
-            chunk.blob, chunk.starts, offset - chunk.first, portion, source.qos, terms.level, free, budget,
+            chunk.blob, chunk.starts, offset - chunk.first, portion, source.grant.qos, terms.level, free, budget,
             outgoing.last_id, outgoing.window, source.unacked, source, offset,
         )  # fmt: skip
         outgoing.last_id = written[4]

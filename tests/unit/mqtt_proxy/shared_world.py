@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import Outgoing
-from mqtt_proxy.shared import SharedHub, SharedSource
+from mqtt_proxy.shared import Memberships, SharedHub, SharedSource, SubscriberSession
 from remoting.protocol.bodies.session_body import (
     SharedSettle,
     SharedSettled,
@@ -107,19 +108,21 @@ class World:
         self.hub = SharedHub(self.link, self.metrics)
         self.wakes = 0
 
-    def member(self, free: int = 10, qos: int = 1, epoch: int = 1) -> tuple[SharedSource, Outgoing]:
-        window = Outgoing(free)
-        source = SharedSource(self.hub, window, "$share/g/a", 7, qos)
-        source.join("c", epoch, self._wake)
-        return source, window
+    def session(self, window: Outgoing) -> Memberships:
+        return Memberships(self.hub, SubscriberSession("c", 1, window, self._wake))
+
+    def member(self, free: int = 10, qos: int = 1) -> tuple[SharedSource, Memberships]:
+        """The only member of a session whose window has so much room, and what the session does with it."""
+        session = self.session(Outgoing(free))
+        return session.add("$share/g/a", 7, grant_of(qos), 1), session
 
     def _wake(self) -> None:
         self.wakes += 1
 
 
-def send_all(source: SharedSource, window: Outgoing, qos: int = 1) -> list[int]:
+def send_all(source: SharedSource, qos: int = 1) -> list[int]:
     """What a delivery does with the waiting messages."""
-    outbound, sent = FakeOutbound(window), [offset for offset, _ in source.waiting]
+    outbound, sent = FakeOutbound(source.session.outgoing), [offset for offset, _ in source.waiting]
     for offset in sent:
         assert source.send(outbound, offset, RecordView(message(qos)), qos) == 1
     return sent

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from mqtt_proxy import shared
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.mqtt.session.in_flight import Outgoing, Qos2Steps
-from mqtt_proxy.shared import WINDOW_MAX, Memberships
+from mqtt_proxy.shared import WINDOW_MAX
 from remoting.protocol.bodies.session_body import SharedSettled
 from remoting.protocol.records.record import FLAG_RETAIN, RecordView
 from tests.unit.mqtt_proxy.rig import settle
@@ -18,20 +19,20 @@ async def test_what_cannot_be_sent_for_long_is_given_back(monkeypatch: pytest.Mo
     requested."""
     monkeypatch.setattr(shared, "STUCK_S", 0.0)
     world = World()
-    source, window = world.member(3)
+    source, session = world.member(3)
     await settle()
-    source.set_writable(False)
+    session.set_writable(False)
     world.link.give((source.handle, 1))
-    source.set_writable(True)
-    assert send_all(source, window) == [1]
+    session.set_writable(True)
+    assert send_all(source) == [1]
     await settle()
     assert world.link.said() == [], "it was sent in time"
-    source.set_writable(False)
+    session.set_writable(False)
     world.link.give((source.handle, 2))
     assert world.wakes == 0
     await settle()
     assert world.link.said() == [SharedSettled(source.handle, 0, [], [2])]
-    source.set_writable(True)
+    session.set_writable(True)
     await settle()
     assert world.link.said() == [SharedSettled(source.handle, 1, [], [])]
 
@@ -40,11 +41,11 @@ async def test_a_socket_that_makes_progress_is_not_stuck(monkeypatch: pytest.Mon
     """Slow is not stuck: the order of what is in flight matters more than speed."""
     monkeypatch.setattr(shared, "STUCK_S", 0.05)
     world = World()
-    source, window = world.member(3)
+    source, session = world.member(3)
     await settle()
     world.link.give((source.handle, 1), (source.handle, 2))
-    source.set_writable(False)
-    source.send(FakeOutbound(window), 1, RecordView(message(1)), 1)
+    session.set_writable(False)
+    source.send(FakeOutbound(source.session.outgoing), 1, RecordView(message(1)), 1)
     await asyncio.sleep(0.07)
     assert world.link.said() == []
     await asyncio.sleep(0.07)
@@ -54,11 +55,11 @@ async def test_a_socket_that_makes_progress_is_not_stuck(monkeypatch: pytest.Mon
 async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
     """What was not sent goes to others; what is unacknowledged, or acknowledged and not reported, is claimed."""
     world = World()
-    source, window = world.member(5)
+    source, session = world.member(5)
     await settle()
     old = source.handle
     world.link.give((old, 1), (old, 2))
-    send_all(source, window)
+    send_all(source)
     world.link.give((old, 3))
     world.link.lose()
     source.acknowledge(1)
@@ -66,7 +67,7 @@ async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
     assert world.link.said() == []
     world.link.up = True
     await settle()
-    source.join("c", 9, world._wake)
+    session.rejoin(9)
     await settle()
     (member,) = world.link.takes[-1].members
     assert member.handle != old
@@ -79,10 +80,10 @@ async def test_after_a_loss_a_member_joins_again_with_what_it_has() -> None:
 async def test_leaving_gives_back_what_waits_and_keeps_what_is_in_flight() -> None:
     """[MQTT-3.10.4-3] then the member is forgotten."""
     world = World()
-    source, window = world.member(5)
+    source, _session = world.member(5)
     await settle()
     world.link.give((source.handle, 1), (source.handle, 2))
-    source.send(FakeOutbound(window), 1, RecordView(message(1)), 1)
+    source.send(FakeOutbound(source.session.outgoing), 1, RecordView(message(1)), 1)
     source.leave()
     world.hub.flush()
     assert world.link.said() == [SharedSettled(source.handle, 0, [], [2])]
@@ -99,7 +100,7 @@ async def test_leaving_gives_back_what_waits_and_keeps_what_is_in_flight() -> No
 async def test_a_session_that_ended_is_forgotten() -> None:
     """The broker learns of it by the session's close."""
     world = World()
-    source, _window = world.member(5)
+    source, _session = world.member(5)
     await settle()
     world.hub.mark(source)
     world.hub.forget(source)
@@ -137,22 +138,24 @@ async def test_a_member_requests_what_its_window_has_free() -> None:
 async def test_members_of_one_session_share_its_window() -> None:
     """So that a message for one member is not given back because of the other."""
     world = World()
-    source, _window = world.member(10)
-    source.sharers = 3
+    _source, session = world.member(10)
+    for group in ("h", "i"):
+        session.add(f"$share/{group}/a", 7, grant_of(1), 1)
     await settle()
-    assert world.link.takes[0].members[0].credit == 4
+    assert [member.credit for member in world.link.takes[0].members] == [4, 4, 4]
 
 
 async def test_an_acknowledgement_settles_and_requests_more_in_one_frame() -> None:
     """One SHARED_SETTLE per turn for all members."""
     world = World()
-    one, window = world.member(2)
-    two, other = world.member(2)
+    one, _session = world.member(2)
+    two, _session = world.member(2)
+    window, other = one.session.outgoing, two.session.outgoing
     await settle()
     world.link.give((one.handle, 4), (two.handle, 5), (one.handle, 6))
     assert world.wakes == 3
-    assert send_all(one, window) == [4, 6]
-    assert send_all(two, other) == [5]
+    assert send_all(one) == [4, 6]
+    assert send_all(two) == [5]
     await settle()
     assert world.link.frames == 0, "nothing to send: the windows are full or requested"
     window.in_flight_max += 1
@@ -168,10 +171,10 @@ async def test_an_acknowledgement_settles_and_requests_more_in_one_frame() -> No
 async def test_a_message_of_qos_0_is_settled_when_it_is_sent() -> None:
     """It gets no acknowledgement."""
     world = World()
-    source, window = world.member(2)
+    source, _session = world.member(2)
     await settle()
     world.link.give((source.handle, 1))
-    send_all(source, window, qos=0)
+    send_all(source, qos=0)
     await settle()
     assert world.link.said() == [SharedSettled(source.handle, 1, [1], [])]
 
@@ -180,11 +183,11 @@ async def test_memberships_of_a_session_take_turns() -> None:
     """Messages go out with the lower QoS as far as window and budget allow; what is not an MQTT message is settled."""
     world = World()
     window = Outgoing(4)
-    both = Memberships(world.hub, window, world._wake)
-    one = both.add("$share/g/a", 7, 1, "c", 1)
-    two = both.add("$share/h/a", 7, 0, "c", 1)
+    both = world.session(window)
+    one = both.add("$share/g/a", 7, grant_of(1), 1)
+    two = both.add("$share/h/a", 7, grant_of(0), 1)
     await settle()
-    assert one.sharers == 2
+    assert one.session.sharers == 2
     assert [member.credit for member in world.link.takes[0].members] == [2, WINDOW_MAX]
     one.waiting += [(1, message(1)), (2, message(1, topic=b"")), (3, message(2)), (4, message(0))]
     two.waiting += [(1, message(1))]
@@ -201,14 +204,14 @@ async def test_memberships_of_a_session_take_turns() -> None:
     one.waiting.append((5, message(1)))
     assert both.send(outbound, 9) == 0
     both.set_writable(False)
-    assert not one.writable
+    assert not one.session.writable
     both.set_writable(True)
     both.room_again()
     await settle()
     world.link.said()
     both.remove(one)
     assert world.link.said() == [SharedSettled(one.handle, 0, [], [5])]
-    assert two.sharers == 1
+    assert two.session.sharers == 1
     both.rejoin(8)
     await settle()
     assert world.link.takes[-1].members[0].epoch == 8
@@ -219,10 +222,10 @@ async def test_memberships_of_a_session_take_turns() -> None:
 async def test_a_message_that_cannot_be_delivered_any_more_is_settled() -> None:
     """Expired, or too large for the client; options and identifier of the subscription go with what is sent."""
     world = World()
-    source, window = world.member(4)
-    source.choose(2, 9)
+    source, _session = world.member(4)
+    source.grant = grant_of(1, 2, 9)
     await settle()
-    outbound = FakeOutbound(window)
+    outbound = FakeOutbound(source.session.outgoing)
     outbound.refuses = True
     source.waiting += [(1, message(1 | FLAG_RETAIN)), (2, message(1 | FLAG_RETAIN))]
     assert source.send(outbound, 1, RecordView(source.waiting[0][1]), 1) == 0
@@ -237,10 +240,10 @@ async def test_a_message_that_cannot_be_delivered_any_more_is_settled() -> None:
 async def test_free_window_is_reported_once_it_is_worth_a_frame() -> None:
     """A window shared with other subscriptions is freed one message at a time."""
     world = World()
-    source, window = world.member(0)
+    source, _session = world.member(0)
     await settle()
     source.room_again()
-    window.in_flight_max = 8
+    source.session.outgoing.in_flight_max = 8
     source.credit = 7
     source.room_again()
     await settle()
@@ -254,7 +257,8 @@ async def test_free_window_is_reported_once_it_is_worth_a_frame() -> None:
 async def test_qos_2_of_a_session_without_expiry_is_bound_to_it() -> None:
     """Reported when it is sent, and again after a loss of the broker until the client has it."""
     world = World()
-    source, window = world.member(4, qos=2)
+    source, session = world.member(4, qos=2)
+    window = source.session.outgoing
     await settle()
     source.waiting += [(1, message(2)), (2, message(2)), (3, message(1))]
     outbound = FakeOutbound(window)
@@ -263,17 +267,13 @@ async def test_qos_2_of_a_session_without_expiry_is_bound_to_it() -> None:
     await settle()
     assert world.link.said()[0].sent == [1, 2]
     source.acknowledge(1)
-    source.join("c", 2, lambda: None)
+    session.rejoin(2)
     await settle()
     (said,) = world.link.said()
     assert (said.done, said.sent) == ([1], [2])
     window.steps = Qos2Steps()  # a kept session stores it instead
     source.waiting.append((4, message(2)))
     source.send(outbound, 4, RecordView(source.waiting[0][1]), 2)
-    assert source.sent == []
-    both = Memberships(world.hub, window, lambda: None)
-    assert both.at(7) is None
-    member = both.add("$share/g/a", 7, 1, "c", 1)
-    assert both.at(7) is member
-    member.choose(2, 0)
-    assert member.retain_as_published
+    assert source.report.sent == []
+    assert session.at(7) is source
+    assert session.at(8) is None

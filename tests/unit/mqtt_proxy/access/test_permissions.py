@@ -9,6 +9,7 @@ from mqtt_proxy.access.permissions import READABLE_TOPICS_MAX, REFUSED, Permissi
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.resume import Again
 from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.metrics import AccessCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
@@ -33,7 +34,7 @@ def publish(topic: bytes, qos: int = 1) -> Publish:
 
 
 def source(topic_filter: str, qos: int) -> tuple[str, Source]:
-    return topic_filter, Source(topic_filter, Feed(1), qos, 0, 0)
+    return topic_filter, Source(topic_filter, Feed(1), grant_of(qos), 0, 0)
 
 
 def test_publishing() -> None:
@@ -58,15 +59,15 @@ def test_subscriptions_are_judged_again() -> None:
     assert (may.qos_allowed("#"), may.is_partial("#"), may.is_partial("a/#")) == (0, True, False)
     held = [source("a/+", 1), source("r/#", 1), source("a/x", 1)]
     assert may.revoked(held) == []
-    assert [one.qos for _, one in held] == [1, 0, 1]
+    assert [one.grant.qos for _, one in held] == [1, 0, 1]
     authority.replace(parse(LIST + b"topic deny a/x\n", name="acl"))
     assert may.revoked(held) == ["a/x"]
-    assert [one.judged for _, one in held] == [True, False, False]
+    assert [one.grant.judged for _, one in held] == [True, False, False]
     assert (may.may_read(b"a/x", READ_LIVE), may.may_read(b"a/y", READ_LIVE)) == (False, True)
     assert registry.values()["rocketmq_mqtt_subscriptions_revoked_total"] == 1
     authority.replace(parse(LIST, name="acl"))
     assert may.revoked(held[:1]) == []
-    assert not held[0][1].judged
+    assert not held[0][1].grant.judged
     assert may.may_read(b"a/x", READ_LIVE)
 
 

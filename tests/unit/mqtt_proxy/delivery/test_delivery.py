@@ -11,6 +11,7 @@ from mqtt_proxy.delivery.delivery import PORTION_BYTES_MAX, PORTIONS_PER_TURN, P
 from mqtt_proxy.delivery.outbound import PASSED, WAIT, decide, gather
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.mqtt.codec import packets
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Rig, Wire, publish, running, settle
@@ -241,7 +242,7 @@ async def test_what_goes_out_in_slices_is_flushed_and_counted() -> None:
 def sources(*described: tuple[int, int, int]) -> dict[int, Source]:
     """(queue id, QoS, cursor) in order of age."""
     return {
-        queue_id: Source(str(queue_id), Feed(queue_id), qos, cursor, serial)
+        queue_id: Source(str(queue_id), Feed(queue_id), grant_of(qos), cursor, serial)
         for serial, (queue_id, qos, cursor) in enumerate(described)
     }
 
@@ -299,7 +300,7 @@ def test_own_messages_skip_subscriptions_with_no_local() -> None:
     """These neither deliver nor delay them, nor add their QoS and identifier."""
     by_queue = sources((1, 2, 0), (2, 1, 0), (3, 2, 0))
     for queue_id, options in ((1, 1), (2, 2), (3, 1)):
-        by_queue[queue_id].choose(options, queue_id)
+        by_queue[queue_id].grant = grant_of(by_queue[queue_id].grant.qos, options, queue_id)
     everywhere = [(1, 0), (2, 0), (3, 0)]
     assert decide(everywhere, by_queue[1], by_queue, 0, own=True) == PASSED
     assert decide(everywhere, by_queue[2], by_queue, 0, own=True) == 1
@@ -311,7 +312,7 @@ def test_own_messages_skip_subscriptions_with_no_local() -> None:
 def test_a_later_subscription_adds_nothing() -> None:
     """Its identifier is not on a message from before it."""
     by_queue = sources((1, 1, 0), (2, 1, 5))
-    by_queue[2].choose(0, 9)
+    by_queue[2].grant = grant_of(1, 0, 9)
     assert gather([(1, 0), (2, 4)], by_queue[1], by_queue) == ([], False)
     assert gather([(1, 0), (2, 5)], by_queue[1], by_queue) == ([9], False)
 

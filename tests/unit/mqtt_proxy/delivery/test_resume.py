@@ -10,6 +10,7 @@ import pytest
 from mqtt_proxy.delivery.record_cache import Feed
 from mqtt_proxy.delivery.resume import PENDING_RETAINED_MAX, Again, Redelivery, fetch, in_order_of_sending, note, plan
 from mqtt_proxy.delivery.source import Source
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE
 from remoting.protocol.bodies.session_body import (
     HISTORY_BIT,
@@ -143,7 +144,7 @@ def over(*sources: Source) -> tuple[Redelivery, Sent]:
 
 def test_a_delivery_belongs_to_the_subscription_of_its_queue() -> None:
     """It is unacknowledged there again; without a subscription only its place is kept."""
-    source = Source("f", Feed(7), 1, 20, 1)
+    source = Source("f", Feed(7), grant_of(1), 20, 1)
     redelivery, _sent = over(source)
     assert redelivery.place(Again(1, 7, 12)) == (source, 12)
     assert list(source.unacked) == [12]
@@ -153,8 +154,7 @@ def test_a_delivery_belongs_to_the_subscription_of_its_queue() -> None:
 
 def test_a_repeated_delivery_follows_its_subscription() -> None:
     """What the client received is only released; what is too large is not sent."""
-    source = Source("f", Feed(7), 1, 20, 1)
-    source.choose(0, 40)
+    source = Source("f", Feed(7), grant_of(1, 0, 40), 20, 1)
     redelivery, sent = over(source)
     taken = Again(2, 7, 13)
     taken.phase = PHASE_PUBREL

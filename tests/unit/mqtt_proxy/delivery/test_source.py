@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mqtt_proxy.delivery.record_cache import Chunk, Feed
-from mqtt_proxy.delivery.source import Source, send_run, settle
+from mqtt_proxy.delivery.source import ExactRange, Source, send_run, settle
+from mqtt_proxy.grants import grant_of
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
@@ -16,7 +17,7 @@ from tests.support.records import make_mqtt_record
 
 def source(queue_id: int, cursor: int, serial: int = 1) -> Source:
     """A source at `cursor`."""
-    return Source("f", Feed(queue_id), 1, cursor, serial)
+    return Source("f", Feed(queue_id), grant_of(1), cursor, serial)
 
 
 @given(st.permutations(range(10, 20)), st.integers(0, 10))
@@ -47,20 +48,10 @@ def test_a_copy_left_to_another_source_is_unacknowledged_until_that_one_is() -> 
     assert younger.unacked == {}
 
 
-def test_the_options_of_a_subscription() -> None:
-    """Retain handling is left to the broker; the other options take the source off the hot path."""
-    one = source(1, 0)
-    assert one.is_plain
-    for options, identifier, plain in ((0x0C, 0, True), (1, 0, False), (2, 0, False), (0, 5, False)):
-        one.choose(options, identifier)
-        assert (one.no_local, one.retain_as_published) == (options == 1, options == 2)
-        assert one.is_plain == plain
-
-
 def test_what_went_out_with_qos_2_is_passed_and_holds_the_offset_while_in_flight() -> None:
     """After a crash the cursor is back at the committed offset."""
     one = source(1, 10)
-    one.exact_from, one.exact_below = 11, 14
+    one.exact = ExactRange(11, 14)
     one.sent_before(9)
     one.sent_before(12)
     one.sent_before(13)
@@ -78,7 +69,7 @@ def test_what_went_out_with_qos_2_is_passed_and_holds_the_offset_while_in_flight
 def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten() -> None:
     """In whatever order acknowledgements are settled."""
     one = source(1, 10)
-    one.exact_below = 12
+    one.exact = ExactRange(0, 12)
     one.sent_before(11)
     assert settle([(one, 11)]) == 1
     assert one.is_exact(10)
@@ -88,7 +79,7 @@ def test_an_acknowledgement_ahead_of_the_cursor_is_not_forgotten() -> None:
 
 
 def subscription(queue_id: int, *unacked: int) -> Source:
-    made = Source("t", Feed(queue_id), 1, 0, queue_id)
+    made = Source("t", Feed(queue_id), grant_of(1), 0, queue_id)
     made.unacked = dict.fromkeys(unacked)
     return made
 
@@ -121,7 +112,7 @@ def chunk_of(count: int, flags: int) -> Chunk:
 
 
 def source_at(chunk: Chunk, qos: int = 1, cursor: int = 100) -> Source:
-    return Source("t", chunk.feed, qos, cursor, 1)
+    return Source("t", chunk.feed, grant_of(qos), cursor, 1)
 
 
 def test_qos_1_moves_cursor_and_window() -> None:
