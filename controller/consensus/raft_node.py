@@ -6,16 +6,15 @@ What is different from the library, each because acknowledged commands were lost
 - a follower's commit index never passes what this leader has proven to match;
 - a snapshot that arrives or is found at the start keeps the entries behind it; it is checked before it is used;
 - answers carry their term: old ones are dropped, higher ones end a leadership;
-- a controller with empty files votes only for an empty log until it has what is committed;
+- a controller whose directory was empty neither votes nor acknowledges before it is admitted (`Admission`);
+- what a follower acknowledged over an earlier connection is not counted: it may have lost its disk since;
+- an election begins only after a pre-vote was won, whatever time passes between two looks at the clock;
 - a candidate first asks whether it could win (pre-vote), so that a cut-off node does not raise terms;
 - commands are our own bytes; membership, versions, forwarding and transfers of the library cannot be reached.
 It overrides the library's private methods, so the version is pinned.
 Thread rule: the consensus thread only.
 
-`PreVoteRound` counts the answers of one round before an election. Newcomers, whose files are empty, grant no vote to a
-log that is not: an unreachable controller may have more. When every controller has answered, none is unreachable, and
-the best of the present logs is continued. An interrupted first start or emptied files leave such a state. An answer
-counts once per controller, in any order.
+`PreVoteRound` counts the answers of one round before an election, once per controller and in any order.
 """
 
 from __future__ import annotations
@@ -29,11 +28,12 @@ from typing import Any
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
-from controller.consensus.engine import COMMAND_BYTES_MAX, FIRST_ENTRY, REGULAR, SNAPSHOT_FILE, ConsensusFailed, Machine
+from controller.consensus.admission import Admission
+from controller.consensus.engine import COMMAND_BYTES_MAX, REGULAR, SNAPSHOT_FILE, ConsensusFailed, Machine
 from controller.consensus.journal import RaftSnapshot, SnapshotPieces, load, save
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
-from controller.consensus.wire import Founded, Install, Newcomer, NextIndex, PreGranted, PreVote
+from controller.consensus.wire import Founded, Install, Join, JoinReply, NextIndex, PreGranted, PreVote
 from remoting.protocol.errors import LocalMisuse
 
 
@@ -44,7 +44,6 @@ class PreVoteRound:
         self._own = own
         self._members = members
         self._grants: set[str] = set()
-        self._newcomers: set[str] = set()
 
     @property
     def asks(self) -> bool:
@@ -56,28 +55,18 @@ class PreVoteRound:
         """Whether a majority would vote for this controller, itself included."""
         return 2 * len(self._grants) > self._members
 
-    @property
-    def complete(self) -> bool:
-        """Whether every controller has answered, with a vote or as a newcomer: none that may have more is missing."""
-        return len(self._grants | self._newcomers) == self._members
-
     def begin(self) -> None:
         """Start a new round: only this controller's own vote counts yet."""
-        self._grants, self._newcomers = {self._own}, set()
+        self._grants = {self._own}
 
     def end(self) -> None:
         """The round is over; late answers count for nothing."""
-        self._grants, self._newcomers = set(), set()
+        self._grants = set()
 
     def granted(self, node_id: str) -> None:
         """It would vote for this controller."""
         if self.asks:
             self._grants.add(node_id)
-
-    def newcomer(self, node_id: str) -> None:
-        """It must not judge."""
-        if self.asks:
-            self._newcomers.add(node_id)
 
 
 # ruff: noqa: N802, N803
@@ -117,9 +106,10 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._machine = machine
         self._timers = timers
         self._face = LogFace(directory, tuple(sorted(transport.nodes)))
-        self._conflict = self._elect_now = False
+        self._conflict = False
         self._leader_heard = 0.0
         self._canvass = PreVoteRound(transport.own.node_id, len(transport.nodes))
+        self._admission = Admission(transport.nodes.keys() - {transport.own.node_id}, timers.election)
         self._pieces, self.snapshots = SnapshotPieces(), 0
         conf = SyncObjConf(
             autoTick=False,
@@ -161,8 +151,13 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     @property
     def votes(self) -> bool:
-        """Whether this node had everything that was committed once."""
+        """Whether this node votes and acknowledges; false until a node with an empty directory is admitted."""
         return self._face.voter
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps this node from voting; empty when it votes."""
+        return "" if self._face.voter else self._admission.obstacle()
 
     @property
     def leader_id(self) -> str | None:
@@ -185,17 +180,21 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def tick(self) -> None:
         """Let time count and everything that is possible happen."""
         now = monotonic()
-        waiting = not self._isLeader() and self._SyncObj__raftElectionDeadline < now
-        if waiting and not self._elect_now and self._SyncObj__connectedToAnyone():
-            self._ask_before_election(now)
-        self._elect_now = False
+        if not self._face.voter:
+            self._seek_admission(now)
+        elif not self._isLeader() and not self._canvass.won and self._SyncObj__raftElectionDeadline < now:
+            self._ask_before_election(now) if self._SyncObj__connectedNodes else None
         self._onTick(0.0)
-        if self.leads:
-            self._face.become_voter()
+        if self._canvass.won:
+            self._canvass.end()
 
     def close(self) -> None:
         """Close journal, snapshot and vote files."""
         self._face.close()
+
+    def _SyncObj__connectedToAnyone(self) -> bool:
+        """The library's condition for an election, beside a deadline that may pass between two looks at the clock."""
+        return self._canvass.won
 
     def _checkCommandsToApply(self) -> None:
         """Take what is proposed: send it, then make it durable here, so that followers work at the same time."""
@@ -245,9 +244,16 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendNextNodeIdx(
         self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False
     ) -> None:
+        if success and not self._face.voter:
+            return  # this node may have acknowledged to a later leader, and lost its disk since
         self._face.sync()
         index = self._face[-1][1] + 1 if nextNodeIdx is None else nextNodeIdx
         self._peers.say(node, NextIndex(self.raftCurrentTerm, index, reset, success))
+
+    def _SyncObj__onNodeConnected(self, node: Any) -> None:
+        super()._SyncObj__onNodeConnected(node)
+        self._SyncObj__raftMatchIndex[node] = 0
+        self._admission.interrupt()
 
     def _SyncObj__onNodeDisconnected(self, node: Any) -> None:
         super()._SyncObj__onNodeDisconnected(node)
@@ -261,19 +267,29 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
 
     def _SyncObj__onMessageReceived(self, node: Any, message: dict[str, Any]) -> None:
         kind, own, term = message["type"], message.get("own"), message["term"]
-        if isinstance(own, PreVote):
-            self._judge(node, own)
-        elif isinstance(own, PreGranted | Newcomer):
-            self._answered(node, own)
-        elif isinstance(own, Founded):
-            self._face.become_voter()
+        if own is not None and kind == "own":
+            self._take_own(node, own)
         elif kind == "append_entries":
             self._follow(node, message)
         elif kind == "next_node_idx" and term != self.raftCurrentTerm:
             if term > self.raftCurrentTerm:
                 self._step_down(term)
-        elif kind != "request_vote" or self._may_vote(message["last_log_index"]):
+        elif kind != "request_vote" or self._face.voter:
             super()._SyncObj__onMessageReceived(node, message)
+
+    def _take_own(self, node: Any, message: PreVote | PreGranted | Founded | Join | JoinReply) -> None:
+        if isinstance(message, Join):
+            self._peers.say(node, self._join_reply(message.round))
+        elif isinstance(message, JoinReply):
+            self._learn(node, message)
+        elif isinstance(message, Founded):
+            self._face.become_voter()
+        elif not self._face.voter:
+            pass  # its own vote must not count, whatever the others would vote
+        elif isinstance(message, PreVote):
+            self._judge(node, message)
+        else:
+            self._answered(node, message)
 
     def _follow(self, node: Any, message: dict[str, Any]) -> None:
         if message["term"] < self.raftCurrentTerm:
@@ -300,7 +316,9 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
             self._SyncObj__sendNextNodeIdx(node, nextNodeIdx=end + 1, success=True)
         else:
             super()._SyncObj__onMessageReceived(node, message)
-        if not self._face.voter and self._has_committed(committed):
+        if not self._face.voter and self._admission.may_join(self.raftCurrentTerm) and self._has_committed(committed):
+            # What it voted in this term before it lost its disk is not known, so no other candidate gets its vote.
+            self._SyncObj__setCurrentTerm(self.raftCurrentTerm, node.id)
             self._face.become_voter()
 
     def _has_committed(self, committed: int) -> bool:
@@ -402,12 +420,34 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         self._SyncObj__raftElectionDeadline = now + self._SyncObj__generateRaftTimeout()
         self._SyncObj__raftLeader = None
         _, index, term = self._face[-1]
-        if self._face.voter and not self._may_vote(index):
-            self._canvass.end()
-            return
         self._canvass.begin()
         for node in self.otherNodes:
             self._peers.say(node, PreVote(self.raftCurrentTerm + 1, index, term))
+
+    def _seek_admission(self, now: float) -> None:
+        """Ask all how far they are once per election timeout, and at once when another one is connected."""
+        if self._admission.due(now) and not self._found(now):
+            question = Join(self.raftCurrentTerm, self._admission.begin(now))
+            for node in self.otherNodes:
+                self._peers.say(node, question)
+
+    def _join_reply(self, number: int) -> JoinReply:
+        _, index, term = self._face[-1]
+        return JoinReply(self.raftCurrentTerm, number, self._face.voter, index, term)
+
+    def _learn(self, node: Any, reply: JoinReply) -> None:
+        if not self._face.voter:
+            self._admission.answered(node.id, reply)
+            self._found(monotonic())
+
+    def _found(self, now: float) -> bool:
+        """Begin a log with the other newcomers if that is allowed."""
+        founders = self._admission.founders(now, self._face[-1][1])
+        if founders:
+            self._face.become_voter()
+        for node_id in founders:
+            self._peers.say(self._peers.nodes[node_id], Founded(self.raftCurrentTerm))
+        return bool(founders)
 
     def _judge(self, node: Any, message: PreVote) -> None:
         """Answer whether the sender would get this vote; of two that ask each other the lower id does not give way."""
@@ -417,31 +457,18 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
-        elif not self._face.voter and not self._may_vote(message.last_index):
-            self._peers.say(node, Newcomer(message.term))
-        elif theirs >= mine and self._may_vote(message.last_index) and not rival and not self._hears_leader():
+        elif theirs >= mine and not rival and not self._hears_leader():
             self._canvass.end()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
 
-    def _answered(self, node: Any, message: PreGranted | Newcomer) -> None:
-        """Start an election that can be won; once every controller has answered, let newcomers vote from now on."""
+    def _answered(self, node: Any, message: PreGranted) -> None:
+        """Start an election that can be won."""
         if message.term != self.raftCurrentTerm + 1 or self._isLeader():
             return
-        canvass = self._canvass
-        (canvass.granted if isinstance(message, PreGranted) else canvass.newcomer)(node.id)
-        if canvass.won:
-            canvass.end()
-            self._elect_now = True
+        self._canvass.granted(node.id)
+        if self._canvass.won:
             self._SyncObj__raftElectionDeadline = 0.0
-        elif canvass.complete:
-            self._face.become_voter()
-            for each in self.otherNodes:
-                self._peers.say(each, Founded(self.raftCurrentTerm))
-
-    def _may_vote(self, last_index: int) -> bool:
-        """Newcomers for empty logs only; voters, who know that there is more, for no empty one, not even their own."""
-        return bool(self._face.voter != (last_index == FIRST_ENTRY[1]))
 
     def _hears_leader(self) -> bool:
         if self._isLeader():

@@ -96,19 +96,30 @@ class PreGranted(msgspec.Struct, tag=7, array_like=True, frozen=True):
     term: int
 
 
-class Newcomer(msgspec.Struct, tag=8, array_like=True, frozen=True):
-    """It must not judge: it never had everything that was committed."""
-
-    term: int
-
-
 class Founded(msgspec.Struct, tag=9, array_like=True, frozen=True):
-    """Every controller has answered, so none that is away has more: the receiver may vote."""
+    """A majority has empty directories and no controller has an entry: the receiver, one of them, may vote."""
 
     term: int
 
 
-Message = RequestVote | Granted | Append | Install | NextIndex | PreVote | PreGranted | Newcomer | Founded
+class Join(msgspec.Struct, tag=10, array_like=True, frozen=True):
+    """The sender's directory was empty when it started: it asks how far the receiver is."""
+
+    term: int
+    round: int
+
+
+class JoinReply(msgspec.Struct, tag=11, array_like=True, frozen=True):
+    """The answer to `Join`: whether the sender votes, and how far its term and its log are."""
+
+    term: int
+    round: int
+    voter: bool
+    last_index: int
+    last_term: int
+
+
+Message = RequestVote | Granted | Append | Install | NextIndex | PreVote | PreGranted | Founded | Join | JoinReply
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
 
@@ -251,7 +262,7 @@ def from_library(message: dict[str, Any]) -> Message:
 
 def to_library(message: Message) -> dict[str, Any]:
     """A message as the library takes it; snapshots and pre-votes are ours and stand in it whole under `own`."""
-    if isinstance(message, PreVote | PreGranted | Newcomer | Founded):
+    if isinstance(message, PreVote | PreGranted | Founded | Join | JoinReply):
         return {"type": "own", "term": message.term, "own": message}
     if isinstance(message, RequestVote):
         last = {"last_log_index": message.last_index, "last_log_term": message.last_term}

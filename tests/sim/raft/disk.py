@@ -60,8 +60,10 @@ class Disk:
     def wipe(self, directory: Path) -> None:
         """An empty disk in its place."""
         shutil.rmtree(directory)
-        for each in [each for each in self._content if each.startswith(f"{directory}/")]:
-            del self._content[each]
+        directory.mkdir()
+        for known in (self._content, self._renamed):
+            for each in [each for each in known if each.startswith(f"{directory}/")]:
+                del known[each]
 
     def _settle(self, path: Path) -> None:
         name = str(path)

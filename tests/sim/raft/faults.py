@@ -1,6 +1,7 @@
 """What goes wrong between and in the nodes, and what brings it back, drawn from the world's seed.
 
-Wiping is limited to what the product promises to bear: one controller at a time, while all others have everything.
+Wiping is limited to what the product promises to bear: disks are lost, of nodes that run and of nodes that are down,
+while a majority of the controllers still has its files and votes, whatever that majority does at the moment.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Faults:
             "leader killed": (self._kill_leader, 2),
             "power cut armed": (self._arm, 4),
             "all killed": (self._kill_all, 0.3),
-            "wiped": (self._wipe, 0.5),
+            "wiped": (self._wipe, 1),
             "started": (self._start, 14),
             "burst": (self._burst, 3),
         }
@@ -128,13 +129,14 @@ class Faults:
         return bool(down)
 
     def _wipe(self) -> bool:
-        """The others run and had everything once: none of them was wiped since."""
-        node_id = self._node()
-        others = [self.world.nodes.get(each) for each in self.world.ids if each != node_id]
-        if node_id is None or not all(node is not None and node.votes for node in others):
-            return False
-        self.world.wipe(node_id)
-        return True
+        """One whose loss leaves a majority that votes; a newcomer may lose its disk again."""
+        world = self.world
+        voters = {each for each in world.ids if world.votes(each)}
+        spare = 2 * (len(voters) - 1) > len(world.ids)
+        candidates = [each for each in world.ids if spare or (each not in voters and 2 * len(voters) > len(world.ids))]
+        if candidates:
+            world.wipe(world.random.choice(candidates))
+        return bool(candidates)
 
     def _burst(self) -> bool:
         """More than a batch at once: whoever is away will have to catch up by several."""

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
+from pysyncobj import SyncObj
 
 from controller.consensus import journal, log_face, raft_node
+from controller.consensus.admission import Admission
 from controller.consensus.engine import DeduplicatedMachine, Envelope, MachineSnapshot
 from controller.consensus.log_face import LogFace
 from controller.consensus.raft_node import RaftNode
+from controller.consensus.wire import NextIndex, PreGranted
 from controller.replicas.group import decode
 from remoting.native.checksum import crc32c
 from tests.sim.raft.clients import Client
@@ -133,8 +136,66 @@ def votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
 
 
 def newcomers_vote(patch: pytest.MonkeyPatch) -> None:
-    """A controller whose files were emptied votes for any log."""
-    patch.setattr(RaftNode, "_may_vote", lambda _self, _index: True)
+    """A controller whose files were emptied votes, stands and acknowledges like any other."""
+    patch.setattr(LogFace, "voter", True)
+
+
+def newcomers_acknowledge(patch: pytest.MonkeyPatch) -> None:
+    """A controller whose files were emptied counts for a leader whose term it had left before."""
+
+    def answer(self: Any, node: Any, *, success: bool = False, **where: Any) -> None:
+        index = where.get("nextNodeIdx", self._face[-1][1] + 1)
+        self._face.sync()
+        self._peers.say(node, NextIndex(self.raftCurrentTerm, index, where.get("reset", False), success))
+
+    patch.setattr(RaftNode, "_SyncObj__sendNextNodeIdx", answer)
+
+
+def newcomers_stand(patch: pytest.MonkeyPatch) -> None:
+    """A controller whose files were emptied is elected by one whose log is no longer than what it received so far."""
+    seek, take = RaftNode._seek_admission, RaftNode._take_own
+
+    def seek_and_stand(self: Any, now: float) -> None:
+        seek(self, now)
+        if self._SyncObj__raftElectionDeadline < now and not self._canvass.won:
+            self._ask_before_election(now)
+
+    def take_votes(self: Any, node: Any, message: Any) -> None:
+        (self._answered if isinstance(message, PreGranted) else lambda *them: take(self, *them))(node, message)
+
+    patch.setattr(RaftNode, "_seek_admission", seek_and_stand)
+    patch.setattr(RaftNode, "_take_own", take_votes)
+
+
+def joins_any_leader(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer votes once it has what some leader has committed, also one of a term that is over."""
+    patch.setattr(Admission, "may_join", lambda _self, _term: True)
+
+
+def joins_without_asking_all(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer votes once a majority of the others has answered: one that is away may hold a vote of its."""
+    patch.setattr(Admission, "missing", ())
+
+
+def joins_with_a_free_vote(patch: pytest.MonkeyPatch) -> None:
+    """A newcomer may vote a second time in the term in which it joins."""
+    real = LogFace.become_voter
+
+    def become_voter(self: Any) -> None:
+        real(self)
+        self.setCurrentTerm(self.getCurrentTerm(), None)
+
+    patch.setattr(LogFace, "become_voter", become_voter)
+
+
+def counts_what_a_lost_disk_had(patch: pytest.MonkeyPatch) -> None:
+    """A leader counts what a follower acknowledged before it was wiped."""
+    patch.setattr(RaftNode, "_SyncObj__onNodeConnected", SyncObj._SyncObj__onNodeConnected)
+
+
+def founds_without_a_majority(patch: pytest.MonkeyPatch) -> None:
+    """Two newcomers that meet begin a log."""
+    patch.setattr(Admission, "_majority", lambda _self, _count: True)
 
 
 def old_answers_count(patch: pytest.MonkeyPatch) -> None:
@@ -222,7 +283,7 @@ def a_command_raises(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DeduplicatedMachine, "apply", apply)
 
 
-RARE: dict[str, int] = {"trimmed-before-its-name": 300}
+RARE: dict[str, int] = {"trimmed-before-its-name": 980, "newcomers-acknowledge": 220}
 """Where the search for a bug begins that few seeds show."""
 
 PLANTS: dict[str, Plant] = {
@@ -238,6 +299,9 @@ PLANTS: dict[str, Plant] = {
     "drops-the-tail-behind-a-snapshot": drops_the_tail_behind_a_snapshot,
     "votes-for-shorter-logs": votes_for_shorter_logs,
     "newcomers-vote": newcomers_vote,
+    "newcomers-acknowledge": newcomers_acknowledge,
+    "newcomers-stand": newcomers_stand,
+    "joins-with-a-free-vote": joins_with_a_free_vote,
     "believes-without-the-entry-before": believes_without_the_entry_before,
     "takes-older-snapshots": takes_older_snapshots,
     "stale-reads": stale_reads,
@@ -247,7 +311,12 @@ PLANTS: dict[str, Plant] = {
 }
 
 SELDOM: dict[str, Plant] = {
+    "founds-without-a-majority": founds_without_a_majority,
+    "joins-any-leader": joins_any_leader,
+    "joins-without-asking-all": joins_without_asking_all,
+    "counts-what-a-lost-disk-had": counts_what_a_lost_disk_had,
     "old-answers-count": old_answers_count,
     "counts-entries-of-older-terms": counts_entries_of_older_terms,
 }
-"""Bugs that need several accidents at once: a test's hundreds of schedules seldom show them, long runs do."""
+"""Bugs that need several accidents at once: a test's hundreds of schedules seldom show them, long runs do. Those of
+newcomers have tests of their own (tests/unit/controller/consensus/test_admission.py)."""

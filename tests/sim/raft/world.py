@@ -20,8 +20,8 @@ import pytest
 from pysyncobj import FAIL_REASON
 
 from controller.consensus import raft_node
-from controller.consensus.engine import REGULAR
-from controller.consensus.journal import Entry, Journal
+from controller.consensus.engine import REGULAR, VOTE_FILE
+from controller.consensus.journal import Entry, Journal, Vote, load
 from controller.consensus.raft_node import RaftNode, Timers
 from controller.consensus.wire import decode_message
 from tests.sim.raft.checkers import Judge
@@ -121,11 +121,19 @@ class World:
         self._cut_off(node_id)
 
     def wipe(self, node_id: str) -> None:
-        """Replace the disk of a node that runs by an empty one; it is down then."""
-        self.crash(node_id)
+        """Replace a node's disk by an empty one; it is down then."""
+        if node_id in self.nodes:
+            self.crash(node_id)
         self.note("wipe", node_id)
         self.disk.wipe(self.folder / node_id)
         self.judge.wiped(node_id)
+
+    def votes(self, node_id: str) -> bool:
+        """Whether a node votes, or would if it ran."""
+        if node_id in self.nodes:
+            return self.nodes[node_id].votes
+        vote = load(self.folder / node_id / VOTE_FILE, Vote)
+        return vote is not None and vote.voter
 
     def act(self, node_id: str, what: Callable[[], object]) -> None:
         """Something that a node does, to which its power may be cut."""

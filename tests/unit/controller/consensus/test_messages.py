@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from controller.consensus.wire import Append, Founded, Install, Newcomer, PreGranted, PreVote, from_library, to_library
+from controller.consensus.wire import (
+    Append,
+    Founded,
+    Install,
+    Join,
+    JoinReply,
+    PreGranted,
+    PreVote,
+    from_library,
+    to_library,
+)
 
 APPEND = {"type": "append_entries", "term": 3, "commit_index": 2}
 DICTIONARIES = [
@@ -35,7 +45,9 @@ def test_pieces_of_snapshots(piece, message):
     assert to_library(message) == {**APPEND, "own": message}
 
 
-@pytest.mark.parametrize("message", [PreVote(3, 2, 1), PreGranted(3), Newcomer(3), Founded(3)])
+@pytest.mark.parametrize(
+    "message", [PreVote(3, 2, 1), PreGranted(3), Founded(3), Join(3, 1), JoinReply(3, 1, True, 2, 1)]
+)
 def test_our_own(message):
     """They pass whole."""
     assert to_library(message) == {"type": "own", "term": 3, "own": message}

@@ -11,7 +11,6 @@ from controller.consensus.journal import RaftSnapshot, load
 from controller.consensus.raft_node import NO_OP
 from controller.consensus.wire import (
     Append,
-    Founded,
     Install,
     NextIndex,
     PreVote,
@@ -199,57 +198,6 @@ def test_a_wiped_node_votes_for_no_log_it_cannot_judge(world):
     world.heal()
     assert all(word in machine.words for machine in world.machines.values())
     assert world.nodes[wiped]._face.voter
-
-
-def test_a_wiped_node_and_one_that_never_had_anything_elect_nobody(tmp_path):
-    """The one that never had anything was told that there is more, by who has it; so an empty log is none to lead."""
-    with raft_world(tmp_path, 6) as world:
-        for node_id in ("n1", "n2"):
-            world.boot(node_id)
-        world.nodes["n2"]._face.become_voter()
-        world.pass_time(5.0)
-        assert not any(node._isLeader() for node in world.nodes.values())
-        assert world.nodes["n1"]._face[-1][1] == world.nodes["n2"]._face[-1][1] == 1
-
-
-def test_a_first_start_that_was_interrupted_is_gone_on_with(tmp_path):
-    """Newcomers elect nobody while one is away that may have more; when all have answered they do."""
-    with raft_world(tmp_path, 5) as world:
-        for node_id in IDS:
-            world.boot(node_id)
-            for other in IDS:
-                world.disconnect(node_id, other)
-            for index in range(2, 2 + int(node_id[1])):
-                world.nodes[node_id]._face.add(NO_OP, index, 1)
-            world.nodes[node_id]._face.sync()
-        world.connect("n2", "n3")
-        world.pass_time(3.0)
-        assert not any(node._isLeader() for node in world.nodes.values())
-        world.heal()
-        assert world.nodes[world.leader()]._face.voter
-
-
-def test_a_first_start_of_five_is_gone_on_with_whoever_answers_last(tmp_path):
-    """Two had everything, three are newcomers: it is enough that all answer, in whatever order."""
-    with raft_world(tmp_path, 5, nodes=5) as world:
-        for node_id in world.ids:
-            world.boot(node_id)
-            for other in world.ids:
-                world.disconnect(node_id, other)
-        for node_id in ("n1", "n5"):
-            world.nodes[node_id]._face.add(NO_OP, 2, 1)
-            world.nodes[node_id]._face.sync()
-            world.nodes[node_id]._face.become_voter()
-        world.start_all()
-        asker, granter = world.nodes["n1"], "n5"
-        asker._SyncObj__raftElectionDeadline = 0.0
-        world.tick("n1")
-        for other in ("n2", "n3", "n4", granter):
-            world.deliver(("n1", other))
-            world.deliver((other, "n1"))
-        assert [decode_message(each) for each in world.links["n1", "n2"]] == [Founded(0)]
-        world.pass_time(5.0)
-        assert all(node.votes for node in world.nodes.values())
 
 
 def test_a_follower_with_a_conflict_catches_up_by_many_batches(tmp_path):

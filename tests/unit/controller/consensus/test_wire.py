@@ -18,7 +18,8 @@ from controller.consensus.wire import (
     Founded,
     Granted,
     Install,
-    Newcomer,
+    Join,
+    JoinReply,
     NextIndex,
     PreGranted,
     PreVote,
@@ -40,8 +41,9 @@ MESSAGES = [
     NextIndex(3, 9, True, False),
     PreVote(4, 2, 1),
     PreGranted(4),
-    Newcomer(4),
     Founded(4),
+    Join(4, 7),
+    JoinReply(4, 7, False, 2, 1),
 ]
 
 
