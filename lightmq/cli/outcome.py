@@ -1,4 +1,4 @@
-"""How a command ends: its errors as one line for people, and its exit status.
+"""What a command prints, and how it ends: its errors as one line for people, and its exit status.
 
 Invariant: an expected error never shows a traceback; an unexpected one always does.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import base64
 import errno
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from remoting.protocol.errors import LightMQError
 
@@ -65,3 +67,51 @@ def payload_fields(payload: bytes | bytearray) -> dict[str, str]:
         return {"payload": payload.decode()}
     except UnicodeDecodeError:
         return {"payload_base64": base64.b64encode(payload).decode()}
+
+
+def printable(text: str) -> str:
+    """Text from a client as a terminal may have it: nothing in it moves a cursor."""
+    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
+
+
+def columns(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Aligned columns."""
+    cells = [headings, *rows]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(headings))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+    return "\n".join(lines) + "\n"
+
+
+def print_json(rows: Iterable[Mapping[str, Any]]) -> None:
+    """One JSON object on a line for each row."""
+    sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def print_rows(
+    rows: Sequence[dict[str, Any]],
+    headings: tuple[str, ...],
+    cells: Callable[[dict[str, Any]], tuple[str, ...]],
+    *,
+    json_output: bool,
+) -> None:
+    """Rows as JSON or as aligned columns."""
+    if json_output:
+        print_json(rows)
+    else:
+        sys.stdout.write(columns(headings, [cells(row) for row in rows]))
+
+
+def json_object(body: bytes, what: str) -> dict[str, Any]:
+    """A broker's answer about something. Raises CommandFailed when it is not an object."""
+    try:
+        found = json.loads(body)
+        if not isinstance(found, dict):
+            raise TypeError(type(found).__name__)
+    except (ValueError, TypeError) as error:
+        raise unreadable(what, error) from error
+    return found
+
+
+def unreadable(what: str, why: Exception | str) -> CommandFailed:
+    """The failure of a command that cannot read a broker's answer."""
+    return CommandFailed(f"the broker's answer {what} cannot be read: {why if isinstance(why, str) else repr(why)}")

@@ -8,17 +8,15 @@ another; `remove` takes no living broker without `--living`.
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from broker.replication.leader import DurabilityRule, promise
-from lightmq.cli.admin.sessions import columns
 from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, columns, print_json
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,
     CleanBrokerData,
@@ -84,7 +82,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
             "peers": known,
             "unreachable": sorted(dead),
         }
-        _print_json([{**lead, "groups": rows}])
+        print_json([{**lead, "groups": rows}])
     else:
         shown = [f"{each} (cannot be reached)" if each.partition("-")[2] in dead else each for each in known]
         sys.stdout.write(f"controllers: {', '.join(shown) or found.address}; {found.address} leads\n")
@@ -109,7 +107,7 @@ def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTa
         rows = [row for name, state in groups.items() for row in member_rows(found, name, state)]
         rows += [lone_row(found, name, address) for name, address in lone.items()]
     if json_output:
-        _print_json(rows)
+        print_json(rows)
         return
     headings = ("GROUP", "ID", "ADDRESS", "ROLE", "ALIVE", "IN SYNC", "LOG END", "BEHIND")
     sys.stdout.write(columns(headings, [tuple(map(_cell, row.values())) for row in rows]))
@@ -129,7 +127,7 @@ def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HE
     if not rows:
         raise CommandFailed(f"no broker of group {group!r} shows its epochs")
     if json_output:
-        _print_json(rows)
+        print_json(rows)
         return
     cells = [tuple(map(str, row.values())) for row in rows]
     sys.stdout.write(columns(("ID", "ADDRESS", "EPOCH", "START", "END"), cells))
@@ -209,7 +207,7 @@ def _elected(found: LeadingController, group: str, state: GroupState, broker_id:
     row = {"group": group, "master": elected.master_broker_id, "address": elected.master_address}
     row["epoch"] = elected.master_epoch
     if json_output:
-        _print_json([row])
+        print_json([row])
     else:
         sys.stdout.write(f"broker {row['master']} at {row['address']} is master of {group} in epoch {row['epoch']}\n")
 
@@ -307,7 +305,3 @@ def _cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "-" if value is None else str(value)
-
-
-def _print_json(rows: Sequence[dict[str, Any]]) -> None:
-    sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))

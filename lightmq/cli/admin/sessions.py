@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -42,11 +42,7 @@ def sessions(
             sys.stdout.write(json.dumps(shown) + "\n" if json_output else detail(shown))
             return
         rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
-    rows = rows[:count]
-    if json_output:
-        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        sys.stdout.write(columns(HEADINGS, [summary(row) for row in rows]))
+    print_rows(rows[:count], HEADINGS, summary, json_output=json_output)
 
 
 def _one(found: list[Broker], client: str) -> dict[str, Any]:
@@ -77,12 +73,9 @@ def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:
 
 
 def _parse(body: bytes, member: str, kind: type) -> Any:
-    try:
-        found = json.loads(body)[member]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"the broker's answer to SESSION_LIST cannot be read: {error!r}") from error
+    found = json_object(body, "to SESSION_LIST").get(member)
     if not isinstance(found, kind):
-        raise CommandFailed(f"the broker's answer to SESSION_LIST cannot be read: {member} is no {kind.__name__}")
+        raise unreadable("to SESSION_LIST", f"{member} is no {kind.__name__}")
     return found
 
 
@@ -139,24 +132,12 @@ def removed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
 
 
-def printable(text: str) -> str:
-    """Text from a client as a terminal may have it: nothing in it moves a cursor."""
-    return "".join(one if one.isprintable() else f"\\u{ord(one):04x}" for one in text)
-
-
-def columns(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """Aligned columns."""
-    cells = [headings, *rows]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(headings))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join(lines) + "\n"
-
-
 def _moment(time_ms: int) -> str:
     return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 LAG_HEADINGS = ("GROUP", "TOPIC", "BROKER", "QUEUE", "OFFSET", "END", "MESSAGES", "SECONDS")
+GROUPS = "about its groups"
 NUMBERS = ("brokerOffset", "consumerOffset", "minOffset", "waitingMs")
 
 
@@ -176,26 +157,23 @@ def lag(
     if group and not rows:
         raise CommandFailed(f"no broker has offsets of group {group!r}; it never committed, or its topics were deleted")
     rows.sort(key=lambda row: (row["group"], row["topic"], row["broker"], row["queue"]))
-    if json_output:
-        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        sys.stdout.write(columns(LAG_HEADINGS, [_cells(row) for row in rows]))
+    print_rows(rows, LAG_HEADINGS, _cells, json_output=json_output)
 
 
 def _rows(broker: Broker, group: str) -> Iterator[dict[str, Any]]:
     """One row per queue that a group has an offset in."""
     if group:
         asked = Command(RequestCode.GET_CONSUME_STATS, fields={"consumerGroup": group})
-        tables = [(group, broker.ask(asked).body)]
-        yield from _described(broker.name, [(name, _parse_stats(body)) for name, body in tables])
+        yield from _described(broker.name, [(group, json_object(broker.ask(asked).body, GROUPS))])
         return
-    body = _parse_stats(broker.ask(Command(RequestCode.GET_BROKER_CONSUME_STATS, fields={"isOrder": "false"})).body)
+    asked = Command(RequestCode.GET_BROKER_CONSUME_STATS, fields={"isOrder": "false"})
+    body = json_object(broker.ask(asked).body, GROUPS)
     if body.get("truncated"):
         sys.stderr.write(f"broker {broker.name} has more groups than it shows at once; name one: lightmq lag GROUP\n")
     try:
         stats = [(name, each) for one in body["consumeStatsList"] for name, found in one.items() for each in found]
     except (KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable(GROUPS, error) from error
     yield from _described(broker.name, stats)
 
 
@@ -206,7 +184,7 @@ def _described(broker: str, stats: list[tuple[str, Any]]) -> Iterator[dict[str, 
                 queue, numbers = json.loads(key), {name: int(value[name]) for name in NUMBERS}
                 yield described(group, broker, queue["topic"], int(queue["queueId"]), numbers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable(GROUPS, error) from error
 
 
 def described(group: str, broker: str, topic: str, queue: int, numbers: dict[str, int]) -> dict[str, Any]:
@@ -221,20 +199,6 @@ def described(group: str, broker: str, topic: str, queue: int, numbers: dict[str
         "messages": max(0, numbers["brokerOffset"] - max(numbers["consumerOffset"], numbers["minOffset"])),
         "seconds": numbers["waitingMs"] / 1000,
     }
-
-
-def _parse_stats(body: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        raise _unreadable(error) from error
-    if not isinstance(found, dict):
-        raise _unreadable(TypeError(type(found).__name__))
-    return found
-
-
-def _unreadable(error: Exception) -> CommandFailed:
-    return CommandFailed(f"the broker's answer about its groups cannot be read: {error!r}")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

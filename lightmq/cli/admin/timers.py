@@ -10,9 +10,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from lightmq.cli.admin.sessions import columns, printable
 from lightmq.cli.connections import Broker, ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
@@ -57,10 +56,7 @@ def timers(
             return
         if count:
             rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: row["due_ms"])
-            if json_output:
-                sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows[:count]))
-            else:
-                sys.stdout.write(columns(HEADINGS, [_cells(row) for row in rows[:count]]))
+            print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
             return
         numbers = [{"broker": broker.name, **_answer(broker, {})} for broker in found]
     sys.stdout.write("".join(json.dumps(one) + "\n" if json_output else summary(one) for one in numbers))
@@ -83,7 +79,7 @@ def _one(broker: Broker, given: str, *, json_output: bool) -> None:
         row = {"broker": broker.name, **_answer(broker, {"handle": given})["timer"]}
         sys.stdout.write(json.dumps(row) + "\n" if json_output else detail(row))
     except (KeyError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable("to TIMERS", error) from error
 
 
 def _recalled(broker: Broker, handle: RecallHandle, given: str) -> str:
@@ -114,21 +110,11 @@ def _page(broker: Broker, count: int) -> Iterator[dict[str, Any]]:
                 return
             fields = {"limit": str(min(left, PAGE)), "after": answer["next"]}
     except (KeyError, TypeError) as error:
-        raise _unreadable(error) from error
+        raise unreadable("to TIMERS", error) from error
 
 
 def _answer(broker: Broker, fields: dict[str, str]) -> dict[str, Any]:
-    try:
-        found = json.loads(broker.ask(Command(RequestCode.TIMERS, fields=fields)).body)
-    except ValueError as error:
-        raise _unreadable(error) from error
-    if not isinstance(found, dict):
-        raise _unreadable(TypeError(type(found).__name__))
-    return found
-
-
-def _unreadable(error: Exception) -> CommandFailed:
-    return CommandFailed(f"the broker's answer to TIMERS cannot be read: {error!r}")
+    return json_object(broker.ask(Command(RequestCode.TIMERS, fields=fields)).body, "to TIMERS")
 
 
 def summary(numbers: dict[str, Any]) -> str:

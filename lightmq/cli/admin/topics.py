@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from lightmq.cli.connections import ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import CommandFailed, json_object, print_rows, unreadable
 from remoting.client.admin import topic_fields
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -70,10 +69,7 @@ def listing(
             listed = parse(broker.ask(Command(RequestCode.TOPIC_LIST)).body)
             rows += [{"broker": broker.name, **row} for row in listed if str(row.get("topic", "")).startswith(prefix)]
     rows.sort(key=lambda row: (row["topic"], row["broker"]))
-    if json_output:
-        sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        sys.stdout.write(table(rows))
+    print_rows(rows, HEADINGS, _cells, json_output=json_output)
 
 
 @topics.command
@@ -132,18 +128,9 @@ def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None
 def parse(body: bytes) -> list[dict[str, Any]]:
     """The topics of a broker's answer. Raises CommandFailed when it is not one."""
     try:
-        listed = json.loads(body)["topics"]
-        return [row for row in listed if row["topic"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CommandFailed(f"the broker's answer to TOPIC_LIST cannot be read: {error!r}") from error
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """The topics as aligned columns."""
-    cells = [HEADINGS, *[_cells(row) for row in rows]]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(HEADINGS))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
-    return "\n".join(lines) + "\n"
+        return [row for row in json_object(body, "to TOPIC_LIST")["topics"] if row["topic"]]
+    except (KeyError, TypeError) as error:
+        raise unreadable("to TOPIC_LIST", error) from error
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -74,7 +74,9 @@ def subscribe(
             seen += 1
         if acknowledged:
             _stop_taking(link, messages)
-            _await_acknowledged(link)
+            # Before all of what the server still sends is read, the socket's end would be a reset: a server that meets
+            # it first never reads the acknowledgements, and sends the messages again in the next session.
+            link.await_reading(CONNECT_TIMEOUT_S)
     finally:
         _stop_taking(link, messages)
         link.close()
@@ -86,15 +88,6 @@ def _stop_taking(link: MqttLink, messages: queue.Queue[MQTTMessage | CommandFail
     with contextlib.suppress(queue.Empty):
         while True:
             messages.get_nowait()
-
-
-def _await_acknowledged(link: MqttLink) -> None:
-    """Leave only when the server has read the acknowledgements.
-
-    It may be sending still, and a socket that is closed before all of that was read is reset: a server that meets the
-    reset first never reads the acknowledgements, and sends the messages again in the next session.
-    """
-    link.await_reading(CONNECT_TIMEOUT_S)
 
 
 def check_granted(

@@ -15,7 +15,7 @@ import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -68,18 +68,10 @@ class LogMessage:
     record: RecordView
 
 
-class Asked(Protocol):
-    """Who holds the queues: a broker's connection, or one that follows the master of a group."""
-
-    def ask_again(self, code: int, body: bytes) -> Command:
-        """The answer to a request that may be repeated."""
-        ...
-
-
 class QueueReader:
     """One selection on one broker."""
 
-    def __init__(self, broker: Asked, selection: MessageSelection) -> None:
+    def __init__(self, broker: Broker, selection: MessageSelection) -> None:
         self._broker = broker
         self._selection = selection
         self._next: dict[int, int] = {}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lightmq.cli.admin.sessions import printable
 from lightmq.cli.application import run
+from lightmq.cli.outcome import printable
 
 AWAY = {
     "client": "dev-1", "user": "anna", "connected": False, "expiry_s": 60, "ends_ms": 1_790_000_000_000,
