@@ -23,21 +23,9 @@ import msgspec
 
 from controller.authority import guarded
 from controller.control_plane.control_plane import ControlPlane
-from controller.control_plane.controller_api import watch
+from controller.control_plane.controller_api import update_configuration, watch
 from controller.name_server import state
 from controller.name_server.name_server import NameServer
-from controller.name_server.state import (
-    BrokerInstance,
-    BrokerKey,
-    DeleteKeyValue,
-    PutKeyValue,
-    PutTopic,
-    RegisterBroker,
-    RemoveMember,
-    RemoveTopic,
-    SetWritable,
-    TopicsTouched,
-)
 from remoting.access.rights import LOCATE
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
@@ -181,7 +169,7 @@ class _KeyValueApi:
         """The state's revision after the last change of the table."""
 
     def put(self, peer: Peer, command: Command) -> None:
-        change = PutKeyValue(text(command, "namespace"), text(command, "key"), command.fields.get("value", ""))
+        change = state.PutKeyValue(text(command, "namespace"), text(command, "key"), command.fields.get("value", ""))
         self._change(peer, command, change)
 
     def get(self, peer: Peer, command: Command) -> Command | None:
@@ -193,7 +181,7 @@ class _KeyValueApi:
         return self._shown(peer, command, command.reply(fields={"value": value}))
 
     def delete(self, peer: Peer, command: Command) -> None:
-        self._change(peer, command, DeleteKeyValue(text(command, "namespace"), text(command, "key")))
+        self._change(peer, command, state.DeleteKeyValue(text(command, "namespace"), text(command, "key")))
 
     def list(self, peer: Peer, command: Command) -> Command | None:
         namespace = text(command, "namespace")
@@ -203,7 +191,7 @@ class _KeyValueApi:
             return self._shown(peer, command, command.reply(ResponseCode.QUERY_NOT_FOUND, remark))
         return self._shown(peer, command, command.reply(body=encode_body(KeyValueTable(entries))))
 
-    def _change(self, peer: Peer, command: Command, change: PutKeyValue | DeleteKeyValue) -> None:
+    def _change(self, peer: Peer, command: Command, change: state.PutKeyValue | state.DeleteKeyValue) -> None:
         state = self._name_server.state
         before = state.revision
         self._name_server.apply(change)
@@ -247,7 +235,7 @@ def handlers(
         RequestCode.GET_BROKER_CLUSTER_INFO: brokers.cluster_info,
         RequestCode.WIPE_WRITE_PERM_OF_BROKER: brokers.wipe_write_permission,
         RequestCode.ADD_WRITE_PERM_OF_BROKER: brokers.add_write_permission,
-        RequestCode.UPDATE_NAMESRV_CONFIG: brokers.update_configuration,
+        RequestCode.UPDATE_NAMESRV_CONFIG: update_configuration,
         RequestCode.GET_NAMESRV_CONFIG: brokers.configuration,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: topics.route,
         RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: topics.all,
@@ -268,7 +256,7 @@ class _BrokerApi:
     def register(self, peer: Peer, command: Command) -> Command:
         crc32 = number(command, "bodyCrc32", 0)
         table = decode_registration(command.body, compressed=truth(command, "compressed"), crc32=crc32)
-        change = RegisterBroker(
+        change = state.RegisterBroker(
             text(command, "clusterName"),
             text(command, "brokerName"),
             number(command, "brokerId"),
@@ -296,7 +284,7 @@ class _BrokerApi:
         cluster, address = text(command, "clusterName"), text(command, "brokerAddr")
         place = self._name_server.state.member_of(cluster, address)
         if place == (text(command, "brokerName"), number(command, "brokerId")):
-            self._name_server.apply(RemoveMember(cluster, address, "it left in order"))
+            self._name_server.apply(state.RemoveMember(cluster, address, "it left in order"))
         return command.reply()
 
     def query_data_version(self, _peer: Peer, command: Command) -> Command:
@@ -334,12 +322,6 @@ class _BrokerApi:
     def add_write_permission(self, peer: Peer, command: Command) -> None:
         self._set_writable(peer, command, "addTopicCount", writable=True)
 
-    def update_configuration(self, _peer: Peer, command: Command) -> Command:
-        raise Refused(
-            ResponseCode.NO_PERMISSION,
-            f"request {command.code}: the configuration is read at the start: change the file and restart",
-        )
-
     def configuration(self, _peer: Peer, command: Command) -> Command:
         return command.reply(body=self.settings())
 
@@ -358,7 +340,7 @@ class _BrokerApi:
             watch(self._plane.masters, peer)
         return known
 
-    def _check_epoch(self, change: RegisterBroker) -> None:
+    def _check_epoch(self, change: state.RegisterBroker) -> None:
         """A former master must not take its place in the routes back."""
         epoch = self._plane.fenced_epoch(change.broker_name) if self._plane is not None else 0
         if change.broker_id == MASTER_ID and change.data_version.state_version < epoch:
@@ -368,25 +350,25 @@ class _BrokerApi:
             )
 
     def _set_writable(self, peer: Peer, command: Command, count_field: str, *, writable: bool) -> None:
-        events = self._name_server.apply(SetWritable(text(command, "brokerName"), writable))
-        count = sum(event.count for event in events if isinstance(event, TopicsTouched))
+        events = self._name_server.apply(state.SetWritable(text(command, "brokerName"), writable))
+        count = sum(event.count for event in events if isinstance(event, state.TopicsTouched))
         reply = command.reply(fields={count_field: str(count)})
         later(peer, command, when_durable(self._name_server, reply))
 
-    def _member(self, broker_name: str, broker_id: int, key: BrokerKey) -> BrokerInstance | None:
+    def _member(self, broker_name: str, broker_id: int, key: state.BrokerKey) -> state.BrokerInstance | None:
         if self._name_server.state.member_of(*key) != (broker_name, broker_id):
             return None
         return self._name_server.metadata.groups[broker_name].members[broker_id]
 
-    def _watch(self, peer: Peer, key: BrokerKey) -> None:
-        keys = cast("set[BrokerKey] | None", peer.attributes.get(REGISTERED_ATTRIBUTE))
+    def _watch(self, peer: Peer, key: state.BrokerKey) -> None:
+        keys = cast("set[state.BrokerKey] | None", peer.attributes.get(REGISTERED_ATTRIBUTE))
         if keys is None:
             watched = keys = set()
             peer.attributes[REGISTERED_ATTRIBUTE] = watched
             peer.on_close(lambda _reason: self._connection_lost(watched))
         keys.add(key)
 
-    def _connection_lost(self, keys: set[BrokerKey]) -> None:
+    def _connection_lost(self, keys: set[state.BrokerKey]) -> None:
         for key in keys:
             self._name_server.connection_lost(key)
 
@@ -420,10 +402,10 @@ class _TopicApi:
         return command.reply(body=encode_body(TopicList(names)))
 
     def delete(self, peer: Peer, command: Command) -> None:
-        self._name_server.apply(RemoveTopic(text(command, "topic"), command.fields.get("clusterName")))
+        self._name_server.apply(state.RemoveTopic(text(command, "topic"), command.fields.get("clusterName")))
         later(peer, command, when_durable(self._name_server, command.reply()))
 
     def register(self, _peer: Peer, command: Command) -> Command:
         route = decode_body(command.body, TopicRoute)
-        self._name_server.apply(PutTopic(text(command, "topic"), route.queue_datas))
+        self._name_server.apply(state.PutTopic(text(command, "topic"), route.queue_datas))
         return command.reply()

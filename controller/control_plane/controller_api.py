@@ -39,13 +39,6 @@ def controller_handlers(
 ) -> dict[int, Handler]:
     """The table's entries of controller mode; `settings` is the configuration as code 1010 shows it."""
     api = _ControllerApi(masters, members)
-
-    def update_configuration(_peer: Peer, command: Command) -> Command:
-        raise Refused(
-            ResponseCode.NO_PERMISSION,
-            f"request {command.code}: the configuration is read at the start: change the file and restart",
-        )
-
     return {
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: api.led(api.alter),
         RequestCode.CONTROLLER_ELECT_MASTER: api.led(api.elect),
@@ -59,6 +52,12 @@ def controller_handlers(
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: api.led(api.next_broker_id),
         RequestCode.CONTROLLER_APPLY_BROKER_ID: api.led(api.apply_broker_id),
     }
+
+
+def update_configuration(_peer: Peer, command: Command) -> Command:
+    """Handle a change of the configuration at run time: refused."""
+    remark = f"request {command.code}: the configuration is read at the start: change the file and restart"
+    raise Refused(ResponseCode.NO_PERMISSION, remark)
 
 
 def watch(masters: GroupMasters, peer: Peer) -> None:

@@ -19,20 +19,6 @@ import msgspec
 
 from controller.config import ControllerConfig
 from controller.name_server import state
-from controller.name_server.state import (
-    BrokerKey,
-    Change,
-    Event,
-    Liveness,
-    MemberLeft,
-    Metadata,
-    MetadataLimits,
-    MetadataState,
-    RegisterBroker,
-    Registered,
-    Rejected,
-    RemoveMember,
-)
 from remoting.protocol.bodies.controller_body import TopicRoute
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -55,16 +41,16 @@ class MetadataFile:
     def __init__(self, directory: Path) -> None:
         self.path = directory / FILE_NAME
 
-    def load(self) -> Metadata:
+    def load(self) -> state.Metadata:
         """What was stored last, or empty metadata; LocalMisuse names what is wrong with the file and the remedy."""
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
-            return Metadata()
+            return state.Metadata()
         try:
             content = msgspec.json.decode(data, type=_Content)
             if content.format == FORMAT:
-                return msgspec.json.decode(content.metadata, type=Metadata)
+                return msgspec.json.decode(content.metadata, type=state.Metadata)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise LocalMisuse(
                 f"{self.path} is damaged ({error}): put back a copy, or move it away - brokers register again by "
@@ -79,7 +65,7 @@ class MetadataFile:
         atomic_replace(self.path, data)
 
 
-def encode_metadata(metadata: Metadata) -> bytes:
+def encode_metadata(metadata: state.Metadata) -> bytes:
     """The file's content."""
     return msgspec.json.encode(_Content(FORMAT, msgspec.Raw(msgspec.json.encode(metadata))))
 
@@ -91,7 +77,7 @@ RETRY_SECONDS = 1.0
 class Persister:
     """Writes one state to one file."""
 
-    def __init__(self, state: MetadataState, file: MetadataFile, pause_ms: int) -> None:
+    def __init__(self, state: state.MetadataState, file: MetadataFile, pause_ms: int) -> None:
         self._state = state
         self._file = file
         self._pause_seconds = pause_ms / 1000
@@ -179,10 +165,10 @@ class NameServer:
     def __init__(self, config: ControllerConfig, clock: Clock, file: MetadataFile) -> None:
         """Restore the metadata of `file`; brokers in it count as alive and have one time limit to show it."""
         self.config = config
-        self.state = MetadataState(
-            file.load(), MetadataLimits(config.brokers_max, config.topics_max, config.key_values_max)
+        self.state = state.MetadataState(
+            file.load(), state.MetadataLimits(config.brokers_max, config.topics_max, config.key_values_max)
         )
-        self.liveness = Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
+        self.liveness = state.Liveness(config.broker_timeout_ms, config.liveness_scan_ms)
         self.persister = Persister(self.state, file, config.persist_pause_ms)
         self._clock = clock
         self._listeners: list[Callable[[], None]] = []
@@ -192,7 +178,7 @@ class NameServer:
                 self.liveness.add((group.cluster, member.address), self.now_ms())
 
     @property
-    def metadata(self) -> Metadata:
+    def metadata(self) -> state.Metadata:
         """The state's content; to be read only."""
         return self.state.metadata
 
@@ -204,7 +190,7 @@ class NameServer:
         """Call `callback()` after every change of the state."""
         self._listeners.append(callback)
 
-    def apply(self, change: Change) -> list[Event]:
+    def apply(self, change: state.Change) -> list[state.Event]:
         """Carry out a change; `Refused` with the reason when it cannot be."""
         revision = self.state.revision
         events = self.state.apply(change)
@@ -213,10 +199,10 @@ class NameServer:
             for listener in self._listeners:
                 listener()
         for event in events:
-            if isinstance(event, Rejected):
+            if isinstance(event, state.Rejected):
                 self._log.warning("change_rejected", change=type(change).__name__, reason=event.remark)
                 raise Refused(ResponseCode.SYSTEM_ERROR, event.remark)
-            if isinstance(event, MemberLeft):
+            if isinstance(event, state.MemberLeft):
                 self.liveness.forget((event.cluster, event.address))
                 self._log.warning(
                     "broker_left",
@@ -227,28 +213,28 @@ class NameServer:
                 )
         return events
 
-    def register(self, command: RegisterBroker, timeout_ms: int | None) -> None:
+    def register(self, command: state.RegisterBroker, timeout_ms: int | None) -> None:
         """Put a broker into the routes and expect its heartbeats."""
         for event in self.apply(command):
-            if isinstance(event, Registered):
+            if isinstance(event, state.Registered):
                 self.liveness.add((event.cluster, event.address), self.now_ms(), timeout_ms)
                 if event.first:
                     self._log.info(
                         "broker_registered", broker=event.broker_name, id=event.broker_id, address=event.address
                     )
 
-    def beat(self, key: BrokerKey, timeout_ms: int | None = None) -> bool:
+    def beat(self, key: state.BrokerKey, timeout_ms: int | None = None) -> bool:
         """A broker shows that it lives; False when it must register first."""
         return self.liveness.beat(key, self.now_ms(), timeout_ms)
 
-    def connection_lost(self, key: BrokerKey) -> None:
+    def connection_lost(self, key: state.BrokerKey) -> None:
         """The connection on which a broker registered has ended."""
         self.liveness.shorten(key, self.now_ms(), self.config.broker_lost_grace_ms)
 
     def tick(self) -> None:
         """Take brokers that were silent for too long out of the routes."""
         for cluster, address in self.liveness.tick(self.now_ms()):
-            self.apply(RemoveMember(cluster, address, "it was silent for too long"))
+            self.apply(state.RemoveMember(cluster, address, "it was silent for too long"))
 
     def topic_route(self, topic: str) -> TopicRoute | None:
         """Where the queues of a topic are."""

@@ -14,12 +14,11 @@ import select
 import socket
 from collections import deque
 from collections.abc import Callable
-from types import TracebackType
 from typing import Self
 
 from remoting.client.master_link import DialMaster, MasterLink
 from remoting.client.tls import ClientTls, handshake_with, is_verdict
-from remoting.protocol.bodies.controller_body import ClusterInfo, TopicRoute, decode_body
+from remoting.protocol.bodies.controller_body import ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, LocalMisuse, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -35,7 +34,7 @@ from remoting.transport.failures import (
 )
 from remoting.transport.signature import BoundSigner, Signer
 
-__all__ = ["BlockingConnection", "checked", "cluster", "dial_master", "topic_route"]
+__all__ = ["BlockingConnection", "checked", "cluster", "dial_master"]
 
 TIMEOUT_MS = 10_000
 """Longest silence of the server while a request is pending."""
@@ -174,9 +173,7 @@ class BlockingConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _write(self, command: Command) -> None:
@@ -268,13 +265,6 @@ def _secured(plain: socket.socket, tls: ClientTls, host: str, port: int) -> sock
     except BaseException:
         plain.close()
         raise
-
-
-def topic_route(connection: BlockingConnection, topic: str) -> TopicRoute:
-    """Return where the queues of a topic are, from a name server; `Refused` (17) when no broker has it."""
-    fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
-    response = connection.request(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields=fields))
-    return decode_body(checked(response).body, TopicRoute)
 
 
 def cluster(connection: BlockingConnection) -> ClusterInfo:

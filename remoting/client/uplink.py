@@ -23,7 +23,6 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from remoting.client.connection import PAUSE_FIRST_MS, PAUSE_MS_MAX, ReconnectingConnection
@@ -331,7 +330,5 @@ class Closing(abc.ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

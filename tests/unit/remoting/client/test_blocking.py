@@ -131,12 +131,9 @@ def test_a_server_that_speaks_something_else():
         thread.join()
 
 
-def test_routes(port):
+def test_broker_groups(port):
     with BlockingConnection("127.0.0.1", port) as connection:
-        assert blocking.topic_route(connection, "t") == TopicRoute()
         assert blocking.cluster(connection) == ClusterInfo()
-        with pytest.raises(Refused, match="no such topic"):
-            blocking.topic_route(connection, "u")
 
 
 def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
