@@ -151,12 +151,6 @@ class SparkDriver:
             )
         threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
 
-    @property
-    def pid(self) -> int:
-        """Process id of the driver."""
-        assert self._child is not None
-        return self._child.pid
-
     def _read(self, child: subprocess.Popen[str]) -> None:
         assert child.stdout is not None
         for line in child.stdout:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,9 @@ class AllInOne:
             up.host, up.admin_port, registry=self._registry, hosts=up.admin_hosts,
             guard=PageAccess(self._broker.access, self._broker.authorizer, page_actions()),
             readiness=self._group.readiness, status=self.status,
-            reasons=lambda: {"broker": self._broker.unready_reason(), "bridge": self._bridge_reason()},
+            reasons=lambda: {
+                "broker": self._broker.unready_reason(), "bridge": self._bridge.reason() if self._bridge else "",
+            },
             degraded=lambda: {"broker": self._broker.degraded_reason()},
         )  # fmt: skip
         self._server: RemotingServer | None = None
@@ -234,9 +236,6 @@ class AllInOne:
         if self._configuration.bridge.connections:
             await self._group.begin("bridge", self._bridge)
 
-    def _bridge_reason(self) -> str:
-        return "" if self._bridge is None else self._bridge.reason()
-
     async def _registered(self) -> None:
         """Return when the broker is in the controller's routes, so that the first client finds it."""
         async with asyncio.timeout(REGISTERED_TIMEOUT_S):
@@ -244,18 +243,12 @@ class AllInOne:
                 await asyncio.sleep(REGISTERED_POLL_S)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class _Port:
     """Two functions as a service."""
 
-    def __init__(self, start: Callable[[], Awaitable[object]], stop: Callable[[], Awaitable[object]]) -> None:
-        self._start = start
-        self._stop = stop
-
-    async def start(self) -> None:
-        await self._start()
-
-    async def stop(self) -> None:
-        await self._stop()
+    start: Callable[[], Coroutine[Any, Any, None]]
+    stop: Callable[[], Coroutine[Any, Any, None]]
 
 
 def one_access_list(configuration: Configuration) -> Path | None:

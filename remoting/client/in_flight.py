@@ -130,11 +130,11 @@ class InFlight(Generic[Item]):
 
     def stored(self, frame: FlightFrame[Item]) -> None:
         """Note that the frame was answered and is done."""
-        self._end(frame)
+        self._in_flight.remove(frame)
 
     def refused(self, frame: FlightFrame[Item]) -> None:
         """Remove a frame that is not sent again; the caller decides about its items."""
-        self._end(frame)
+        self._in_flight.remove(frame)
 
     def may_repeat(self, frame: FlightFrame[Item]) -> bool:
         """Whether a frame in flight may be sent once more."""
@@ -156,9 +156,6 @@ class InFlight(Generic[Item]):
         self._gathering = FlightFrame(self.frames_closed)
         self._is_due = False
         return self._gathering
-
-    def _end(self, frame: FlightFrame[Item]) -> None:
-        self._in_flight.remove(frame)
 
 
 def _number(frame: FlightFrame[Item]) -> int:

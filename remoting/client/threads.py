@@ -100,10 +100,6 @@ class Admin(Closing):
         """Return the newest messages of a topic with a key, between two store times."""
         return self._background.run(self._admin.query(topic, key, count=count, begin_ms=begin_ms, end_ms=end_ms))
 
-    def close(self) -> None:
-        """Close the connection."""
-        self._background.close()
-
 
 class Consumer(Closing):
     """A consumer group's access to one queue, for threads: the calls of `AsyncConsumer`, blocking."""
@@ -154,10 +150,6 @@ class Consumer(Closing):
     def offset_at(self, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time (milliseconds since 1970)."""
         return self._background.run(self._consumer.offset_at(timestamp_ms))
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._background.close()
 
 
 _UNBOUNDED = 1 << 62

@@ -17,7 +17,6 @@ a thread of its own, and is called from any other thread.
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import contextlib
 import threading
@@ -320,12 +319,14 @@ class BackgroundConnection:
             self._loop.close()
 
 
-class Closing(abc.ABC):
-    """A client for threads that is closed at the end of a `with` block."""
+class Closing:
+    """A client for threads with a connection of its own, closed at the end of a `with` block."""
 
-    @abc.abstractmethod
+    _background: BackgroundConnection
+
     def close(self) -> None:
         """Close the connection."""
+        self._background.close()
 
     def __enter__(self) -> Self:
         return self

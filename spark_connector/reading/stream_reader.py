@@ -405,15 +405,11 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._cap is not None or self._options.min_offsets_per_trigger is None:
             return 0
         return planner.remaining_delay_ms(
-            self._waiting(begin),
+            total_behind(begin, {key: bounds.max for key, bounds in self._bounds.items()}, self._bounds),
             self._options.min_offsets_per_trigger,
             self._pace.since_batch_ms,
             self._options.max_trigger_delay_ms,
         )
-
-    def _waiting(self, begin: Positions) -> int:
-        """Messages behind `begin`, as far as the bounds last seen show."""
-        return total_behind(begin, {key: bounds.max for key, bounds in self._bounds.items()}, self._bounds)
 
     def _rows_max(self, begin: Positions, ends: Positions, limit: ReadLimit) -> int | None:
         """Return the number of rows the next batch may have; None for as many as there are."""

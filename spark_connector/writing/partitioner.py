@@ -165,7 +165,10 @@ class Partitioner:
         """(group, queue) of every queue of a topic that can be written to, by name and number."""
         described = self._described(topic)
         if not described:
-            described = self._known[topic] = self._made(topic.decode("utf-8", "replace"))
+            # The home creates it as its first row would: only the broker knows how many queues it gives, which has to
+            # be known before a key chooses one.
+            fields = {"topic": topic.decode("utf-8", "replace"), "forWrite": "true"}
+            described = self._known[topic] = self._asked(self._home, fields)
         if not described:
             raise OptionError(
                 f"no broker knows how many queues the topic {topic.decode()!r} has, which a key or a queue number "
@@ -197,7 +200,7 @@ class Partitioner:
 
     def _routed(self, topic: str) -> tuple[QueueData, ...]:
         if "" in self._brokers:
-            return self._configured(topic)
+            return self._asked("", {"topic": topic})  # a broker that was addressed itself has no routes
         fields = {"topic": topic, "acceptStandardJsonOnly": "true"}
         failures = []
         for server in self._options.name_server:
@@ -212,18 +215,8 @@ class Partitioner:
             return tuple(decode_body(check(reply, server).body, TopicRoute).queue_datas)
         raise BrokerUnreachable("; ".join(failures))
 
-    def _configured(self, topic: str) -> tuple[QueueData, ...]:
-        """The answer of a broker that was addressed itself: it is no name server and has no routes."""
-        return self._asked("", {"topic": topic})
-
-    def _made(self, topic: str) -> tuple[QueueData, ...]:
-        """The queues of a topic that no group has, created at the home as its first row would; empty if it may not be.
-
-        The number of queues has to be known before a key chooses one, and only the broker knows how many it gives.
-        """
-        return self._asked(self._home, {"topic": topic, "forWrite": "true"})
-
     def _asked(self, group: str, fields: dict[str, str]) -> tuple[QueueData, ...]:
+        """The queues of a topic by the answer of one group; empty if it has none."""
         master = self._brokers[group]
         command = Command(RequestCode.GET_TOPIC_CONFIG, fields=fields)
         reply = master.ask(command, refusal_is_error=False)

@@ -325,7 +325,7 @@ def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
     Every step may be repeated.
     """
     from spark_connector.brokers import patiently
-    from spark_connector.writing.sink import commit_everywhere
+    from spark_connector.writing.sink import commit_everywhere, finish_batch, sink_home
 
     left = [message for message in messages if isinstance(message, StagedRows)]
     staged = [one for one in left if one.count or one.is_replay]
@@ -338,14 +338,8 @@ def commit_job(messages: Sequence[WriterCommitMessage | None], options: WriteOpt
             if count:
                 handles.setdefault(group, []).append(StageHandle(one.partition, one.attempt, count))
     if not handles:
-        return patiently(lambda: _finish(sink, batch, options), options)
+        return patiently(lambda: finish_batch(sink_home(sink, options), sink, batch), options)
     return patiently(lambda: commit_everywhere(sink, batch, handles, options), options)
-
-
-def _finish(sink: str, batch: int, options: WriteOptions) -> list[str]:
-    from spark_connector.writing.sink import finish_batch, sink_home
-
-    return finish_batch(sink_home(sink, options), sink, batch)
 
 
 def end_job(groups: Sequence[str], sink: str, options: WriteOptions) -> None:

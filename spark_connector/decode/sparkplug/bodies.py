@@ -191,17 +191,14 @@ class SparkplugDecoder:
         certificates = [self._births.at(broker, one, position) for one in topic.births]
         own = certificates[-1]
         if own is None:
-            return Known({}, {}, f"no birth certificate of the {_whose(topic)} is in the log before it")
+            whose = "node" if topic.device is None else "device"
+            return Known({}, {}, f"no birth certificate of the {whose} is in the log before it")
         if own.broken:
             return Known({}, {}, own.broken)
         node: Certificate | None = certificates[0]
         if node is not None and node.position > own.position:
             return Known({}, {}, "the device was not born again since its node was")
         return Known(own.aliases, own.datatypes, "")
-
-
-def _whose(topic: SparkplugTopic) -> str:
-    return "node" if topic.device is None else "device"
 
 
 def _heads(made: dict[str, Any], payload: Any) -> str:
