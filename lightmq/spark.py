@@ -116,11 +116,7 @@ SQL_SETTINGS = (
         "true",
         "Each batch writes what changed instead of whole files: 107 instead of 141 ms for a small aggregate.",
     ),
-    Setting(
-        "spark.sql.session.timeZone",
-        "UTC",
-        "Times of messages look the same on every machine.",
-    ),
+    Setting("spark.sql.session.timeZone", "UTC", "Times of messages look the same on every machine."),
 )
 """For every session, Spark Connect among them."""
 QUIET = Setting("spark.ui.showConsoleProgress", "false", "A bar for each of ten batches a second hides everything.")

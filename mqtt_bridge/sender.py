@@ -184,11 +184,7 @@ BEGUN = 1
 EARLIEST = "earliest"
 READ_COUNT_MAX = 4_096
 """Records of one read."""
-SKIPPED = {
-    STATUS_OFFSET_TOO_SMALL: "retention",
-    STATUS_DAMAGED: "damaged",
-    STATUS_NO_SUCH_QUEUE: "queue_gone",
-}
+SKIPPED = {STATUS_OFFSET_TOO_SMALL: "retention", STATUS_DAMAGED: "damaged", STATUS_NO_SUCH_QUEUE: "queue_gone"}
 
 
 class LogReader:

@@ -112,9 +112,7 @@ class AssignmentRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.QUERY_ASSIGNMENT: self.query_assignment,
-        }
+        return {Code.QUERY_ASSIGNMENT: self.query_assignment}
 
     def query_assignment(self, peer: Peer, command: Command) -> None:
         """400: the queues of one consumer; none for a client that is no member of its group yet."""

@@ -235,10 +235,7 @@ class RocketmqPullRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.PULL_MESSAGE: self.pull_message,
-            Code.LITE_PULL_MESSAGE: self.pull_message,
-        }
+        return {Code.PULL_MESSAGE: self.pull_message, Code.LITE_PULL_MESSAGE: self.pull_message}
 
     def pull_message(self, peer: Peer, command: Command) -> None:
         """Answer a pull now, when the queue grows, or at its deadline."""

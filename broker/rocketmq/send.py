@@ -45,13 +45,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 from remoting.protocol.records.image import encode_image
-from remoting.protocol.records.properties import (
-    KEYS,
-    PROPERTIES_SIZE_BYTES_MAX,
-    TAGS,
-    UNIQUE_KEY,
-    decode_properties,
-)
+from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
 from remoting.protocol.records.record import FLAG_SYS_SHIFT
 from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
 from remoting.transport.contracts import Handler, Peer
@@ -360,13 +354,7 @@ class SendRequests:
         return target
 
     def _answer(
-        self,
-        peer: Peer,
-        command: Command,
-        placed: Placed,
-        topics: Collection[str],
-        index: int,
-        unique: str,
+        self, peer: Peer, command: Command, placed: Placed, topics: Collection[str], index: int, unique: str
     ) -> Done:
         def done(appended: Appended | None, first: int, refused: Refused | None) -> None:
             if command.is_oneway:

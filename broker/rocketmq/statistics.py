@@ -106,10 +106,7 @@ class ConsumeStatsRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.GET_CONSUME_STATS: self.consume_stats,
-            Code.GET_BROKER_CONSUME_STATS: self.broker_consume_stats,
-        }
+        return {Code.GET_CONSUME_STATS: self.consume_stats, Code.GET_BROKER_CONSUME_STATS: self.broker_consume_stats}
 
     def consume_stats(self, peer: Peer, command: Command) -> Command:
         """208: how far a group is behind, queue by queue."""
@@ -231,9 +228,7 @@ class TrafficStatsRequests:
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {
-            Code.VIEW_BROKER_STATS_DATA: self.view_stats,
-        }
+        return {Code.VIEW_BROKER_STATS_DATA: self.view_stats}
 
     def view_stats(self, _peer: Peer, command: Command) -> Command:
         """315: the figure that the fields `statsName` and `statsKey` name, as RocketMQ's JSON."""

@@ -180,13 +180,7 @@ CLIENT_BYTES = 16
 class ControlPlane:
     """One controller's part in deciding masters."""
 
-    def __init__(
-        self,
-        config: ControllerConfig,
-        clock: Clock,
-        name_server: NameServer,
-        dial: Dial,
-    ) -> None:
+    def __init__(self, config: ControllerConfig, clock: Clock, name_server: NameServer, dial: Dial) -> None:
         self.members = members_of(config)
         self.machine = ReplicaMachine()
         self._config = config

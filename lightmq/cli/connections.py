@@ -77,12 +77,10 @@ class Security:
         Parameter(env_var="LIGHTMQ_TLS_KEY", help="Private key of the certificate, PEM; default: in the same file."),
     ] = None
     tls_server_name: Annotated[
-        str,
-        Parameter(env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name in the certificates; else the host connected to."),
+        str, Parameter(env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name in the certificates; else the host connected to.")
     ] = ""
     tls_insecure: Annotated[
-        bool,
-        Parameter(negative="", help="Skip certificate verification (insecure). For tests only."),
+        bool, Parameter(negative="", help="Skip certificate verification (insecure). For tests only.")
     ] = False
 
     @property

@@ -26,8 +26,7 @@ class ConfigOptions:
 
     config: Annotated[Path | None, Parameter(name=["--config", "-c"], help="Configuration file (TOML).")] = None
     values: Annotated[
-        list[str],
-        Parameter(name=["--set"], negative=(), help="Any key: --set broker.limits.topics_max=9."),
+        list[str], Parameter(name=["--set"], negative=(), help="Any key: --set broker.limits.topics_max=9.")
     ] = field(default_factory=list)
     log_level: Annotated[str | None, Parameter(help="debug, info, warning or error.")] = None
     log_json: Annotated[bool, Parameter(negative=(), help="Write logs as JSON.")] = False

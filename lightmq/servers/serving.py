@@ -211,11 +211,7 @@ def serve(
 
 
 async def _serve(
-    make: Callable[[], Server],
-    *,
-    json_output: bool,
-    greeting: Callable[[Mapping[str, int]], str],
-    supervised: bool,
+    make: Callable[[], Server], *, json_output: bool, greeting: Callable[[Mapping[str, int]], str], supervised: bool
 ) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -103,12 +103,7 @@ class BlockingConnection:
 
     @classmethod
     def dial(
-        cls,
-        address: str,
-        timeout_ms: int = TIMEOUT_MS,
-        *,
-        signer: Signer | None = None,
-        tls: ClientTls | None = None,
+        cls, address: str, timeout_ms: int = TIMEOUT_MS, *, signer: Signer | None = None, tls: ClientTls | None = None
     ) -> Self:
         """Connect to `host:port`."""
         host, port = split_address(address)

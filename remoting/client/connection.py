@@ -40,13 +40,7 @@ from remoting.transport.contracts import (
     PushCallback,
     run_close_callback,
 )
-from remoting.transport.failures import (
-    ConnectionLost,
-    RequestTimeout,
-    Unreachable,
-    checked,
-    split_address,
-)
+from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreachable, checked, split_address
 from remoting.transport.link import OUTPUT_BYTES_MAX, FrameLink, LinkSettings
 from remoting.transport.signature import BoundSigner, Signer
 

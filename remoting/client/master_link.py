@@ -164,12 +164,7 @@ class Backoff:
     """Pauses between attempts in ms, doubled up to a maximum; and when to give up."""
 
     def __init__(
-        self,
-        first_ms: float,
-        ms_max: float,
-        *,
-        spread: Callable[[], float] = full,
-        patience_ms: float = float("inf"),
+        self, first_ms: float, ms_max: float, *, spread: Callable[[], float] = full, patience_ms: float = float("inf")
     ) -> None:
         """`spread` returns a factor 0..1 for each pause, so that many clients do not dial in step; give up after
         `patience_ms` of failures alone."""

@@ -174,11 +174,7 @@ class _Builder:
     def _struct_of_branches(self, nodes: list[Node], branches: list[Node]) -> Node:
         members = [f"member{index}" for index in range(len(branches))]
         wrapped = {
-            id(node): {
-                "type": "record",
-                "name": self._name(),
-                "fields": [{"name": member, "type": node.reading}],
-            }
+            id(node): {"type": "record", "name": self._name(), "fields": [{"name": member, "type": node.reading}]}
             for member, node in zip(members, branches, strict=True)
         }
         spark = types.StructType(

@@ -129,10 +129,7 @@ QUEUES_ASKED_MAX = 16
 
 
 def waiting_ms(
-    ends: Positions,
-    bounds: Mapping[QueueKey, Bounds],
-    masters: Mapping[str, GroupMaster],
-    now_ms: int,
+    ends: Positions, bounds: Mapping[QueueKey, Bounds], masters: Mapping[str, GroupMaster], now_ms: int
 ) -> dict[QueueKey, int]:
     """Return how long the first message at or behind `ends` has been stored, for the queues furthest behind."""
     behind = {

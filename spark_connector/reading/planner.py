@@ -67,11 +67,7 @@ def expired_ranges(start: Positions, bounds: Mapping[QueueKey, Bounds]) -> dict[
 
 
 def advance(
-    start: Positions,
-    bounds: Mapping[QueueKey, Bounds],
-    *,
-    rows_max: int | None = None,
-    cap: Positions | None = None,
+    start: Positions, bounds: Mapping[QueueKey, Bounds], *, rows_max: int | None = None, cap: Positions | None = None
 ) -> dict[QueueKey, int]:
     """Return how far the next batch goes: all there is, or shares of `rows_max` in proportion to what waits.
 
@@ -130,11 +126,7 @@ def ranges(start: Positions, end: Positions, bounds: Mapping[QueueKey, Bounds]) 
 
 
 def tasks(
-    work: Sequence[QueueRange],
-    *,
-    cores: int,
-    partitions_min: int | None = None,
-    records_max: int | None = None,
+    work: Sequence[QueueRange], *, cores: int, partitions_min: int | None = None, records_max: int | None = None
 ) -> list[list[QueueRange]]:
     """Cut the work into tasks of about equal size: small queues share a task, large ones are split.
 

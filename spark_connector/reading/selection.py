@@ -102,9 +102,7 @@ class Selection:
             light = reply.light
             if light is None:
                 return {}
-            return {
-                light_key(request.filter, reply.broker): Bounds(light.id, light.min, light.max, light.at),
-            }
+            return {light_key(request.filter, reply.broker): Bounds(light.id, light.min, light.max, light.at)}
         everything = self.pattern is None and not self.assigned
         known, found = {} if keys is None else keys, {}
         for one in reply.queues:

@@ -99,13 +99,7 @@ class Replay:
             return None
         return {key: queue.reached for key, queue in watch.read(at_ms=reached_ms).items()}
 
-    def _begin(
-        self,
-        begin: Positions,
-        bounds: Mapping[QueueKey, Bounds],
-        watch: BoundsWatch,
-        now_ms: int,
-    ) -> bool:
+    def _begin(self, begin: Positions, bounds: Mapping[QueueKey, Bounds], watch: BoundsWatch, now_ms: int) -> bool:
         """Start the clock at the oldest message not read; False when there is none, or no broker answered."""
         waits = waiting_ms(begin, bounds, watch.masters, now_ms)
         if waits:

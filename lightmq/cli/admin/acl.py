@@ -34,9 +34,7 @@ WORDS = {
 
 
 @acl.command
-def check(
-    file: Annotated[Path, Parameter(help="The access list.")],
-) -> None:
+def check(file: Annotated[Path, Parameter(help="The access list.")]) -> None:
     """Read an access list as the proxy would, and name every line that spoils it."""
     from remoting.access.acl_file import AclError, load
 

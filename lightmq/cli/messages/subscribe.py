@@ -30,8 +30,7 @@ HERE = MqttTarget()
 def subscribe(
     *,
     topic: Annotated[
-        list[str],
-        Parameter(name=["--topic", "-t"], negative=(), help="Topic filter; may be given several times."),
+        list[str], Parameter(name=["--topic", "-t"], negative=(), help="Topic filter; may be given several times.")
     ],
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
     count: Annotated[int, Parameter(name=["--count", "-n"], help="Leave after so many messages; 0: never.")] = 0,
