@@ -153,11 +153,9 @@ class ControllerApp:
 
     def unready_reason(self) -> str:
         """Why it is not ready; empty when it is."""
-        return (
-            ""
-            if self._ticker is None or self.plane.ready()
-            else "it knows no leader or has not caught up yet: a majority must run"
-        )
+        if self._ticker is None or self.plane.ready():
+            return ""
+        return self.plane.engine.obstacle or "it knows no leader or has not caught up yet: a majority must run"
 
     async def until_failed(self) -> Exception:
         """Wait until it cannot write its journal any more; return why."""

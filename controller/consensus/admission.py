@@ -92,7 +92,8 @@ class Admission:
                 f"file vote in each"
             )
         if self.missing:
-            return f"its directory was empty: it votes after {', '.join(self.missing)} has answered, so start it"
+            missing = ", ".join(self.missing)
+            return f"its directory was empty: it does not vote before it has reached {missing}, so start it"
         return "its directory was empty: it votes as soon as it has received what the leader has committed"
 
     def _majority(self, count: int) -> bool:

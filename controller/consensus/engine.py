@@ -100,6 +100,11 @@ class Engine(Protocol):
         """Whether a leader is known and everything committed has been received."""
         ...
 
+    @property
+    def obstacle(self) -> str:
+        """What keeps this controller from voting, and what to do; empty when nothing does."""
+        ...
+
     async def start(self) -> None:
         """Restore what is on disk and take part. Raises LocalMisuse, OSError."""
         ...
@@ -175,6 +180,11 @@ class SingleEngine:
     def ready(self) -> bool:
         """Whether the journal is open and commands are taken."""
         return self._leading
+
+    @property
+    def obstacle(self) -> str:
+        """Empty: it depends on no other controller."""
+        return ""
 
     async def start(self) -> None:
         """Restore the snapshot and apply what follows it."""

@@ -41,6 +41,8 @@ from runtime.logs import get_logger
 
 TICKS_PER_HEARTBEAT = 4
 PINGS_PER_SILENCE = 5
+REMINDER_SECONDS = 10.0
+"""How often a controller that must not vote yet logs why."""
 SILENCE_HEARTBEATS_MIN_MS = 1_000
 """Shortest silence after which a connection between controllers is given up."""
 
@@ -70,6 +72,8 @@ class EngineStatus:
     snapshots: int = 0
     refused_connections: int = 0
     votes: bool = False
+    obstacle: str = ""
+    """What keeps the node from voting."""
 
 
 Done = Callable[[object, int], object]
@@ -154,11 +158,12 @@ class RaftThread:
             await transport.open(settings.host or self._own.host)
             self._node = node
             self._post(listener.started)
-            pings = self._loop.create_task(self._ping(transport))
+            tasks = [self._loop.create_task(each) for each in (self._ping(transport), self._remind(node))]
             while not self._stop.is_set():
                 self._tick()
                 await asyncio.sleep(timers.heartbeat / TICKS_PER_HEARTBEAT)
-            pings.cancel()
+            for task in tasks:
+                task.cancel()
         finally:
             await transport.close()
             if self._failed is None:
@@ -168,6 +173,13 @@ class RaftThread:
         while True:
             await asyncio.sleep(SILENCE_HEARTBEATS_MIN_MS / PINGS_PER_SILENCE / 1000)
             transport.tick()
+
+    async def _remind(self, node: RaftNode) -> None:
+        log = get_logger("consensus")
+        while True:
+            await asyncio.sleep(REMINDER_SECONDS)
+            if node.obstacle:
+                log.warning("controller_waits", node=self._own.node_id, reason=node.obstacle)
 
     def _propose(self, command: bytes, done: Done) -> None:
         if self._node is None or self._stop.is_set():
@@ -198,7 +210,7 @@ class RaftThread:
         assert self._listener is not None
         status = EngineStatus(
             node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, node.log_entries, node.snapshots,
-            self._transport.violations, node.votes,
+            self._transport.violations, node.votes, node.obstacle,
         )  # fmt: skip
         if status != self._status:
             self._status = status
@@ -246,6 +258,11 @@ class RaftEngine:
         """Whether this controller could go on with the others if one of them were lost."""
         return self._status.votes and self._status.leader is not None
 
+    @property
+    def obstacle(self) -> str:
+        """What keeps this controller from voting when the thread last reported."""
+        return self._status.obstacle
+
     async def start(self) -> None:
         """Restore and take part. Raises LocalMisuse, OSError."""
         make_directory(self._directory)
@@ -283,7 +300,7 @@ class RaftEngine:
         return await asyncio.shield(self._failure)
 
     def status(self) -> Mapping[str, object]:
-        """Term, applied index, entries and snapshots for the status page."""
+        """Term, applied index, entries, snapshots and what keeps it from voting, for the status page."""
         status = self._status
         return {
             "term": status.term,
@@ -291,6 +308,7 @@ class RaftEngine:
             "log_entries": status.log_entries,
             "snapshots": status.snapshots,
             "refused_connections": status.refused_connections,
+            "obstacle": status.obstacle,
         }
 
     async def _ask(self, command: bytes) -> object:

@@ -82,7 +82,7 @@ def test_a_newcomer_does_not_join_a_minority():
 def test_what_keeps_a_newcomer_out_is_told():
     """A controller to start; what is still to come; the remedy when most disks were lost, with the one to copy."""
     admission, number = five()
-    assert "after n2, n3, n4, n5 has answered" in admission.obstacle()
+    assert "before it has reached n2, n3, n4, n5, so" in admission.obstacle()
     for each in ("n2", "n3", "n4", "n5"):
         admission.answered(each, reply(number, term=3, voter=True, index=9, last_term=2))
     assert "as soon as it has received" in admission.obstacle()
@@ -291,7 +291,7 @@ def test_a_voter_without_entries_and_a_wiped_node_elect_nobody(tmp_path):
         world.nodes["n2"]._face.become_voter()
         world.pass_time(5.0)
         assert not any(node._isLeader() for node in world.nodes.values())
-        assert "after n3 has answered" in world.nodes["n1"].obstacle
+        assert "before it has reached n3," in world.nodes["n1"].obstacle
         world.heal()
         assert all(node.votes for node in world.nodes.values())
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 
 import pytest
 
+from controller.consensus import raft_engine
 from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown
 from controller.consensus.members import ControllerNode
 from controller.consensus.raft_engine import RaftEngine, RaftSettings
@@ -82,6 +84,27 @@ async def test_they_answer_and_go_on_without_one(three):
     await until(lambda: three.machines[again.node_id].words == [*words, b"after"])
     await until(lambda: again.status()["applied"] == new.status()["applied"])
     assert new.status()["snapshots"] > 0
+
+
+async def test_an_emptied_one_waits_and_says_for_whom(three, monkeypatch, capsys):
+    """In its status and, again and again, in its log; it is ready once every other controller has answered."""
+    monkeypatch.setattr(raft_engine, "REMINDER_SECONDS", 0.01)
+    leader = await three.leader()
+    await leader.propose(b"word")
+    emptied, away = (each for each in three.members if each != leader.node_id)
+    await three.stop(away)
+    await three.stop(emptied)
+    shutil.rmtree(three.folder / emptied)
+    await three.start(emptied)
+    waits = f"its directory was empty: it does not vote before it has reached {away}, so start it"
+    await until(lambda: three.engines[emptied].obstacle == waits)
+    assert not three.engines[emptied].ready
+    assert three.engines[emptied].status()["obstacle"] == waits
+    await until(lambda: "controller_waits" in capsys.readouterr().err)
+    await three.start(away)
+    await until(lambda: three.engines[emptied].ready)
+    assert three.engines[emptied].obstacle == ""
+    assert three.machines[emptied].words == [b"word"]
 
 
 async def test_without_a_majority_nothing_is_answered(three):
