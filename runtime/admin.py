@@ -381,10 +381,8 @@ class AdminServer:
         self._degraded = degraded
         self.host = host
         self.port = port
-        self._registry = registry
         self._guard = guard
         self._readiness = readiness
-        self._status = status
         self._reasons = reasons
         self._hosts = (host, *hosts)
         self._server: asyncio.Server | None = None
@@ -396,12 +394,12 @@ class AdminServer:
             labels=("reason",),
         )
         self._refused = {reason: refused.child(reason) for reason in REASONS}
-        self._pages = {
-            "/metrics": self._metrics_page,
-            "/livez": self._live_page,
-            "/startupz": self._started_page,
+        self._pages: dict[str, Pages] = {
+            "/metrics": lambda _request, _address: Answer(200, METRICS_TYPE, registry.page()),
+            "/livez": lambda _request, _address: _json({"live": True}),
+            "/startupz": lambda _request, _address: _json({"started": True}),
             READY: self._ready_page,
-            "/status": self._status_page,
+            "/status": lambda _request, _address: _json(dict(status())),
         }
         if strangers := {READY_PARTS, *self._pages} - set(guard.pages):
             raise LightMQError(f"no right is declared for {', '.join(sorted(strangers))}: remoting.access.rights")
@@ -460,15 +458,6 @@ class AdminServer:
     def _malformed(self) -> None:
         self._refused[MALFORMED].value += 1
 
-    def _metrics_page(self, _request: Request, _address: str) -> Answer:
-        return Answer(200, METRICS_TYPE, self._registry.page())
-
-    def _live_page(self, _request: Request, _address: str) -> Answer:
-        return _json({"live": True}, 200)
-
-    def _started_page(self, _request: Request, _address: str) -> Answer:
-        return _json({"started": True}, 200)
-
     def _ready_page(self, request: Request, address: str) -> Answer:
         parts = dict(self._readiness())
         ready = all(parts.values())
@@ -481,10 +470,7 @@ class AdminServer:
         told |= {"degraded": degraded} if degraded else {}
         return _json({"ready": ready, "parts": parts, **told}, status)
 
-    def _status_page(self, _request: Request, _address: str) -> Answer:
-        return _json(dict(self._status()), 200)
 
-
-def _json(content: Mapping[str, Any], status: int) -> Answer:
+def _json(content: Mapping[str, Any], status: int = 200) -> Answer:
     text = json.dumps(content, indent=2, default=str) + "\n"
     return Answer(status, "application/json; charset=utf-8", text.encode())

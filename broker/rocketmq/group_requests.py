@@ -184,16 +184,13 @@ Moved = list[tuple[dict[str, Any], int]]
 _encode = msgspec.json.encode
 
 
+@dataclass(frozen=True, slots=True)
 class GroupAdminRequests:
     """Requests of RocketMQ's tools about groups."""
 
-    def __init__(self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups) -> None:
-        self._tools = tools
-        self._topics = topics
-        self._groups = groups.groups
-        self._clients = groups.clients
-        self._offsets = groups.offsets
-        self._group_commits = groups.commits
+    tools: RequestTools
+    topics: Topics
+    groups: ConsumerGroups
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -210,8 +207,8 @@ class GroupAdminRequests:
     def consumer_connections(self, peer: Peer, command: Command) -> Command:
         """203: the consumers of a group and their subscriptions."""
         group = text(command.fields, "consumerGroup")
-        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
-        clients = self._clients.clients_of(group)
+        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        clients = self.groups.clients.clients_of(group)
         if not clients:
             raise Refused(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online")
         newest = clients[-1].consumer_groups[group]
@@ -232,8 +229,8 @@ class GroupAdminRequests:
     def producer_connections(self, peer: Peer, command: Command) -> Command:
         """204: the producers of a group."""
         group = text(command.fields, "producerGroup")
-        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
-        clients = self._clients.producers_of(group)
+        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        clients = self.groups.clients.producers_of(group)
         if not clients:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return command.reply(body=_encode({"connectionSet": _connections(clients)}))
@@ -241,23 +238,20 @@ class GroupAdminRequests:
     def groups_of_topic(self, peer: Peer, command: Command) -> Command:
         """300: groups that committed in a topic or subscribe to it now."""
         topic = text(command.fields, "topic")
-        self._tools.authorizer.authorize(peer, command, ADMIN, topic)
-        self._group_commits.flush()
-        committed = {
-            group for group, offsets in self._offsets.by_group().items() if any(topic == key[0] for key in offsets)
-        }
-        listening = {
-            config.group_name for config in self._groups if self._clients.subscription(config.group_name, topic)
-        }
+        self.tools.authorizer.authorize(peer, command, ADMIN, topic)
+        self.groups.commits.flush()
+        offsets, clients = self.groups.offsets.by_group(), self.groups.clients
+        committed = {group for group, queues in offsets.items() if any(topic == key[0] for key in queues)}
+        listening = {each.group_name for each in self.groups.groups if clients.subscription(each.group_name, topic)}
         return command.reply(body=_encode({"groupList": sorted(committed | listening)}))
 
     def topics_of_group(self, peer: Peer, command: Command) -> Command:
         """343: topics a group committed in."""
         group = text(command.fields, "group")
-        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
-        self._group_commits.flush()
-        topics = sorted({topic for topic, _index in self._offsets.of_group(group)})
-        return command.reply(body=_encode({"topicList": topics, "brokerAddr": self._tools.identity.address}))
+        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self.groups.commits.flush()
+        topics = sorted({topic for topic, _index in self.groups.offsets.of_group(group)})
+        return command.reply(body=_encode({"topicList": topics, "brokerAddr": self.tools.identity.address}))
 
     def delete_group(self, peer: Peer, command: Command) -> None:
         """207: remove a group, which its next heartbeat would create again; with `cleanOffset` its offsets too.
@@ -265,31 +259,31 @@ class GroupAdminRequests:
         Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected.
         """
         group = text(command.fields, "groupName")
-        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
-        if self._clients.members(group):
+        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        if self.groups.clients.members(group):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR, f"the group [{group}] has members that are connected: stop them first"
             )
-        self._group_commits.flush()
-        removed = self._groups.delete(group)
-        forgotten = self._offsets.forget(group) if flag(command.fields, "cleanOffset") else 0
-        self._tools.answers.reply_at(max(removed, forgotten), peer, command.reply())
+        self.groups.commits.flush()
+        removed = self.groups.groups.delete(group)
+        forgotten = self.groups.offsets.forget(group) if flag(command.fields, "cleanOffset") else 0
+        self.tools.answers.reply_at(max(removed, forgotten), peer, command.reply())
 
     def system_topics(self, peer: Peer, command: Command) -> Command:
         """305: the topics every broker has."""
-        self._tools.authorizer.authorize(peer, command, ADMIN, "status")
-        return command.reply(body=_encode({"topicList": [DEFAULT_TOPIC], "brokerAddr": self._tools.identity.address}))
+        self.tools.authorizer.authorize(peer, command, ADMIN, "status")
+        return command.reply(body=_encode({"topicList": [DEFAULT_TOPIC], "brokerAddr": self.tools.identity.address}))
 
     def reset_offsets(self, peer: Peer, command: Command) -> None:
         """222: move a group in a topic to an offset or a time, forwards only when it is forced or the end is meant."""
         fields = command.fields
         group, topic = text(fields, "group"), text(fields, "topic")
-        self._tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
-        self._topics.require(topic)
-        self._group_commits.flush()
+        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        self.topics.require(topic)
+        self.groups.commits.flush()
         moved = self._wanted(command, group, topic)
         commits = [(group, topic, int(queue["queueId"]), offset) for queue, offset in moved]
-        position = self._offsets.commit(commits) if commits else self._tools.store.confirm_position
+        position = self.groups.offsets.commit(commits) if commits else self.tools.store.confirm_position
 
         fields_for_clients = {
             "topic": topic,
@@ -299,30 +293,30 @@ class GroupAdminRequests:
         }
 
         def done() -> None:
-            for client in self._clients.clients_of(group):
+            for client in self.groups.clients.clients_of(group):
                 body, code = _moved_body(client.language, moved), Code.RESET_CONSUMER_CLIENT_OFFSET
                 client.peer.send(Command(code, flag=FLAG_ONEWAY, fields=dict(fields_for_clients), body=body))
             peer.send(command.reply(body=_moved_body(command.language, moved)))
 
-        self._tools.answers.when_confirmed(position, peer, command.reply(), done)
+        self.tools.answers.when_confirmed(position, peer, command.reply(), done)
 
     def _wanted(self, command: Command, group: str, topic: str) -> Moved:
         fields = command.fields
         time_ms, forced = number(fields, "timestamp", NOW), flag(fields, "isForce")
         only, given = number(fields, "queueId", NO_QUEUE), number(fields, "offset", -1)
         moved: Moved = []
-        for index, queue_id in enumerate(self._topics.queue_ids(topic)):
+        for index, queue_id in enumerate(self.topics.queue_ids(topic)):
             if only not in (NO_QUEUE, index):
                 continue
-            low, high = self._tools.store.reading.bounds(queue_id)
+            low, high = self.tools.store.reading.bounds(queue_id)
             if given >= 0:
                 offset = max(low, min(given, high))
             else:
-                offset = high if time_ms == NOW else self._tools.store.reading.search_time(queue_id, time_ms)
-            found = self._offsets.get(group, topic, index)
+                offset = high if time_ms == NOW else self.tools.store.reading.search_time(queue_id, time_ms)
+            found = self.groups.offsets.get(group, topic, index)
             if found is not None and given < 0 and time_ms != NOW and not forced:
                 offset = min(offset, found[0])
-            moved.append((queue_key(self._tools.config.broker_name, topic, index), offset))
+            moved.append((queue_key(self.tools.config.broker_name, topic, index), offset))
         return moved
 
 

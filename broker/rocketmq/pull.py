@@ -209,29 +209,16 @@ class ReplyTopics(Protocol):
         """Call `then` once the controllers within reach have their routes."""
 
 
+@dataclass(frozen=True, slots=True)
 class RocketmqPullRequests:
     """Messages for RocketMQ's consumers."""
 
-    def __init__(
-        self,
-        tools: RequestTools,
-        *,
-        queues: ClientQueues,
-        groups: ConsumerGroups,
-        long_polls: LongPolls,
-        unpacker: Unpacker,
-        replies: ReplyTopics,
-    ) -> None:
-        self._tools = tools
-        self._replies = replies
-        self._queues = queues
-        self._groups = groups.groups
-        self._clients = groups.clients
-        self._group_commits = groups.commits
-        self._fence = groups.fence
-        self._group_traffic = groups.traffic
-        self._long_polls = long_polls
-        self._unpacker = unpacker
+    tools: RequestTools
+    queues: ClientQueues
+    groups: ConsumerGroups
+    long_polls: LongPolls
+    unpacker: Unpacker
+    replies: ReplyTopics
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -241,11 +228,11 @@ class RocketmqPullRequests:
         """Answer a pull now, when the queue grows, or at its deadline."""
         self._authorize(peer, command)
         request = self._parse(command)
-        self._queues.require_readable(request.topic)
-        queue_id = self._queues.find(request.topic, request.index)
+        self.queues.require_readable(request.topic)
+        queue_id = self.queues.find(request.topic, request.index)
         if not is_light(request.topic):
-            self._check_group(self._groups.ensure_if_room(request.group))
-            self._groups.modes.require_pull(request.group, request.topic)
+            self._check_group(self.groups.groups.ensure_if_room(request.group))
+            self.groups.groups.modes.require_pull(request.group, request.topic)
         self._commit(peer, command, request)
 
         def attempt(last: bool) -> bool:
@@ -255,25 +242,25 @@ class RocketmqPullRequests:
                 reply = command.reply(refused.code, refused.remark, refused.fields)
             if reply.code == ResponseCode.PULL_NOT_FOUND and not last:
                 return False
-            self._replies.when_found(partial(peer.send, reply))
+            self.replies.when_found(partial(peer.send, reply))
             return True
 
         if not attempt(request.wait_ms <= 0):
             waits_for = [ANY_QUEUE if queue_id is None else queue_id]
-            self._long_polls.wait(peer, waits_for, request.wait_ms, attempt)
+            self.long_polls.wait(peer, waits_for, request.wait_ms, attempt)
 
     def _authorize(self, peer: Peer, command: Command) -> None:
         """Reading requires the right to the topic, committing an offset with it also that to the group."""
-        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(text(command.fields, "topic")))
         if _commits(command):
-            self._tools.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
+            self.tools.authorizer.authorize(peer, command, CONSUME, of_group(text(command.fields, "consumerGroup")))
 
     def _check_group(self, config: GroupConfig) -> None:
         """Raise Refused for a group that may not consume, or whose members may not read as they are set to."""
         group = config.group_name
         if not config.consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}")
-        if not config.consume_broadcast_enable and self._clients.broadcasts(group):
+        if not config.consume_broadcast_enable and self.groups.clients.broadcasts(group):
             raise Refused(ResponseCode.NO_PERMISSION, f"the consumer group[{group}] forbids broadcasting")
 
     def _parse(self, command: Command) -> _Pull:
@@ -282,7 +269,7 @@ class RocketmqPullRequests:
         if system_flag & CLASS_FILTER:
             raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "class filters are not offered: use tags or SQL92")
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
-        limit = self._tools.config.limits.pull_bytes_max
+        limit = self.tools.config.limits.pull_bytes_max
         return _Pull(
             group=group,
             topic=topic,
@@ -300,26 +287,26 @@ class RocketmqPullRequests:
             expression = command.fields.get("subscription", "*")
             kind = command.fields.get("expressionType") or TAG
         else:
-            known = self._clients.subscription(group, topic)
+            known = self.groups.clients.subscription(group, topic)
             if known is None:
                 raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group}")
             expression, kind = known.get("subString") or "*", known.get("expressionType") or TAG
         return selection(expression, kind)
 
     def _commit(self, peer: Peer, command: Command, request: _Pull) -> None:
-        if _commits(command) and self._fence.allows(peer, request.group, request.topic, request.index):
+        if _commits(command) and self.groups.fence.allows(peer, request.group, request.topic, request.index):
             offset = number(command.fields, "commitOffset", -1)
-            self._group_commits.add(request.group, request.topic, request.index, offset)
+            self.groups.commits.add(request.group, request.topic, request.index, offset)
 
     def _attempt(self, command: Command, request: _Pull) -> Command:
-        queue_id = self._queues.find(request.topic, request.index)
+        queue_id = self.queues.find(request.topic, request.index)
         if queue_id is None:
             return _reply(command, ResponseCode.PULL_NOT_FOUND, "NO_MESSAGE_IN_QUEUE", 0, 0, 0)
         try:
-            found = self._tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
+            found = self.tools.store.reading.read(queue_id, request.offset, request.count_max, request.bytes_max)
         except UnreadableOffsets as error:
-            self._tools.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
-            low, high = self._tools.store.reading.bounds(queue_id)
+            self.tools.log.error("messages_unreadable", topic=request.topic, queue=request.index, error=str(error))
+            low, high = self.tools.store.reading.bounds(queue_id)
             return _reply(command, ResponseCode.PULL_OFFSET_MOVED, f"DAMAGED: {error}", error.next_offset, low, high)
         low, high = found.min_offset, found.max_offset
         if found.status == OFFSET_TOO_LARGE:
@@ -331,15 +318,15 @@ class RocketmqPullRequests:
             remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
             return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
         messages, next_offset = self._convert(request, queue_id, found)
-        self._tools.metrics.messages_out.value += len(messages)
+        self.tools.metrics.messages_out.value += len(messages)
         if not messages:
             remark = "NO_MATCHED_MESSAGE"
             return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
         reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
         reply.body = b"".join(messages)
         if not is_light(request.topic):
-            now_ms = self._tools.clock.now_ms()
-            self._group_traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
+            now_ms = self.tools.clock.now_ms()
+            self.groups.traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
         return reply
 
     def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[list[bytes], int]:
@@ -347,10 +334,10 @@ class RocketmqPullRequests:
         views = list(map(RecordView, found.records))
         if any(map(is_batch, views)):
             return self._convert_batches(request, queue_id, found, views)
-        self._replies.expect_replies_to(views)
+        self.replies.expect_replies_to(views)
         store_host, origin = (
-            ipv4_host(self._tools.identity.host, self._tools.identity.port),
-            origin_of(self._tools.config.cluster_name),
+            ipv4_host(self.tools.identity.host, self.tools.identity.port),
+            origin_of(self.tools.config.cluster_name),
         )
         messages = [
             stored_message(view, request.index, offset, store_host, origin)
@@ -363,15 +350,15 @@ class RocketmqPullRequests:
         self, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
     ) -> tuple[list[bytes], int]:
         """The same with a batch among the records; the limits apply to its messages, at least one is examined."""
-        store_host, room = ipv4_host(self._tools.identity.host, self._tools.identity.port), request.bytes_max
+        store_host, room = ipv4_host(self.tools.identity.host, self.tools.identity.port), request.bytes_max
         begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
         messages: list[bytes] = []
         at = begin
         try:
-            for offset, view in self._unpacker.messages(views, queue_id, begin, end):
+            for offset, view in self.unpacker.messages(views, queue_id, begin, end):
                 if request.wanted is None or request.wanted(view):
                     message = stored_message(
-                        view, request.index, offset, store_host, origin_of(self._tools.config.cluster_name)
+                        view, request.index, offset, store_host, origin_of(self.tools.config.cluster_name)
                     )
                     room -= len(message)
                     if room < 0 and at > begin:

@@ -94,15 +94,13 @@ two reads of the log on the loop."""
 Row = tuple[dict[str, Any], dict[str, int]]
 
 
+@dataclass(frozen=True, slots=True)
 class ConsumeStatsRequests:
     """Answers how far groups are behind."""
 
-    def __init__(self, tools: RequestTools, *, queues: ClientQueues, groups: ConsumerGroups) -> None:
-        self._tools = tools
-        self._queues = queues
-        self._offsets = groups.offsets
-        self._group_commits = groups.commits
-        self._group_traffic = groups.traffic
+    tools: RequestTools
+    queues: ClientQueues
+    groups: ConsumerGroups
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -111,16 +109,17 @@ class ConsumeStatsRequests:
     def consume_stats(self, peer: Peer, command: Command) -> Command:
         """208: how far a group is behind, queue by queue."""
         group, wanted = text(command.fields, "consumerGroup"), command.fields.get("topic") or ""
-        self._group_commits.flush()
-        offsets = ((key, offset) for key, offset in self._offsets.of_group(group).items() if wanted in ("", key[0]))
+        self.groups.commits.flush()
+        known = self.groups.offsets.of_group(group)
+        offsets = ((key, offset) for key, offset in known.items() if wanted in ("", key[0]))
         return command.reply(body=self._table(command, group, self._rows(peer, command, offsets)))
 
     def broker_consume_stats(self, peer: Peer, command: Command) -> Command:
         """317: every group that ever committed here, `{"consumeStatsList":[{group:[stats]}],"totalDiff":..}`."""
-        self._group_commits.flush()
+        self.groups.commits.flush()
         listed: list[bytes] = []
         left, behind, truncated = QUEUES_MAX, 0, False
-        for group, offsets in sorted(self._offsets.by_group().items()):
+        for group, offsets in sorted(self.groups.offsets.by_group().items()):
             if left <= 0:
                 truncated = True
                 break
@@ -132,16 +131,16 @@ class ConsumeStatsRequests:
         body = b'{"consumeStatsList":[%s],"totalDiff":%d,"totalInflightDiff":0,"brokerAddr":%s,"truncated":%s}' % (
             b",".join(listed),
             behind,
-            msgspec.json.encode(self._tools.identity.address),
+            msgspec.json.encode(self.tools.identity.address),
             msgspec.json.encode(truncated),
         )
         return command.reply(body=body)
 
     def _table(self, command: Command, group: str, rows: list[Row]) -> bytes:
         """The rows of a group with the rate at which it pulls their topics, as JSON."""
-        now_ms = self._tools.clock.now_ms()
+        now_ms = self.tools.clock.now_ms()
         topics = {key["topic"] for key, _ in rows}
-        rate = sum((self._group_traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
+        rate = sum((self.groups.traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
         return offset_table(command, rows, "consumeTps", rate)
 
     def _rows(self, peer: Peer, command: Command, offsets: Iterable[tuple[tuple[str, int], int]]) -> list[Row]:
@@ -153,30 +152,30 @@ class ConsumeStatsRequests:
             if not allowed[topic]:
                 continue
             try:
-                queue = self._queues.find(topic, index)
+                queue = self.queues.find(topic, index)
             except Refused:  # the topic, or this queue of it, was removed
                 continue
             if queue is not None:
-                rows.append((queue_key(self._tools.config.broker_name, topic, index), self._numbers(queue, offset)))
+                rows.append((queue_key(self.tools.config.broker_name, topic, index), self._numbers(queue, offset)))
         return rows
 
     def _may_read(self, peer: Peer, command: Command, topic: str) -> bool:
         try:
-            self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
+            self.tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         except Refused:
             return False
         return True
 
     def _numbers(self, queue: int, offset: int) -> dict[str, int]:
-        low, high = self._tools.store.reading.bounds(queue)
-        waiting = stored_ms(self._tools.store, queue, max(offset, low), low, high)
+        low, high = self.tools.store.reading.bounds(queue)
+        waiting = stored_ms(self.tools.store, queue, max(offset, low), low, high)
         return {
             "brokerOffset": high,
             "consumerOffset": offset,
             "pullOffset": offset,
-            "lastTimestamp": stored_ms(self._tools.store, queue, offset - 1, low, high),
+            "lastTimestamp": stored_ms(self.tools.store, queue, offset - 1, low, high),
             "minOffset": low,
-            "waitingMs": max(0, self._tools.clock.now_ms() - waiting) if waiting else 0,
+            "waitingMs": max(0, self.tools.clock.now_ms() - waiting) if waiting else 0,
         }
 
 

@@ -240,10 +240,7 @@ def check_port(host: str, port: int, option: str, *, is_running: bool) -> CheckR
 
 def existing_parent(path: Path) -> Path:
     """The path itself, or the nearest directory above it that exists."""
-    for candidate in (path.absolute(), *path.absolute().parents):
-        if candidate.is_dir():
-            return candidate
-    return Path("/")
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.is_dir())
 
 
 MARKS = {OK: "ok     ", "warning": "warning", FAILED: "FAILED "}
