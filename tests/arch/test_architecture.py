@@ -1,4 +1,4 @@
-"""The picture of the house shows the rooms that there are, and the arrows between the packages are their imports."""
+"""The picture of the architecture shows the existing rooms, and the arrows between the packages are their imports."""
 
 from __future__ import annotations
 

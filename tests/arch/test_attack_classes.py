@@ -1,4 +1,4 @@
-"""The table of attacks names tests that exist, each once in its class, and no class is without one."""
+"""The table of attacks names existing tests, each once in its class, and no class is empty."""
 
 from __future__ import annotations
 
@@ -45,6 +45,6 @@ def test_the_table_is_whole() -> None:
 
 
 def test_a_name_that_is_no_test_is_seen() -> None:
-    """The look into the files is a real one."""
+    """The lookup in the files is a real one."""
     assert "test_the_table_is_whole" in functions_of("tests/arch/test_attack_classes.py")
     assert not functions_of("tests/arch/test_of_nothing.py")

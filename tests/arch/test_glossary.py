@@ -1,4 +1,4 @@
-"""The glossary stays short and in use, and words that the field has better ones for do not spread as names."""
+"""The glossary is short and in use, and words that have a better established term are not used as names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [row for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", PAGE, re.MULTIL
 
 
 def test_terms_have_one_meaning_and_are_used() -> None:
-    """No term stands twice, and each occurs in the product's code or its prose."""
+    """No term is defined twice, and each occurs in the product's code or its prose."""
     terms = [term.strip().lower() for term, _ in ROWS]
     assert len(terms) == len(set(terms)) <= TERMS_MAX
     text = "\n".join(module.path.read_text() for module in house.modules().values()).lower()

@@ -36,7 +36,7 @@ SPELLINGS = {
 
 
 def needed(requirement: Requirement, extras: Iterable[str]) -> bool:
-    """Whether a requirement of a package that is taken with `extras` holds on any platform of ours."""
+    """Whether a requirement of a package installed with `extras` holds on any supported platform."""
     marker = requirement.marker
     return marker is None or any(marker.evaluate({**place, "extra": extra}) for place in PLACES for extra in extras)
 
@@ -61,7 +61,7 @@ def closure(requirements: Iterable[str]) -> set[str]:
 
 
 def stated(name: str) -> str:
-    """The licence that a package states, an SPDX expression where it has one."""
+    """The licence that a package states, as an SPDX expression where it has one."""
     fields = metadata.metadata(name)
     if "License-Expression" in fields:
         return str(fields["License-Expression"])
@@ -73,12 +73,12 @@ def stated(name: str) -> str:
 
 
 def mildest_is_copyleft(expression: str) -> bool:
-    """Whether every licence that one may choose is copyleft."""
+    """Whether every licence that may be chosen is copyleft."""
     return all(COPYLEFT.search(choice) for choice in expression.split(" OR "))
 
 
 def rows() -> dict[str, tuple[str, str]]:
-    """Package -> (licence, core or optional), as the notices say."""
+    """Package -> (licence, core or optional), from the notices."""
     return {name: (text.strip(), kind) for name, text, kind in ROW.findall((ROOT / NOTICES).read_text())}
 
 
@@ -94,7 +94,7 @@ INSTALLED = sorted((CORE | OPTIONAL) & HERE)
 
 
 def test_every_package_has_a_row_and_every_row_a_package() -> None:
-    """And says whether it comes with the core. What is not installed here may need packages that nobody sees here."""
+    """Each row says whether it comes with the core. What is not installed here may need packages not seen here."""
     expected = dict.fromkeys(CORE, "core") | dict.fromkeys(OPTIONAL, "optional")
     shown = {name: kind for name, (_, kind) in rows().items() if name in HERE or name in expected}
     assert shown == expected

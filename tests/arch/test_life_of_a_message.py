@@ -16,7 +16,7 @@ HANDED_OVER = "the request is made and handed over"
 
 
 def rows() -> dict[str, list[str]]:
-    """What happens in a hop -> the files of its row; those of the hand-over in a row of their own for each way."""
+    """What happens in a hop -> the files of its row; those of the handover in a row of their own for each transport."""
     _, section = PAGE.read_text().split("## The files of one PUBLISH\n")
     found = {}
     for line in section.partition("\n## ")[0].splitlines():

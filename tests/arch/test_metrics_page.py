@@ -13,7 +13,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "howto" / "metrics.md"
 ROW = re.compile(r"^\| `(rocketmq_\w+)` \| (counter|gauge|histogram) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
 
 
-async def test_the_page_names_exactly_what_is_counted(tmp_path: Path) -> None:
+async def test_the_page_has_exactly_the_declared_metrics(tmp_path: Path) -> None:
     """Controller, broker and proxy share one registry in `lightmq up`."""
     up = UpConfig(data_directory=tmp_path / "data", remoting_port=0, admin_port=0)
     installation = AllInOne(Configuration(up=up, proxy=ProxyConfig(port=0)))

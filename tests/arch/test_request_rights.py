@@ -1,6 +1,4 @@
-"""Every request code that is served has a right, an attempt that must be refused, and its line on the page; so have the
-pages of the administration ports.
-"""
+"""Every served request code has a right, an attempt that must be refused, and a line on the page; so has every page."""
 
 from __future__ import annotations
 
@@ -64,7 +62,7 @@ def test_the_page_shows_the_pages() -> None:
 
 
 def test_no_other_module_serves_pages() -> None:
-    """Whatever answers HTTP in a deployable is the one server that asks; WebSockets only shake hands by it."""
+    """The only HTTP server of a deployable is the one that checks rights; WebSockets only use it for the handshake."""
     known = {"runtime/admin.py"}
     words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
     served = {

@@ -1,4 +1,4 @@
-"""Every room introduces itself, its tests reach each of its modules, and nothing is left half done."""
+"""Every room has a README, its tests reach each of its modules, and nothing is left half done."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_module_is_reached_by_its_rooms_tests(module: Path) -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=relative)
 def test_nothing_is_left_half_done(module: Path) -> None:
-    """Reminders belong to the tracker, not to the code that ships."""
+    """Reminders belong in the tracker, not in the code that ships."""
     found = LEFT_OVER.findall(module.read_text())
     assert not found, f"{relative(module)}: {found}"

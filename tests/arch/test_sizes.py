@@ -1,4 +1,4 @@
-"""Small rooms: files, function bodies and docstrings are measured, with no list of exceptions."""
+"""Small rooms: files, function bodies and docstrings are measured, without a list of exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 @pytest.mark.parametrize("path", modules(*PACKAGES, "tests", "tools", "benchmarks"), ids=relative)
 def test_file_and_function_sizes(path: Path) -> None:
-    """A file of this size is one job; a function that grows has two steps."""
+    """A file of this size does one job; a function that grows has two steps."""
     text = path.read_text()
     assert len(text.splitlines()) <= FILE_LINES_MAX, f"{relative(path)} has {len(text.splitlines())} lines"
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -44,9 +44,9 @@ def test_file_and_function_sizes(path: Path) -> None:
 
 @pytest.mark.parametrize("path", modules(*PACKAGES), ids=relative)
 def test_module_opens_with_its_purpose(path: Path) -> None:
-    """Every module says what it is for before it does anything."""
+    """Every module states its purpose before any code."""
     tree = ast.parse(path.read_text())
     if path.name == "__init__.py" and not tree.body:
         return
     docstring = ast.get_docstring(tree) or ""
-    assert len(docstring) >= 40, f"{relative(path)} opens without saying what it is for"
+    assert len(docstring) >= 40, f"{relative(path)} begins without its purpose"

@@ -62,7 +62,7 @@ def test_chains_of_imports_are_short() -> None:
 
 
 def test_a_small_module_has_more_than_one_reader() -> None:
-    """What one neighbour alone imports belongs into its file, unless it is worth a file of its own."""
+    """What only one neighbour imports belongs in its file, unless it is worth a file of its own."""
     found = []
     for module in house.modules().values():
         readers = house.importers()[module.name]
@@ -74,7 +74,7 @@ def test_a_small_module_has_more_than_one_reader() -> None:
 
 
 def test_size_of_the_product(capsys: pytest.CaptureFixture[str]) -> None:
-    """The figures, printed; they grow with features and shrink with better ones."""
+    """The figures, printed; they grow with features and shrink with better code."""
     modules = house.modules().values()
     lines = sum(module.lines for module in modules)
     with capsys.disabled():

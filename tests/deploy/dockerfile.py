@@ -25,11 +25,11 @@ class Stage:
     instructions: list[tuple[str, str]] = field(default_factory=list)
 
     def last(self, keyword: str) -> str:
-        """What the last instruction of this kind says; empty without one."""
+        """The last instruction of this kind; empty without one."""
         return next((text for kind, text in reversed(self.instructions) if kind == keyword), "")
 
     def all(self, keyword: str) -> list[str]:
-        """What every instruction of this kind says."""
+        """Every instruction of this kind."""
         return [text for kind, text in self.instructions if kind == keyword]
 
     def arguments(self, keyword: str) -> list[str]:
@@ -40,16 +40,16 @@ class Stage:
         return found
 
     def ports(self) -> set[int]:
-        """What EXPOSE names."""
+        """The ports of EXPOSE."""
         return {int(port) for text in self.all("EXPOSE") for port in text.split()}
 
     def health_command(self) -> list[str]:
-        """What HEALTHCHECK runs."""
+        """The command of HEALTHCHECK."""
         found: list[str] = json.loads(self.last("HEALTHCHECK").partition("CMD ")[2])
         return found
 
     def health_url(self) -> tuple[int, str]:
-        """Port and page that HEALTHCHECK asks."""
+        """Port and page that HEALTHCHECK requests."""
         found = re.search(r"http://127\.0\.0\.1:(\d+)(/\w+)", self.last("HEALTHCHECK"))
         assert found is not None, f"{self.name}: no address in {self.last('HEALTHCHECK')!r}"
         return int(found[1]), found[2]

@@ -1,4 +1,4 @@
-"""Containers as processes of this machine: the same command, file and variables; places, names and ports moved.
+"""Containers as processes of this machine: the same command, file and variables; paths, names and ports replaced.
 
 `/data`, `/run/secrets` and `/etc/lightmq` become folders of the test, host names of the stack become 127.0.0.1, and
 every port a free one, so that containers with the same port can live side by side.
@@ -25,7 +25,7 @@ LISTENERS = {
 
 @dataclass
 class Moved:
-    """Where the places and addresses of a stack are on this machine."""
+    """The paths and addresses of a stack on this machine."""
 
     directory: Path
     secrets: dict[str, str] = field(default_factory=dict)
@@ -33,11 +33,11 @@ class Moved:
     """`host:port` of the stack -> `127.0.0.1:port` here."""
 
     def address(self, name: str) -> str:
-        """The address here of one that the stack names; the same at every call."""
+        """The local address for one of the stack; the same at every call."""
         return self.addresses.setdefault(name, f"127.0.0.1:{free_port()}")
 
     def text(self, text: str, container: str) -> str:
-        """Words of a file, a command or a variable with places and addresses moved."""
+        """Text of a file, a command or a variable with paths and addresses replaced."""
         own = self.directory / container
         places = (("/data", own / "data"), ("/run/secrets", own / "secrets"), ("/etc/lightmq", own / "etc"))
         for place, here in places:
@@ -77,13 +77,13 @@ class Running(Server):
         }
 
     def arguments(self, *command: str) -> list[str]:
-        """A command of this container with its places moved; with none its own."""
+        """A command of this container with its paths replaced; by default its own."""
         words = list(command) or self.container.command
         assert words[0] == "lightmq", words
         return [self._configured(word) for word in words[1:]]
 
     def start(self) -> None:
-        """Run process 1 of the container and wait until it says its ports."""
+        """Run process 1 of the container and wait until it prints its ports."""
         self.variables = self.environment
         self.ports = self.launch(*self.arguments(), *self._more)
         self.port = next(iter(self.ports.values()))

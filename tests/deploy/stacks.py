@@ -38,12 +38,12 @@ SECRETS = Path("/run/secrets")
 
 
 def secrets_of(section: object) -> set[str]:
-    """The names of the secrets that a part's configuration reads, wherever in its section it names them."""
+    """The names of the secrets that a part's configuration reads, wherever in its section they are."""
     return {value.name for _, value in flatten(section) if isinstance(value, Path) and value.parent == SECRETS}
 
 
 class NoDuplicates(yaml.SafeLoader):
-    """A loader that refuses a key that is there twice; YAML's own takes the last in silence."""
+    """A loader that refuses a repeated key; YAML's own silently takes the last."""
 
 
 def _mapping(loader: NoDuplicates, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -91,20 +91,20 @@ class Container:
 
     @property
     def command(self) -> list[str]:
-        """What runs as process 1."""
+        """The command of process 1."""
         entry = self.settings.get("entrypoint") or self.stage.arguments("ENTRYPOINT")
         own = self.settings.get("command")
         return [*entry, *(own if own is not None else self.stage.arguments("CMD"))]
 
     @property
     def environment(self) -> dict[str, str]:
-        """Its variables, with what an operator gives."""
+        """Its variables, with those an operator gives."""
         found = self.settings.get("environment", {})
         return {name: substituted(str(value), GIVEN) for name, value in found.items()}
 
     @property
     def file(self) -> Path | None:
-        """The configuration file behind `--config`: of the image or of the stack; None for what reads none."""
+        """The configuration file behind `--config`: of the image or of the stack; None where none is read."""
         if CONFIGURATION not in self.command:
             return None
         if CONFIGURATION in self.mounted:
@@ -115,13 +115,13 @@ class Container:
 
     @property
     def mounted(self) -> dict[str, Path]:
-        """The stack's own files in the container, by where they are there."""
+        """The stack's own files in the container, by their paths there."""
         configs = self.stack.get("configs", {})
         mounts = self.settings.get("configs", [])
         return {each["target"]: (COMPOSE / configs[each["source"]]["file"]).resolve() for each in mounts}
 
     def configuration(self) -> Loaded[Configuration]:
-        """What the process would load. Raises ConfigError for a key that nobody declared."""
+        """What the process would load. Raises ConfigError for an undeclared key."""
         return load_configuration(self.file, self.environment)
 
 

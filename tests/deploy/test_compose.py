@@ -47,12 +47,12 @@ SETTINGS = frozenset(
 )
 
 
-def test_the_files_are_those_that_are_promised() -> None:
+def test_the_files_are_the_documented_ones() -> None:
     """One process, a cluster, and one with Spark."""
     assert set(STACKS) == {"one.yaml", "ha.yaml", "with-spark.yaml"}
 
 
-def test_the_cluster_is_as_large_as_promised() -> None:
+def test_the_cluster_is_as_large_as_documented() -> None:
     """Three controllers that know each other, a group of three brokers, two proxies; every name leads to one."""
     found = containers("ha.yaml")
     roles = Counter(each.stage.name for each in found)
@@ -72,8 +72,8 @@ def test_the_cluster_is_as_large_as_promised() -> None:
         assert found.warning == ""
 
 
-def test_the_parts_speak_tls_with_each_other() -> None:
-    """Every remoting port takes TLS only, and everybody comes with it and checks who is there."""
+def test_the_parts_use_tls_with_each_other() -> None:
+    """Every remoting port accepts TLS only, and every part uses it and verifies its peer."""
     value = containers("ha.yaml")[0].configuration().value
     for served in (value.controller.tls, value.broker.tls):
         assert (served.mode, served.certificate, served.key) == ("enforcing", CERTIFICATE, KEY)
@@ -101,8 +101,8 @@ def test_the_certificate_is_for_every_name_that_is_dialled(tmp_path: Path) -> No
         assert (tmp_path / "tls" / file.name).is_file()
 
 
-def test_every_part_has_its_role_and_nobody_else_has_one() -> None:
-    """The list that is shipped names the key of each part, with the role it needs and no more."""
+def test_every_part_has_its_role_and_no_other() -> None:
+    """The shipped list names the key of each part, with the role it needs and no more."""
     found = {each.stage.name: each for each in containers("ha.yaml")}
     rules = load(ACCESS_LIST)
     keys = parse_access_keys(KEYS.values())
@@ -130,7 +130,7 @@ def test_every_part_has_its_role_and_nobody_else_has_one() -> None:
 
 
 def test_the_keys_are_made_as_the_file_says(tmp_path: Path) -> None:
-    """The command in its head makes every variable that the stack asks for."""
+    """The command in its head creates every variable that the stack needs."""
     (command,) = re.findall(r"^#   (lightmq keys .*)$", (COMPOSE / "ha.yaml").read_text(), re.MULTILINE)
     words = shlex.split(command)
     assert run(["keys", str(tmp_path / "keys"), words[3], str(ROOT / words[4])]) == 0
@@ -139,7 +139,7 @@ def test_the_keys_are_made_as_the_file_says(tmp_path: Path) -> None:
     assert set(KEYS) == set(parse_access_keys(made["LIGHTMQ_ACCESS_KEYS"].split(",")))
 
 
-def test_prometheus_asks_every_part_with_its_key() -> None:
+def test_prometheus_scrapes_every_part_with_its_key() -> None:
     """Targets are the containers and their administration ports; the credentials are those of the key file."""
     (document,) = documents(ROOT / "deploy" / "config" / "prometheus.yml")
     (job,) = document["scrape_configs"]
@@ -153,7 +153,7 @@ def test_prometheus_asks_every_part_with_its_key() -> None:
 
 
 def test_secrets_of_the_configuration_are_mounted() -> None:
-    """Every file below /run/secrets that a container's section names is one of its secrets, readable by its user."""
+    """Every file below /run/secrets that a container's section names is one of its secrets and readable by its user."""
     for each in containers("ha.yaml"):
         section = getattr(each.configuration().value, each.stage.name)
         assert secrets_of(section) == {mount["source"] for mount in each.settings["secrets"]}
@@ -191,11 +191,11 @@ def test_every_key_is_declared(container: Container) -> None:
     listened, admin = ports(loaded.value, container.stage.name)
     published = {int(str(text).rsplit(":", 1)[-1]) for text in container.settings.get("ports", [])}
     assert published <= listened
-    assert container.stage.health_url()[0] == admin, "the image's health check asks another port"
+    assert container.stage.health_url()[0] == admin, "the image's health check uses another port"
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_administration_is_not_published_to_everybody(container: Container) -> None:
+def test_administration_is_not_published(container: Container) -> None:
     """Only MQTT is open on every interface of the machine."""
     for text in container.settings.get("ports", []):
         assert text.startswith("127.0.0.1:") or text.endswith(":1883"), text
@@ -212,7 +212,7 @@ def test_a_wrong_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_substitution_and_doubled_keys(tmp_path: Path) -> None:
-    """Variables are read as compose reads them, and a key that is there twice is refused."""
+    """Variables are read as compose reads them, and a repeated key is refused."""
     assert substituted("a${X}b${Y:-z}", {"X": "1"}) == "a1bz"
     with pytest.raises(AssertionError, match="set it"):
         substituted("${X:?set it}", {})

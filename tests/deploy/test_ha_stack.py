@@ -1,4 +1,4 @@
-"""The stack `ha` as processes: what it starts elects masters, takes messages, and goes on without one of them."""
+"""The stack `ha` as processes: it elects masters, accepts messages, and continues without one of its brokers."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class Stack:
             list(pool.map(Running.start, self.running.values()))
 
     def cluster(self, *words: str) -> tuple[int, Any]:
-        """`lightmq cluster … --json`: the status and what it says."""
+        """`lightmq cluster … --json`: the exit status and the output."""
         return self.ask("cluster", *words, "--json")
 
     def ask(self, *words: str, key: str = "operators") -> tuple[int, Any]:
-        """A command that asks controllers and brokers with TLS and a key."""
+        """A command that connects to controllers and brokers with TLS and a key."""
         trusted = ["--tls", "--tls-ca", str(self.authority)]
         command = [
             *Server.python,
@@ -82,12 +82,12 @@ class Stack:
         return done.returncode, [json.loads(line) for line in done.stdout.splitlines()] or done.stderr
 
     def at(self, address: str) -> Running:
-        """The broker that answers there."""
+        """The broker that listens there."""
         port = int(address.rpartition(":")[2])
         return next(each for each in self.running.values() if each.ports.get("remoting") == port)
 
     def payloads(self, topic: str) -> list[str]:
-        """What the log has of a topic, by its master of now, once that has registered its route."""
+        """The payloads of a topic, from its present master, once that has registered its route."""
         end = time.monotonic() + DEADLINE_S
         while True:
             status, rows = self.ask("tail", topic, "--offset", "0", "--json", key="applications")
@@ -99,14 +99,14 @@ class Stack:
 
 
 def key_file(file: Path, line: str) -> Path:
-    """A key as commands read it."""
+    """A key file for commands."""
     file.write_text(line)
     file.chmod(0o600)
     return file
 
 
 def certificates_of(folder: Path) -> tuple[Path, dict[str, str]]:
-    """What `lightmq certs` makes for this machine: the authority, and the secrets of the containers."""
+    """The files that `lightmq certs` makes for this machine: the authority, and the secrets of the containers."""
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     make(folder, ["127.0.0.1"], days=1, now=now)
     files = {"certificate": CERTIFICATE, "key": KEY, "ca": AUTHORITY}
@@ -114,7 +114,7 @@ def certificates_of(folder: Path) -> tuple[Path, dict[str, str]]:
 
 
 class Publisher:
-    """A client of a proxy that publishes numbers and waits for each acknowledgement, over whatever comes."""
+    """A client of a proxy that publishes numbers and waits for each acknowledgement, across failovers."""
 
     def __init__(self, running: Running) -> None:
         self.acknowledged: list[str] = []
@@ -134,7 +134,7 @@ class Publisher:
             self._changed.notify_all()
 
     def publish(self, count: int) -> None:
-        """So many more."""
+        """Publish this many more."""
         for _ in range(count):
             payload = str(len(self.acknowledged))
             mid = self._client.publish("plant/count", payload, 1).mid
@@ -157,7 +157,7 @@ def users(file: Path) -> str:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Stack]:
-    """Started, and gone afterwards."""
+    """A started stack that is ended after the test."""
     made = Stack(tmp_path)
     try:
         made.start()
@@ -213,7 +213,7 @@ def test_the_stack_survives_the_loss_of_two_masters(stack: Stack) -> None:
     master = stack.at(first["address"])
     assert "acknowledged = on disk at 2 brokers at least" in master.log.read_text()
     master.kill()
-    publisher.publish(30)  # one of three is dead: writes go on
+    publisher.publish(30)  # one of three is dead: writes continue
     publisher.close()
     second = until_master(stack, first)
     assert second["inSync"] == 2
@@ -221,7 +221,9 @@ def test_the_stack_survives_the_loss_of_two_masters(stack: Stack) -> None:
     last = until_master(stack, second)
     end = time.monotonic() + DEADLINE_S
     assert last["address"] not in (first["address"], second["address"])
-    assert set(stack.payloads("plant/count")) <= set(publisher.acknowledged)  # alone it confirms nothing, and reads on
+    assert set(stack.payloads("plant/count")) <= set(
+        publisher.acknowledged
+    )  # alone it confirms nothing, but still reads
     stack.at(first["address"]).start()
     while len(survived := stack.payloads("plant/count")) < len(publisher.acknowledged):
         assert time.monotonic() < end, survived
@@ -232,8 +234,8 @@ def test_the_stack_survives_the_loss_of_two_masters(stack: Stack) -> None:
     publish(stack.running["proxy-1"].port)
 
 
-def test_the_parts_refuse_who_comes_without_tls(stack: Stack) -> None:
-    """Neither a controller nor a broker answers in the clear, nor to somebody who shows no trust in its authority."""
+def test_the_parts_refuse_connections_without_tls(stack: Stack) -> None:
+    """Neither a controller nor a broker answers in the clear, nor a client that does not trust its authority."""
     (group,) = settled(stack)
     for address in (*stack.controllers.split(","), group["address"]):
         key = str(stack.keys["operators"])
@@ -248,8 +250,8 @@ def test_the_parts_refuse_who_comes_without_tls(stack: Stack) -> None:
         assert plain.recv(1024) == b""
 
 
-def test_behind_tls_not_everything_is_open(stack: Stack) -> None:
-    """The cluster works with its own keys; nobody comes in without one, or further than the list says."""
+def test_behind_tls_keys_are_still_required(stack: Stack) -> None:
+    """The cluster works with its own keys; without one, or beyond its rights, a client is refused."""
     (group,) = settled(stack)
     publish(stack.running["proxy-0"].port)
     refused = "NO_PERMISSION"

@@ -1,4 +1,4 @@
-"""The images, read without building them: who runs, what runs, what is asked whether it lives."""
+"""The images, read without building them: the user, the command, and the health check."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def ports(value: Configuration, name: str) -> tuple[set[int], int]:
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "spark"])
-def test_nobody_runs_as_root(name: str) -> None:
-    """The last USER is a number above 0, as Kubernetes' runAsNonRoot wants it, and owns /data."""
+def test_no_image_runs_as_root(name: str) -> None:
+    """The last USER is a number above 0, as Kubernetes' runAsNonRoot requires, and owns /data."""
     stage = built(name)
     user, _, group = stage.last("USER").partition(":")
     assert int(user) > 0
@@ -54,8 +54,8 @@ def test_nobody_runs_as_root(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_command_is_one_of_ours(name: str) -> None:
-    """Entry point and command are a command of the command line, with the file that is there."""
+def test_the_command_exists(name: str) -> None:
+    """Entry point and command are a command of the command line, with an existing file."""
     stage = built(name)
     assert stage.arguments("ENTRYPOINT") == ["lightmq"]
     assert stage.arguments("CMD") == [name, "--config", "/etc/lightmq/lightmq.toml"]
@@ -82,8 +82,8 @@ def test_what_is_durable_has_a_volume(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "spark"])
-def test_the_compiler_stays_behind(name: str) -> None:
-    """The images are made from the slim image and take only the installed environment out of the build stage."""
+def test_the_compiler_is_not_in_the_image(name: str) -> None:
+    """The images start from the slim image and copy only the installed environment from the build stage."""
     found = stages()
     stage = found[name]
     assert found[stage.base].base == "python:3.12-slim"
@@ -92,8 +92,8 @@ def test_the_compiler_stays_behind(name: str) -> None:
     assert all(text.split()[1:] == ["/opt/lightmq", "/opt/lightmq"] for text in sources)
 
 
-def test_everything_that_is_copied_is_there_and_let_through() -> None:
-    """Sources of COPY exist, and the ignore file lets in every package and what the build needs."""
+def test_everything_copied_exists_and_is_not_ignored() -> None:
+    """Sources of COPY exist, and the ignore file admits every package and what the build needs."""
     ignore = Path(f"{DOCKERFILE}.dockerignore").read_text().splitlines()
     let_in = {line[1:] for line in ignore if line.startswith("!")}
     assert "*" in ignore

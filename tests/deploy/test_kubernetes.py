@@ -1,4 +1,4 @@
-"""The Kubernetes manifests, checked offline: they fit each other, the images and the declared configuration."""
+"""The Kubernetes manifests, checked offline: they match each other, the images and the declared configuration."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def of(kind: str) -> dict[str, dict[str, Any]]:
 
 
 def workloads() -> Iterator[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]]:
-    """Name, specification, pod and container of everything that runs."""
+    """Name, specification, pod and container of every workload."""
     for each in [*of("StatefulSet").values(), *of("Deployment").values()]:
         pod = each["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -54,7 +54,7 @@ each_workload = pytest.mark.parametrize(("name", "spec", "pod", "container"), WO
 
 
 def environment(name: str, container: dict[str, Any]) -> dict[str, str]:
-    """The variables of a pod as Kubernetes fills them."""
+    """The variables of a pod as Kubernetes sets them."""
     filled: dict[str, str] = {}
     for entry in container.get("env", []):
         if "value" in entry:
@@ -69,7 +69,7 @@ def environment(name: str, container: dict[str, Any]) -> dict[str, str]:
 
 
 def test_every_file_is_applied_and_every_object_has_its_version() -> None:
-    """Nothing in the folder is forgotten; no object is there twice."""
+    """No file in the folder is forgotten; no object is there twice."""
     listed = {DEPLOY / name for name in kustomization()["resources"]}
     assert listed == set((DEPLOY / "kubernetes").glob("*.yaml"))
     names = [(each["kind"], each["metadata"]["name"]) for each in manifests()]
@@ -78,7 +78,7 @@ def test_every_file_is_applied_and_every_object_has_its_version() -> None:
 
 
 def test_the_configuration_is_the_one_file() -> None:
-    """The ConfigMap is made from the file that the compose stack mounts, under the name the commands read."""
+    """The ConfigMap is made from the file that the compose stack mounts, under the name that the commands read."""
     (generated,) = kustomization()["configMapGenerator"]
     files = {
         f"/etc/lightmq/{name}": DEPLOY / source
@@ -105,7 +105,7 @@ def test_command_ports_and_keys(
 
 @each_workload
 def test_probes(name: str, spec: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """Each probe asks the page that is meant for it, and starting may take as long as a recovery."""
+    """Each probe requests the page meant for it, and a start may take as long as a recovery."""
     pages = {kind: container[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert {kind: page["path"] for kind, page in pages.items()} == {
         "startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz",
@@ -116,10 +116,10 @@ def test_probes(name: str, spec: dict[str, Any], pod: dict[str, Any], container:
 
 
 @each_workload
-def test_nobody_may_more_than_needed(
+def test_no_pod_has_more_rights_than_needed(
     name: str, spec: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]
 ) -> None:
-    """Not root, nothing to gain, nothing to write but the data; memory is bounded."""
+    """Not root, no privilege escalation, nothing writable but the data; memory is bounded."""
     stage = stages()[container["name"]]
     user, _, group = stage.last("USER").partition(":")
     security = pod["securityContext"]
@@ -133,8 +133,8 @@ def test_nobody_may_more_than_needed(
 
 
 @each_workload
-def test_volumes_fit(name: str, spec: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]) -> None:
-    """Every mount has its volume; files the configuration names are secrets; who keeps something has a claim."""
+def test_volumes_match(name: str, spec: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]) -> None:
+    """Every mount has its volume; files the configuration names are secrets; stateful parts have a claim."""
     claims = {claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates", [])}
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
@@ -149,14 +149,14 @@ def test_volumes_fit(name: str, spec: dict[str, Any], pod: dict[str, Any], conta
     assert own.items() & {("controllers", "controllers"), ("broker", "broker-a"), ("proxies", "proxies")}
     assert mounts["secrets"] == str(SECRETS)
     assert secrets_of(getattr(load_configuration(CLUSTER, {}).value, container["name"])) == given
-    assert not projected["defaultMode"] & 0o007, "keys are refused that everybody may read"
+    assert not projected["defaultMode"] & 0o007, "keys that everybody may read are refused"
 
 
 @each_workload
 def test_labels_select_their_own_pods(
     name: str, spec: dict[str, Any], pod: dict[str, Any], container: dict[str, Any]
 ) -> None:
-    """Workload, service, budget and spreading mean the same pods."""
+    """Workload, service, budget and spreading select the same pods."""
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"] == labels
     assert of("PodDisruptionBudget")[name]["spec"]["selector"]["matchLabels"] == labels
@@ -190,7 +190,7 @@ def test_names_of_pods_are_those_in_the_configuration() -> None:
 
 
 def test_budgets_and_the_autoscaler() -> None:
-    """One of a set at a time; the autoscaler scales the proxies, of which one always stays, and alone says how many."""
+    """One of a set at a time; the autoscaler scales the proxies, of which one always stays, and sets their number."""
     for name, each in of("PodDisruptionBudget").items():
         assert each["spec"].get("maxUnavailable", each["spec"].get("minAvailable")) == 1, name
     (scaler,) = of("HorizontalPodAutoscaler").values()

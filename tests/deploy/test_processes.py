@@ -1,4 +1,4 @@
-"""The stacks as processes: what the compose files start really starts, answers its probes and carries a message."""
+"""The stacks as processes: what the compose files start runs, answers its probes and carries a message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PASSWORD = "a-long-password"
 
 
 def add_user(running: Running) -> None:
-    """`docker compose run --rm lightmq passwd /data/users sensor`, as the file says."""
+    """`docker compose run --rm lightmq passwd /data/users sensor`, as in the file."""
     words = running.arguments("lightmq", "passwd", "/data/users", "sensor", "--stdin")
     subprocess.run([*running.python, *words], input=PASSWORD, text=True, cwd=ROOT, check=True, capture_output=True)
 
@@ -40,7 +40,7 @@ def publish(port: int) -> None:
     client.on_connect = lambda _client, _data, _flags, reason, _properties: reason.is_failure or connected.set()
     client.on_publish = lambda *_arguments: acknowledged.set()
     client.connect("127.0.0.1", port)
-    client.loop_start()  # comes again by itself when a proxy without a master refuses it
+    client.loop_start()  # reconnects by itself when a proxy without a master refuses it
     assert connected.wait(DEADLINE_S)
     client.publish("plant/1/temp", b"21.5", 1)
     assert acknowledged.wait(DEADLINE_S)
@@ -50,7 +50,7 @@ def publish(port: int) -> None:
 
 @pytest.mark.parametrize("name", ["one.yaml", "with-spark.yaml"])
 def test_everything_in_one_container(tmp_path: Path, name: str) -> None:
-    """The user is made as the file says, the server starts, its health check passes, a message is taken."""
+    """The user is created as in the file, the server starts, its health check passes, a message is accepted."""
     container = next(each for each in containers(name) if each.name == "lightmq")
     running = Running(container, Moved(tmp_path))
     add_user(running)

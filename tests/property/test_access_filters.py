@@ -12,7 +12,7 @@ from remoting.protocol.records.topics import matches, validate_filter
 
 WORDS = ["a", "b", "", "$s"]
 LEVELS_MAX = 3
-# One word that no filter has stands for all of those; one level more than any filter has, for all longer topics.
+# One word that no filter contains stands for all such words; one level more than any filter has, for all longer topics.
 WORLD = [
     "/".join(levels)
     for length in range(1, LEVELS_MAX + 2)
@@ -34,7 +34,7 @@ def topics_of(topic_filter: str) -> set[str]:
 @settings(max_examples=1_500, deadline=None)
 @given(filters(), filters())
 def test_agrees_with_trying_every_topic(one: str, other: str) -> None:
-    """Both ways round, since neither question is symmetric by construction."""
+    """In both directions, since neither relation is symmetric by construction."""
     first, second = topics_of(one), topics_of(other)
     assert contains(split(one), split(other)) == (second <= first), (one, other)
     assert contains(split(other), split(one)) == (first <= second), (one, other)
@@ -45,5 +45,5 @@ def test_agrees_with_trying_every_topic(one: str, other: str) -> None:
 @settings(max_examples=500, deadline=None)
 @given(filters(), st.sampled_from([topic for topic in WORLD if topic]))
 def test_covers_is_matching(topic_filter: str, topic: str) -> None:
-    """The walk over split levels decides as the protocol's own matching does."""
+    """The walk over split levels decides as the protocol's matching does."""
     assert covers(split(topic_filter), tuple(topic.encode().split(b"/"))) == matches(topic_filter, topic)

@@ -1,4 +1,4 @@
-"""Whatever a client calls itself, a rule with a placeholder gives it its own topics and nobody else's."""
+"""Whatever its client id, a rule with a placeholder gives a client its own topics and no other's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOPICS = st.lists(st.one_of(NASTY, NAMES), min_size=1, max_size=4).map("/".join)
 
 @settings(max_examples=1_500, deadline=None)
 @given(NAMES, NAMES, NAMES, TOPICS)
-def test_what_one_may_read_nobody_else_may(one: str, other: str, user: str, topic: str) -> None:
-    """For the topics a name could be after, and for any other."""
+def test_what_one_may_read_no_other_may(one: str, other: str, user: str, topic: str) -> None:
+    """For the topics that a name could aim at, and for any other."""
     first = Grants(RULES, Identity(user, False, one))
     second = Grants(RULES, Identity(user, False, other))
     for asked in (
@@ -38,8 +38,8 @@ def test_what_one_may_read_nobody_else_may(one: str, other: str, user: str, topi
 
 @settings(max_examples=1_000, deadline=None)
 @given(NAMES, NAMES)
-def test_a_deny_by_name_is_not_escaped_by_a_name(user: str, client_id: str) -> None:
-    """Whatever the name holds, its own private topics stay denied, and so does a filter that reaches them."""
+def test_a_deny_by_name_cannot_be_evaded_by_a_name(user: str, client_id: str) -> None:
+    """Whatever the name, its own private topics stay denied, and so does a filter that matches them."""
     mine = Grants(DENY, Identity(user, False, client_id))
     for asked in ("#", "private/#", "private/+/x", f"private/{user}/x"):
         assert not mine.read(asked), asked

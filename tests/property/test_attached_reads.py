@@ -1,4 +1,4 @@
-"""A store read from outside against lists, with the writer let loose between any two looks of the reader.
+"""A store read from outside against lists, with the writer at work between any two reads of the reader.
 
 The reader's four places where it looks at what the writer changes (the MANIFEST, the tail's queue ids, the tail's last
 check, the directory of the log) are doors: before and behind each the writer may append, make runs, merge, let records
@@ -57,7 +57,7 @@ class World:
         moves[action % len(moves)](action // len(moves))
 
     def append(self, seed: int) -> None:
-        """A few records, some of them batches, to one or two queues each; confirmed before the move ends."""
+        """A few records, some of them batches, to one or two queues each; confirmed before the step ends."""
         chance = random.Random(seed)
         sent, ends = [], {queue: self.bench.store.reading.next_offset(queue) for queue in self.queues}
         for _ in range(chance.randint(1, 12)):
@@ -80,7 +80,7 @@ class World:
         self.bench.store._site.thread.drain()
 
     def expire(self, _seed: int) -> None:
-        """The oldest segment goes, in the order in which retention does it."""
+        """The oldest segments are removed in the order in which retention does it."""
         store = self.bench.store
         if len(store._log.segments) < 3:
             return
@@ -88,7 +88,7 @@ class World:
             self.run(0)
         store._log.drop_before(store._log.segments[1].base)
         self._claims = []
-        if self.plan_next() % 2:  # a reader may look between the two, and know more than the writer says
+        if self.plan_next() % 2:  # a reader may read between the two, and know more than the writer reports
             self.look_around()
         store._parts.opened.index.move_begin(store._log.begin)
         claims, self._claims = self._claims, None
@@ -106,16 +106,16 @@ class World:
         self.bench.reopen()
 
     def plan_next(self) -> int:
-        """The next number of the example; 0 when there are no more."""
+        """The next number of the example; 0 when there are none left."""
         return next(self.plan, 0)
 
     def look_around(self) -> None:
-        """One read of every queue, from somewhere."""
+        """One read of every queue, from some offset."""
         for queue in self.queues:
             self.read(queue, self.plan_next(), self.plan_next())
 
     def door(self) -> None:
-        """Let the writer in, if the example says so and it is not in already."""
+        """Run the writer, if the example says so and it is not running already."""
         if not self._busy and (action := self.plan_next()) % 3 == 1:
             self._busy = True
             try:
@@ -143,14 +143,14 @@ class World:
         self.compare(queue, found)
 
     def check_expired(self, queue: int, first_offset: int) -> None:
-        """What was called expired is; looked at later while a segment is being dropped."""
+        """What was reported as expired is; checked later while a segment is being dropped."""
         if self._claims is not None:
             self._claims.append((queue, first_offset))
         else:
             assert first_offset <= self.bench.store.reading.bounds(queue)[0]
 
     def compare(self, queue: int, found: Any) -> None:
-        """Every record is the one of the list, and none is missing."""
+        """Every record equals that of the list, and none is missing."""
         covered = [e for e in self.lists[queue] if e[0] < found.next_offset and e[0] + e[1] > found.first_offset]
         bases = range(found.first_offset, found.next_offset) if found.bases is None else found.bases.tolist()
         assert list(bases) == [base for base, _, _ in covered]

@@ -1,4 +1,4 @@
-"""Bodies of batches under hypothesis: whatever messages go in come out, whatever damaged bytes come in only raise.
+"""Bodies of batches under hypothesis: all messages survive encoding and decoding, and damaged bytes only raise.
 
 Damage is done to the stream behind the compression as well as to the packed body, so it reaches Arrow's own reader.
 What is accepted nevertheless is read to the last value, with the row count that was asked for.
@@ -45,7 +45,7 @@ DAMAGE = st.lists(
 
 
 def damaged(data: bytes, changes: list[tuple[str, int, int]]) -> bytes:
-    """The bytes after some accidents, most of them in place."""
+    """The bytes with some damage, mostly in place."""
     found = bytearray(data)
     for kind, where, value in changes:
         at = where % max(1, len(found))
@@ -66,7 +66,7 @@ def damaged(data: bytes, changes: list[tuple[str, int, int]]) -> bytes:
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=40), st.sampled_from([CODEC_NONE, CODEC_LZ4, CODEC_ZSTD]))
-def test_what_goes_in_comes_out(rows: list[BatchRow], codec: int) -> None:
+def test_messages_survive_a_round_trip(rows: list[BatchRow], codec: int) -> None:
     batch = body.decode(body.encode(body.from_rows(rows), codec), codec, len(rows))
     assert body.to_rows(batch, 0) == rows
 
@@ -93,6 +93,6 @@ def test_damage_behind_the_compression(which: int, changes: list[tuple[str, int,
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=300), st.integers(0, 3), st.integers(1, 5))
-def test_bytes_of_anything(data: bytes, codec: int, count: int) -> None:
+def test_arbitrary_bytes(data: bytes, codec: int, count: int) -> None:
     with pytest.raises(CorruptRecord):
         body.decode(data, codec, count)

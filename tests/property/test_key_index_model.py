@@ -1,4 +1,4 @@
-"""The key index against a list of messages: whatever was appended, crashed, damaged or expired, both find the same.
+"""The key index against a list of messages: whatever is appended, crashes, is damaged or expires, both find the same.
 
 Each twin of the hot loops runs its own machine. LIGHTMQ_MODEL_EXAMPLES=2000 makes the runs long.
 """
@@ -35,7 +35,7 @@ TOPICS = [b"t", b"u"]
 
 @dataclass(slots=True)
 class Said:
-    """One message: what it can be found by, where it stands, and when it may be seen."""
+    """One message: the keys it has, its position, and when it is visible."""
 
     topic: bytes
     keys: frozenset[bytes]
@@ -115,7 +115,7 @@ class KeyMachine(RuleBasedStateMachine):
 
     @rule(step_ms=st.sampled_from([0, 1, 400, 3000]))
     def maintain(self, step_ms: int) -> None:
-        """Upkeep, with all it starts."""
+        """Upkeep, and everything it starts."""
         self.bench.clock.advance_ms(step_ms)
         self.bench.store.maintain(self.bench.clock.now_ms())
         self.bench.store._site.thread.drain()
@@ -130,7 +130,7 @@ class KeyMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**16))
     def crash(self, seed: int) -> None:
-        """The power goes; what was not flushed may be gone in part."""
+        """A power cut; what was not flushed may be lost in part."""
         self.lives += 1
         target = self.place / str(self.lives)
         crash_copy(self.bench.store, target, seed)
@@ -161,7 +161,7 @@ class KeyMachine(RuleBasedStateMachine):
         self.recovered()
 
     def recovered(self) -> None:
-        """What a start has left is visible."""
+        """What a start has recovered is visible."""
         end = self.bench.store.end_position
         self.said = [one for one in self.said if one.end <= end]
         for one in self.said:
@@ -184,7 +184,7 @@ class KeyMachine(RuleBasedStateMachine):
             self.compare(b"t", KEYS[self.number % len(KEYS)], 0, 2**62, 10_000, unique=False)
 
     def compare(self, topic: bytes, key: bytes, begin: int, end: int, count: int, *, unique: bool) -> None:
-        """Ask both."""
+        """Compare the answers of both."""
         store = self.bench.store
         assert store.keys is not None
         question = KeyQuestion(topic, key, begin, end, count, 1 << 30, unique)

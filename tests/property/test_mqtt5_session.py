@@ -45,7 +45,7 @@ def fresh() -> Session:
 
 
 def flat(events: list[Event]) -> list[object]:
-    """What may not depend on how the input was cut: runs taken apart."""
+    """What must not depend on how the input was cut: runs taken apart."""
     out: list[object] = []
     apart: list[object] = []
     for event in events:
@@ -79,7 +79,7 @@ def run(pieces: list[bytes]) -> tuple[list[object], bytes, str | None]:
 
 @given(PACKETS, st.binary(max_size=6), st.lists(st.integers(1, 40), max_size=30))
 def test_cutting_the_input_changes_nothing(sent: list[packets.Packet], junk: bytes, cuts: list[int]) -> None:
-    """Whole, byte by byte, and in pieces of any size: same events, same output, same end."""
+    """Whole, byte by byte, and in pieces of any size: the same events, output and end."""
     data = encode(CONNECT) + b"".join(encode(packet, 5) for packet in sent) + junk
     whole = run([data])
     assert run([data[n : n + 1] for n in range(len(data))]) == whole
@@ -92,7 +92,7 @@ def test_cutting_the_input_changes_nothing(sent: list[packets.Packet], junk: byt
 
 @given(PACKETS, st.lists(st.tuples(st.integers(0, 2_000), st.integers(0, 255)), max_size=4))
 def test_damage_never_raises(sent: list[packets.Packet], damage: list[tuple[int, int]]) -> None:
-    """Any byte changed anywhere: the session goes on or says what is wrong, and then says nothing more."""
+    """Any byte changed anywhere: the session continues or reports what is wrong, and then nothing more."""
     data = bytearray(encode(CONNECT) + b"".join(encode(packet, 5) for packet in sent))
     for at, value in damage:
         data[at % len(data)] = value
@@ -108,7 +108,7 @@ def test_damage_never_raises(sent: list[packets.Packet], damage: list[tuple[int,
 
 
 class Peers:
-    """A server that keeps what it must over connections, a client that does too, and a wire that may break."""
+    """A server and a client that keep what they must across connections, and a wire that may break."""
 
     def __init__(self, receive_maximum: int) -> None:
         self.receive_maximum = receive_maximum
@@ -131,7 +131,7 @@ class Peers:
         self.connect(resume=False)
 
     def connect(self, *, resume: bool) -> None:
-        """A new connection; of a session that is there when `resume`."""
+        """A new connection; of an existing session when `resume`."""
         self.session = fresh()
         found = {props.RECEIVE_MAXIMUM: self.receive_maximum, props.SESSION_EXPIRY: 100}
         self.feed(packets.Connect("dev", not resume, 0, level=5, properties=found))
@@ -159,7 +159,7 @@ class Peers:
                 self.session.answers.complete(event.packet_ids)
 
     def pump(self) -> None:
-        """What the server put out reaches the client, which answers it later."""
+        """The server's output reaches the client, which answers it later."""
         data, position = self.session.take_bytes(), 0
         while position < len(data):
             header = fixed_header(data, position, len(data))
@@ -186,7 +186,7 @@ class Peers:
                 self.releasing.discard(packet.packet_id)
 
     def answer(self, index: int, *, lost: bool = False) -> None:
-        """The client answers something it has got; when the answer is `lost` the connection goes with it."""
+        """The client answers something it has received; when the answer is `lost` the connection breaks with it."""
         self.pump()
         if not self.waiting:
             return
@@ -220,7 +220,7 @@ class Peers:
             self.feed(packets.Publish(b"up", b"%d" % self.open[packet_id], 2, False, False, packet_id))
 
     def break_wire(self, receive_maximum: int, *, output_lost: bool) -> None:
-        """The connection goes, perhaps with what was on its way; the session comes back and takes more or less."""
+        """The connection breaks, perhaps with what was in flight; the session is resumed, with other limits."""
         if not output_lost:
             self.pump()
         self.inflight, self.received = self.session.deliveries.inflight(), self.session.answers.received_ids()

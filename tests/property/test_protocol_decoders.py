@@ -1,4 +1,4 @@
-"""Every decoder of the protocol, fed valid bytes that were damaged: whatever comes, only RemoteViolation leaves it.
+"""Every decoder of the protocol, fed valid bytes that were damaged: they raise nothing but RemoteViolation.
 
 Damage keeps most of a valid encoding, so it reaches deeper than random bytes do. Each decoder has its sample here; a
 public decoder of the room that is missing from the table fails the last test.
@@ -54,7 +54,7 @@ def read_everything(view: record.RecordView) -> tuple[object, ...]:
 
 
 def signed(raw: bytes) -> int:
-    """The first eight bytes as a place: a number below 0 is a wish."""
+    """The first eight bytes as a position: a number below 0 is a requested start."""
     return int.from_bytes(raw[:8].ljust(8, b"\0"), "little", signed=True)
 
 
@@ -171,7 +171,7 @@ EDITS = st.lists(
 
 
 def damaged(raw: bytes, edits: list[tuple[str, int, bytes]]) -> bytes:
-    """Return `raw` with the edits made one after the other."""
+    """Return `raw` with the edits applied one after the other."""
     for kind, number, piece in edits:
         at = number % (len(raw) + 1)
         if kind == "set":

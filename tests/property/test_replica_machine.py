@@ -1,4 +1,4 @@
-"""The controllers' state machine under random commands: its rules hold after every one, and replaying gives the same.
+"""The controllers' state machine under random commands: its rules hold, and a replay gives the same state.
 
 Commands are drawn from few values, so that they meet each other's ids, epochs and boots often.
 """
@@ -42,7 +42,7 @@ COMMANDS = st.one_of(
 @settings(max_examples=300, deadline=None)
 @given(st.lists(COMMANDS, max_size=60))
 def test_rules_hold_after_every_command(commands):
-    """Epochs never fall, one master per epoch, masters come out of the set, refusals change nothing."""
+    """Epochs never fall, one master per epoch, masters are elected from the set, refusals change nothing."""
     machine, masters = ReplicaMachine(), {}
     for command in commands:
         before = machine.groups
@@ -69,8 +69,8 @@ def test_rules_hold_after_every_command(commands):
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(COMMANDS, max_size=40), st.integers(0, 40))
-def test_every_controller_comes_to_the_same_state(commands, cut):
-    """One that applies everything, and one that restored a snapshot and applied the bytes behind it."""
+def test_every_controller_reaches_the_same_state(commands, cut):
+    """One that applies everything, and one that restored a snapshot and applied the commands after it."""
     whole, late = ReplicaMachine(), ReplicaMachine()
     for number, command in enumerate(commands):
         if number == cut:
@@ -84,8 +84,8 @@ def test_every_controller_comes_to_the_same_state(commands, cut):
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(COMMANDS, max_size=30), LIVES)
-def test_an_epoch_is_above_everything_that_was_told(commands, lives):
-    """No record of any log that a controller has heard of can carry the new master's epoch."""
+def test_an_epoch_is_above_all_that_were_reported(commands, lives):
+    """No record of any log known to a controller can have the new master's epoch."""
     machine, told = ReplicaMachine(), {}
     for command in commands:
         before = machine.groups.get(getattr(command, "group", ""))

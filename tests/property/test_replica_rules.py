@@ -1,4 +1,4 @@
-"""The controllers' state machine against the rules as they are told, one sentence each, kept as plain sets and numbers.
+"""The controllers' state machine against its rules, one sentence each, kept as plain sets and numbers.
 
 The model knows one group and no bytes; it decides from the rules what each command must come to, and the machine must
 come to the same. Restarts belong to other tests: here every start of a broker is its first.
@@ -44,7 +44,7 @@ class Rules(RuleBasedStateMachine):
 
     @initialize(begun=st.booleans())
     def begin(self, begun: bool) -> None:
-        """Half of the stories begin with three brokers in sync and a master, which chance alone seldom makes."""
+        """Half of the examples begin with three brokers in sync and a master, which is rarely drawn by chance."""
         if not begun:
             return
         for broker in (1, 2, 3):
@@ -65,7 +65,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(broker=IDS, code=st.sampled_from("xy"))
     def apply_id(self, broker: int, code: str) -> None:
-        """The first of a group is 1; an id belongs to who has the code it was taken with."""
+        """The first of a group is 1; an id belongs to the owner of the code it was taken with."""
         free = broker not in self.codes and (bool(self.codes) or broker == 1)
         outcome = self.machine.apply(ApplyBrokerId("C", "g", broker, code))
         assert (outcome.code == 0) == (free or self.codes.get(broker) == code)
@@ -76,7 +76,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(broker=IDS, last_epoch=st.integers(-1, 5))
     def register(self, broker: int, last_epoch: int) -> None:
-        """Whoever has an id may, and says which epoch its log ends in."""
+        """Every broker with an id may register, with the last epoch of its log."""
         known = broker in self.codes
         outcome = self.machine.apply(RegisterReplica("C", "g", broker, f"h:{broker}", last_epoch=last_epoch))
         assert (outcome.code == 0) == known
@@ -87,7 +87,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(live=LIVES, asked_by=st.none() | IDS, designated=st.booleans(), unclean=st.booleans())
     def elect(self, live: dict[int, Live], asked_by: int | None, designated: bool, unclean: bool) -> None:
-        """Best log first among those alive and in sync; the epoch rises above all that was ever heard of."""
+        """Best log first among those alive and in sync; the epoch rises above all that were ever reported."""
         outcome = self.machine.apply(ElectMaster("C", "g", live, asked_by, designated, unclean))
         winner = self.winner(live, asked_by, designated, unclean)
         assert (outcome.code == 0) == (winner is not None)
@@ -121,7 +121,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(master_of=GUESSES, set_of=GUESSES, caller=IDS, members=st.sets(IDS), alive=st.sets(IDS), right=st.booleans())
     def alter(self, master_of: int, set_of: int, caller: int, members: set[int], alive: set[int], right: bool) -> None:
-        """Only the master, in its epoch, from the set as it is, to a set of living members with itself in it."""
+        """Only by the master, in its epoch, from the present set to a set of living members that includes itself."""
         if right and self.master is not None:
             caller, master_of, set_of, members, alive = self.master, 0, 0, members | {self.master}, alive | members
             alive = alive | {caller}
@@ -138,7 +138,7 @@ class Rules(RuleBasedStateMachine):
 
     @rule(gone=st.sets(IDS, min_size=1), alive=st.sets(IDS), forced=st.booleans())
     def clean(self, gone: set[int], alive: set[int], forced: bool) -> None:
-        """None that lives, unless forced; the last one takes the group with it."""
+        """Only those that are not alive, unless forced; the last one removes the group."""
         outcome = self.machine.apply(CleanReplicas("C", "g", tuple(gone), tuple(alive), forced))
         allowed = bool(self.codes) and gone <= set(self.codes) and (forced or not gone & alive)
         assert (outcome.code == 0) == allowed

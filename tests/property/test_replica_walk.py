@@ -1,4 +1,4 @@
-"""Three stores of a group, walked by a seed: they end with the same bytes, and what the bytes alone tell.
+"""Three stores of a group, walked by a seed: they end with the same bytes, and with the state of these bytes alone.
 
 LIGHTMQ_WALKS=500 makes more of them, LIGHTMQ_WALK_FIRST=77 begins with that seed; a walk that fails names its own.
 """

@@ -1,4 +1,4 @@
-"""The whole store against a list: whatever is asked in whatever order, through crashes and lost files, both agree.
+"""The whole store against a list: for any requests in any order, through crashes and lost files, both agree.
 
 Each twin of the hot loops runs its own machine. LIGHTMQ_MODEL_EXAMPLES=2000 makes the runs long,
 LIGHTMQ_MODEL_SHRINK=1 makes what fails short.
@@ -53,7 +53,7 @@ state_changes = st.tuples(st.sampled_from(KINDS), st.sampled_from(KEYS), st.none
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """One store, its model, and what may be asked of both."""
+    """One store, its model, and what can be requested of both."""
 
     twin = "pure"
 
@@ -92,7 +92,7 @@ class StoreMachine(RuleBasedStateMachine):
         snapshot: int,
         rule: tuple[int, int] | None,
     ) -> None:
-        """Begin with an empty directory."""
+        """Start with an empty directory."""
         self.bench = StoreBench(
             self.place / "0", segment_size_bytes=segment, index_tail_entries=tail, flush=flush, flush_interval_ms=1,
             retention_ms=retention_ms, retention_size_bytes=size, index_merge_runs=merge[0],
@@ -116,12 +116,12 @@ class StoreMachine(RuleBasedStateMachine):
     # -- writing
 
     def pick(self, number: int) -> int:
-        """One of the queues there are."""
+        """One of the existing queues."""
         queues = sorted(self.model.queues)
         return queues[number % len(queues)]
 
     def told(self, first: int, sent: list[Sent], changes: list[Any], *, atomic: bool = False) -> None:
-        """Tell the model what was just appended."""
+        """Record what was just appended in the model."""
         self.model.append(self.bench.directory, (first, self.store.end_position), sent, changes, atomic=atomic)
 
     @rule(wanted=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4))
@@ -137,7 +137,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.group()
 
     def group(self) -> None:
-        """The first name is a topic that keeps its own time and size; the second follows it."""
+        """The first name is a topic with its own retention; the second follows it."""
         groups, names = self.store.groups, self.model.names
         if self.rule is None or NAMES[0] not in names:
             groups.forget(GROUP)
@@ -171,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def delete_queue(self, number: int) -> None:
-        """A deleted queue is gone at once; its id never comes back."""
+        """A deleted queue disappears at once; its id is never used again."""
         if len(self.model.queues) < 2:
             return
         queue = self.pick(number)
@@ -191,12 +191,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule()
     def turn(self) -> None:
-        """The loop hears what the threads have done, whatever that is."""
+        """The loop runs what the threads have scheduled, if anything."""
         self.bench.turn()
 
     @rule(passed_ms=st.sampled_from([0, 300, 1100]), times=st.sampled_from([1, 1, 3, 25]))
     def maintain(self, passed_ms: int, times: int) -> None:
-        """Time passes and the upkeep has its turn, so often that a log file may really go."""
+        """Time passes and the upkeep runs, so often that a log file may really expire."""
         self.bench.clock.advance_ms(passed_ms)
         self.store.maintain(self.bench.clock.now_ms())
         for _ in range(times - 1):
@@ -229,7 +229,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(seed=numbers, index=st.booleans(), snapshot=st.booleans())
     def crash(self, seed: int, index: bool, snapshot: bool) -> None:
-        """The power fails and what was not flushed is lost in whole or in part; what was confirmed is not."""
+        """A power cut loses what was not flushed in whole or in part; what was confirmed stays."""
         if not self.ripe:
             return
         self.lives += 1
@@ -246,11 +246,11 @@ class StoreMachine(RuleBasedStateMachine):
 
     @property
     def ripe(self) -> bool:
-        """Whether enough was written since the last start to make another one worth its time."""
+        """Whether enough was written since the last start to make another one worthwhile."""
         return self.store.end_position - self.opened_at > 3000
 
     def begin_again(self, directory: Path, index: bool, snapshot: bool) -> None:
-        """Open `directory`, perhaps without what only shortens the start."""
+        """Open `directory`, perhaps without the files that only shorten the start."""
         if index:
             shutil.rmtree(directory / "index")
         if snapshot:
@@ -264,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
     # -- reading
 
     def visible(self, queue: int) -> tuple[list[Entry], int, int]:
-        """(entries of a queue that may be seen, oldest offset, confirmed end), by the model."""
+        """(visible entries of a queue, oldest offset, confirmed end), by the model."""
         entries = self.model.confirmed(queue, self.store.confirm_position)
         high = end_of(entries)
         everything = self.model.queues[queue]
@@ -274,7 +274,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(number=numbers, offset=numbers, count=st.integers(1, 60), size=st.integers(0, 6000), end=st.none() | numbers)
     def read(self, number: int, offset: int, count: int, size: int, end: int | None) -> None:
-        """A read from anywhere with any limits gives what the list gives, by record and in one piece."""
+        """A read from any offset with any limits gives what the list gives, by record and in one piece."""
         if not self.model.queues:
             return
         queue = self.pick(number)
@@ -321,7 +321,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def bounds_and_state(self) -> None:
-        """Confirm and begin only move on; bounds, queues and tables are the model's."""
+        """Confirm and begin only rise; bounds, queues and tables are the model's."""
         if not hasattr(self, "bench"):
             return
         store, model = self.store, self.model
@@ -340,7 +340,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert {key for key, _ in store.state.items(RETAINED)} == set(model.retained)
 
     def check_begin(self) -> None:
-        """Only what is old, or too much, has gone."""
+        """Only records that are old, or too many, have expired."""
         begin, kept = self.store.begin_position, self.bench.settings
         assert begin >= self.begin
         if begin > self.begin:
@@ -352,7 +352,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.begin = begin
 
     def check_group(self) -> None:
-        """A group hides for ever, and nothing that its rule keeps."""
+        """A deleted group stays hidden, and nothing that its rule keeps is."""
         begin, queue = self.store.groups.begin(GROUP), self.model.names.get(NAMES[0])
         if self.bench.settings.flush == "sync":
             assert begin >= self.hidden or begin == 0 < self.hidden <= self.begin

@@ -1,4 +1,4 @@
-"""A client of raw packets for tests of what a server must not do: it sends what it is told and waits for what comes."""
+"""A client of raw packets for tests of what a server must not do."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class RawClient:
             self._data += data
 
     async def ask(self, packet: Any) -> Any:
-        """Send a packet; the next one that is no message. Messages before it are lost: ask for `messages` first."""
+        """Send a packet; returns the next one that is no message. Earlier messages are lost: call `messages` first."""
         self.send(packet)
         while isinstance(got := await self.receive(), packets.Publish):
             pass
@@ -82,12 +82,12 @@ class RawClient:
         return found
 
     async def subscribe(self, topic_filter: str, qos: int = 1, **properties: Any) -> int:
-        """The SUBACK's code."""
+        """Subscribe; returns the code of the SUBACK."""
         answer = await self.ask(packets.Subscribe(1, [(topic_filter, qos)], **properties))
         return int(answer.codes[0])
 
     async def publish(self, topic: str, payload: bytes = b"x", qos: int = 1, *, retain: bool = False) -> int | None:
-        """The answer's reason code; None when the connection ended instead."""
+        """Publish; returns the reason code of the answer, None when the connection ended instead."""
         message = packets.Publish(topic.encode(), payload, qos, retain, False, 1 if qos else 0)
         answer = await self.ask(message)
         if isinstance(answer, packets.Pubrec) and answer.reason < 0x80:

@@ -1,5 +1,7 @@
-"""One request of every code that a key with rights to `plant/#` alone must be refused: topics, groups, sinks, brokers
-and sessions of others. `tests/arch` holds the table against the table of rights, so that no code is left out.
+"""One request of every code that a key with rights to `plant/#` alone must be refused.
+
+They aim at topics, groups, sinks, brokers and sessions of others. `tests/arch` compares the table with the table of
+rights, so that no code is left out.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ any right gets one."""
 
 @dataclass(frozen=True)
 class Target:
-    """What the attacker is after."""
+    """What the attacker tries to reach."""
 
     broker: str
     address: str

@@ -1,6 +1,6 @@
-"""Every page of every deployable, asked with every kind of key and with none, on loopback and at another address.
+"""Every page of every deployable, with every kind of key and with none, on loopback and at another address.
 
-With an access list the answer is the same for all of them; what is open to everybody says nothing but yes or no.
+With an access list the answer is the same on both; pages without a key say nothing but yes or no.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ ASKERS = {
 
 
 def expected(asker: str, page: str) -> int:
-    """What the list says."""
+    """The status that the list demands."""
     if page in OPEN or asker == "boss" or (asker, page) == ("prometheus", "/metrics"):
         return 200
     return 401 if asker in ("nobody", "wrong") else 403
@@ -60,7 +60,7 @@ def basic(key: str, secret: str) -> dict[str, str]:
 
 
 async def judged(port: int, address: str) -> None:
-    """Every page for everybody. A part that is not ready says so with 503."""
+    """Every page with every key. A part that is not ready answers 503."""
     async with aiohttp.ClientSession(f"http://{address}:{port}") as http:
         for asker, shown in ASKERS.items():
             (key, secret) = next(iter(shown.items()), ("", ""))
@@ -103,7 +103,7 @@ def rules(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def cluster(rules: Path, tmp_path: Path) -> AsyncIterator[tuple[str, str]]:
-    """A controller and a broker; their pages are judged, then others may come to them."""
+    """A controller and a broker; their pages are checked, then other parts may connect to them."""
     common: dict[str, Any] = {
         "access_keys": KEYS,
         "access_list": rules,
@@ -143,7 +143,7 @@ async def test_controllers_brokers_and_proxies(cluster: tuple[str, str], rules: 
         await proxy.stop()
 
 
-async def test_several_proxies_and_who_watches_them(cluster: tuple[str, str], rules: Path, tmp_path: Path) -> None:
+async def test_several_proxies_and_their_supervisor(cluster: tuple[str, str], rules: Path, tmp_path: Path) -> None:
     """The process that starts them has pages, and so has each of them."""
     config = ProxyConfig(
         host="127.0.0.1", port=0, admin_host=EVERYWHERE, admin_port=0, broker=cluster[1],

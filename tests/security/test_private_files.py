@@ -1,4 +1,4 @@
-"""Whatever a server writes below its data directories is its owner's alone, from the first moment, under any umask."""
+"""Whatever a server writes below its data directories is readable by its owner only, under any umask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.processes.rig import Client, Server
 
 
 def loose(directory: Path) -> Iterator[str]:
-    """What others than its owner may touch."""
+    """Files that others than the owner may access."""
     for path in (directory, *directory.rglob("*")):
         mode = stat.S_IMODE(path.lstat().st_mode)
         if mode & 0o077:

@@ -1,4 +1,4 @@
-"""A lookup of a route with a wrong key, or without a right, tells nothing of what is here and leads to the reason."""
+"""A lookup of a route with a wrong key, or without a right, reveals nothing and leads to the reason."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def ask(port: int, key: tuple[str, str], topic: str) -> Command:
     return request(port, key, Command(RequestCode.SEND_MESSAGE_V2, fields=SEND | {"b": topic}, body=b"x"))
 
 
-def test_all_topics_look_the_same_and_no_broker_shows(place: Place) -> None:
-    """There or not, readable by somebody or not, by an unknown key or with a wrong secret: the same bytes."""
+def test_all_topics_look_the_same_and_no_broker_is_revealed(place: Place) -> None:
+    """Existing or not, readable by others or not, by an unknown key or with a wrong secret: the same bytes."""
     replies = [look_up(place.name_server, key, topic) for key in WRONG for topic in TOPICS]
     replies += [look_up(place.name_server, OTHER, topic) for topic in ("plant", "missing", "%RETRY%group")]
     assert len({(reply.code, reply.remark, str(reply.fields), reply.body) for reply in replies}) == 1
@@ -113,7 +113,7 @@ def test_all_topics_look_the_same_and_no_broker_shows(place: Place) -> None:
 
 @pytest.mark.parametrize("key", WRONG, ids=["wrong-secret", "unknown-key"])
 @pytest.mark.parametrize("topic", ["plant", "missing"])
-def test_the_way_it_shows_ends_in_the_reason(place: Place, key: tuple[str, str], topic: str) -> None:
+def test_the_route_given_leads_to_the_reason(place: Place, key: tuple[str, str], topic: str) -> None:
     route = decode_body(look_up(place.name_server, key, topic).body, TopicRoute)
     address = route.broker_datas[0].broker_addrs[0]
     refused = ask(int(address.rpartition(":")[2]), key, topic)
@@ -122,8 +122,8 @@ def test_the_way_it_shows_ends_in_the_reason(place: Place, key: tuple[str, str],
 
 
 @pytest.mark.parametrize("topic", ["plant", "missing"])
-def test_a_right_key_without_a_rule_is_told_so(place: Place, topic: str) -> None:
-    """The producer and the consumer; what it may do it finds, and what nobody serves is unknown, not forbidden."""
+def test_a_right_key_without_a_rule_is_refused_with_a_reason(place: Place, topic: str) -> None:
+    """Producer and consumer; it finds what it may use, and a topic that does not exist is unknown, not forbidden."""
     route = decode_body(look_up(place.name_server, OTHER, topic).body, TopicRoute)
     port = int(route.broker_datas[0].broker_addrs[0].rpartition(":")[2])
     pull = Command(RequestCode.PULL_MESSAGE, fields=PULL | {"topic": topic})
@@ -136,7 +136,7 @@ def test_a_right_key_without_a_rule_is_told_so(place: Place, topic: str) -> None
 
 
 def test_others_are_refused_as_before(place: Place) -> None:
-    """Our own clients show the reason themselves; no key at all proves no wrong key."""
+    """LightMQ's own clients show the reason themselves; no key at all proves no wrong key."""
     lookup = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": "plant"})
     with BlockingConnection.dial(f"127.0.0.1:{place.name_server}", 15_000, signer=Signer(*WRONG[0])) as own:
         assert own.request(lookup).code == ResponseCode.NO_PERMISSION
@@ -149,7 +149,7 @@ def test_others_are_refused_as_before(place: Place) -> None:
     assert (cluster.code, cluster.body) == (ResponseCode.NO_PERMISSION, b"")
 
 
-def test_a_signature_of_a_kind_that_is_not_taken_is_led_to_the_reason_too(tmp_path: Path) -> None:
+def test_a_signature_of_an_unsupported_kind_leads_to_the_reason_too(tmp_path: Path) -> None:
     (tmp_path / "rules").write_text(RULES)
     place = all_in_one(tmp_path, bound=True)
     try:

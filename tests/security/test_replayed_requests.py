@@ -1,4 +1,4 @@
-"""What was overheard on the way to a server is worth nothing: each signed request holds once, on its connection."""
+"""An eavesdropped request is worthless: each signed request is valid once, on its connection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEY = Signer("boss", "a-secret")
 
 @pytest.fixture(scope="module", params=["false", "true"])
 def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, bool]]:
-    """As RocketMQ's clients need it, and where none of them is served."""
+    """A server as RocketMQ's clients need it, and one that does not accept them."""
     folder = tmp_path_factory.mktemp("replay")
     (folder / "rules").write_text("user boss\nrole admin\n")
     settings = (
@@ -36,7 +36,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Tap:
-    """Somebody between a client and the server who keeps what the client sends."""
+    """An eavesdropper between a client and the server that keeps what the client sends."""
 
     def __init__(self, port: int) -> None:
         self.heard = bytearray()
@@ -86,7 +86,7 @@ def exchanged(port: int, *frames: bytes) -> list[Command]:
     return answers
 
 
-def test_an_overheard_request_is_refused(server: tuple[Server, bool]) -> None:
+def test_an_eavesdropped_request_is_refused(server: tuple[Server, bool]) -> None:
     """On another connection, on one with a challenge of its own, after it and again on the same one."""
     made, _ = server
     port = made.ports["remoting"]
@@ -109,8 +109,8 @@ def test_an_overheard_request_is_refused(server: tuple[Server, bool]) -> None:
     assert exchanged(port, encode_frame(overheard))[0].code == ResponseCode.NO_PERMISSION
 
 
-def test_an_overheard_request_becomes_no_other(server: tuple[Server, bool]) -> None:
-    """Neither another code with the same fields nor one that may be repeated."""
+def test_an_eavesdropped_request_cannot_be_altered(server: tuple[Server, bool]) -> None:
+    """Neither to another code with the same fields nor to one that may be repeated."""
     made, _ = server
     tap = Tap(made.ports["remoting"])
     with BlockingConnection.dial(tap.address, 10_000, signer=KEY) as connection:
@@ -124,7 +124,7 @@ def test_an_overheard_request_becomes_no_other(server: tuple[Server, bool]) -> N
         assert connection.receive(4_711).code == ResponseCode.NO_PERMISSION
 
 
-def test_clients_of_rocketmq_are_served_unless_that_is_ruled_out(server: tuple[Server, bool]) -> None:
+def test_clients_of_rocketmq_are_accepted_unless_disabled(server: tuple[Server, bool]) -> None:
     made, bound_only = server
     command = change()
     command.opaque = 1
@@ -135,7 +135,7 @@ def test_clients_of_rocketmq_are_served_unless_that_is_ruled_out(server: tuple[S
         assert "bound_signatures_only" in (answer.remark or "")
 
 
-def test_a_server_that_knows_no_challenge_gets_the_old_signature() -> None:
+def test_a_server_without_challenges_gets_the_old_signature() -> None:
     """As RocketMQ's brokers answer: code 3."""
     listener = socket.create_server(("127.0.0.1", 0))
     heard: list[Command] = []

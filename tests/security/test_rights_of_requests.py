@@ -1,4 +1,4 @@
-"""Every request code, sent by a key with rights to one topic and by nobody: refused, and the routes are as before."""
+"""Every request code, sent by a key with rights to one topic and without a key: refused, routes unchanged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def ask(port: int, key: str | None, command: Command) -> Command:
 
 
 def send(port: int, topic: str) -> int:
-    """Write a message as a proxy may; its position."""
+    """Write a message as a proxy may; returns its position."""
     fields = {"a": "p", "b": topic, "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
     reply = ask(port, "edge", Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"x"))
     assert reply.code == 0, reply.remark
@@ -72,7 +72,7 @@ def target_at(controller: int, broker: int) -> Target:
 
 
 def addresses(port: int) -> dict[str, str]:
-    """Broker name -> address of its master, as the name server has it."""
+    """Broker name -> address of its master, according to the name server."""
     reply = ask(port, "boss", Command(RequestCode.GET_BROKER_CLUSTER_INFO))
     table = decode_body(reply.body, ClusterInfo).broker_addr_table
     return {name: group.broker_addrs[0] for name, group in table.items()}
@@ -146,7 +146,7 @@ def test_in_processes_of_their_own(parts: tuple[int, int, Target], code: int, ke
 
 
 def attempt(port: int, controller: int, target: Target, code: int, key: str | None) -> None:
-    """The attempt is refused or shows nothing of others; routes are as before."""
+    """The attempt is refused or reveals nothing of others; routes are unchanged."""
     reply = ask(port, key, attempts(target)[code])
     if key is None or code not in SHOWN_IN_PART:
         assert reply.code == NO, (reply.code, reply.remark, reply.fields, reply.body)
@@ -157,7 +157,7 @@ def attempt(port: int, controller: int, target: Target, code: int, key: str | No
 
 
 @pytest.mark.parametrize("code", [103, 104, 322, 904, 1001, 1002, 1003, 1012, 1013], ids=request_name)
-def test_a_broker_speaks_for_its_own_name_only(parts: tuple[int, int, Target], code: int) -> None:
+def test_a_broker_registers_under_its_own_name_only(parts: tuple[int, int, Target], code: int) -> None:
     controller, _, target = parts
     command = attempts(target)[code]
     assert ask(controller, "stranger", command).code == NO
@@ -169,15 +169,15 @@ def test_a_broker_speaks_for_its_own_name_only(parts: tuple[int, int, Target], c
     assert addresses(controller)[target.broker] == target.address
 
 
-def test_an_election_named_by_a_broker_is_an_administrators(parts: tuple[int, int, Target]) -> None:
+def test_an_election_requested_by_a_broker_needs_an_administrator(parts: tuple[int, int, Target]) -> None:
     controller, _, target = parts
     command = attempts(target)[RequestCode.CONTROLLER_ELECT_MASTER]
     command.fields["designateElect"] = "true"
     assert ask(controller, "node", command).code == NO
 
 
-def test_what_ordinary_clients_ask_stays_possible(up: tuple[int, Target]) -> None:
-    """A key finds the brokers of the topics it may use, and the template's."""
+def test_requests_of_ordinary_clients_stay_possible(up: tuple[int, Target]) -> None:
+    """A key finds the brokers of the topics it may use, and of the template."""
     port, target = up
     found = route(port, "etl", "plant")
     assert found.code == 0, found.remark
@@ -189,7 +189,7 @@ def test_what_ordinary_clients_ask_stays_possible(up: tuple[int, Target]) -> Non
     assert ask(port, "etl", Command(RequestCode.HEART_BEAT, body=b'{"clientID":"c"}')).code == 0
 
 
-def test_administrators_administer(up: tuple[int, Target]) -> None:
+def test_administrators_may_administer(up: tuple[int, Target]) -> None:
     port, _ = up
     put = Command(RequestCode.PUT_KV_CONFIG, fields={"namespace": "n", "key": "k", "value": "v"})
     assert ask(port, "boss", put).code == 0

@@ -1,4 +1,4 @@
-"""Users made by requests at the broker, over sockets: what they may do by MQTT is what their rules say, at once."""
+"""Users created by requests at the broker, over sockets: by MQTT they may do at once what their rules allow."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_a_user_of_the_broker_logs_in_by_mqtt_with_its_rules(tmp_path: Pat
         return (await connection.request(command)).code
 
     async def granted(topic_filter: str) -> bool:
-        """Whether a new connection of the user gets the subscription; False while it is not let in."""
+        """Whether a new connection of the user gets the subscription; False while it is refused."""
         client = await RawClient.connect(ports["mqtt"], "c", "ann", SECRET)
         try:
             return client.connack.code == 0 and await client.subscribe(topic_filter) < 0x80
@@ -54,7 +54,7 @@ async def test_a_user_of_the_broker_logs_in_by_mqtt_with_its_rules(tmp_path: Pat
 
     async def until(topic_filter: str, *, allowed: bool) -> None:
         async with asyncio.timeout(DEADLINE_S):
-            while await granted(topic_filter) is not allowed:  # the proxy asks every second
+            while await granted(topic_filter) is not allowed:  # the proxy polls every second
                 await asyncio.sleep(0.05)
 
     try:
@@ -64,7 +64,7 @@ async def test_a_user_of_the_broker_logs_in_by_mqtt_with_its_rules(tmp_path: Pat
         rules = {"policies": [{"entries": [entry]}]}
         assert await ask(Code.AUTH_CREATE_ACL, rules, subject="User:ann") == ResponseCode.SUCCESS
         await until("plant/1", allowed=True)
-        assert not await granted("plant/secret"), "a deny of the proxy's list holds as well"
+        assert not await granted("plant/secret"), "a deny of the proxy's list applies as well"
         assert not await granted("other/1")
         fields = {"a": "p", "b": "other", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "0", "h": "0", "i": ""}
         refused = await ask(Code.SEND_MESSAGE_V2, "x", "ann", SECRET.decode(), **fields)

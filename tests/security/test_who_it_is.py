@@ -1,7 +1,7 @@
-"""Every way to prove a name, through sockets into one installation: who gets in, as whom, and who does not.
+"""Every way to prove a name, through sockets into one installation.
 
-A name that one method has refused is not tried on another; nobody gets a name that was not proven; what comes along
-with a name (groups, rules, an end) holds.
+Which clients are admitted, as which user, and which are refused. A name refused by one method is not tried on another;
+an unproven name is never used; what belongs to a name (groups, rules, an expiry) applies.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ pytestmark = pytest.mark.skipif(not HAVE_OPENSSL, reason="certificates are made 
 
 
 class World:
-    """An installation that knows all methods, and a hook that knows hal."""
+    """An installation with all methods, and a hook that knows hal."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "ca")
@@ -123,7 +123,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 async def is_user(client: RawClient, name: str) -> None:
-    """The connection speaks for this user, and for no other."""
+    """The connection has the rights of this user, and of no other."""
     assert client.connack.code == 0
     assert await client.subscribe(f"home/{name}/x") == 1
     for other in {"ann", "sam", "hal", "tom", "press"} - {name}:
@@ -141,7 +141,7 @@ async def test_passwords(world: World) -> None:
 
 
 async def test_the_hook(world: World) -> None:
-    """Groups and rules come along."""
+    """Its groups and rules apply."""
     hal = await world.client("hal", SECRET.encode())
     await is_user(hal, "hal")
     assert await hal.subscribe("line/3") == 1
@@ -153,7 +153,7 @@ async def test_the_hook(world: World) -> None:
 
 
 async def test_tokens(world: World) -> None:
-    """Groups and rules come along; a token that is none is not tried on anybody else."""
+    """Their groups and rules apply; an invalid token is not tried on another method."""
     tom = await world.client("tom", token("tom", groups=["line"], acl=["read extra", "write home/%u/never"]))
     await is_user(tom, "tom")  # the list's deny wins over the token's rule
     assert await tom.subscribe("line/3") == 1
@@ -166,8 +166,8 @@ async def test_tokens(world: World) -> None:
     assert world.asked == []
 
 
-async def test_a_token_that_runs_out(world: World) -> None:
-    """Ends the connection it opened, with a reason; the right is gone while the client is still there."""
+async def test_an_expiring_token(world: World) -> None:
+    """It ends the connection it opened, with a reason; the right has ended while the client is still connected."""
     tom = await world.client("tom", token("tom", 1.5))
     assert await tom.subscribe("home/tom/x") == 1
     end = await tom.receive()
@@ -176,7 +176,7 @@ async def test_a_token_that_runs_out(world: World) -> None:
 
 
 async def test_certificates(world: World) -> None:
-    """The name is the user; another user name is refused, whatever its password; without one the others are asked."""
+    """The name is the user; another user name is refused with any password; without one other methods are asked."""
     press = world.authority.issue("press", "")
     context = press.context(world.authority.certificate)
     context.check_hostname = False
@@ -190,7 +190,7 @@ async def test_certificates(world: World) -> None:
 
 
 async def test_a_proof_without_the_password(world: World) -> None:
-    """SCRAM-SHA-256: both sides know it, neither says it; for users with such a credential only."""
+    """SCRAM-SHA-256: both sides know it, neither sends it; only for users with such a credential."""
     for user, password, code in (
         ("sam", SECRET, 0),
         ("sam", "wrong", 0x87),
@@ -217,8 +217,8 @@ async def test_a_proof_without_the_password(world: World) -> None:
     assert other.connack.code == ReasonCode.BAD_AUTHENTICATION_METHOD
 
 
-async def test_nobody(world: World) -> None:
-    """A client of this machine without a name has none, whatever client id it takes."""
+async def test_an_anonymous_client(world: World) -> None:
+    """A client of this machine without a user name has none, whatever its client id."""
     nobody = await world.client(None, None, client_id="ann")
     assert nobody.connack.code == 0
     for name in ("ann", "+", ""):

@@ -1,9 +1,6 @@
-"""Every way to a topic, through sockets, a real broker and real rules: what is allowed goes, the rest leaves no trace.
-
-The classes of attack are those that brokers were hit by: checks that wills, retained messages or repeated deliveries
-got around, names that became patterns, filters wider than the rule, rules that were revoked and went on, files that
-broke.
-"""
+"""Every way to a topic, through sockets, a real broker and real rules: what is allowed works, the rest leaves no trace.
+The classes of attack are known from other brokers: checks that wills, retained messages or repeated deliveries
+bypassed, names that became patterns, filters wider than the rule, revoked rules that still applied, damaged files."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ NO = ReasonCode.NOT_AUTHORIZED
 
 
 class World:
-    """An installation with users, rules, and one who sees everything."""
+    """An installation with users, rules, and one user who may read everything."""
 
     def __init__(self, folder: Path) -> None:
         users = folder / "users"
@@ -77,7 +74,7 @@ class World:
         return made
 
     async def rules(self, text: str) -> None:
-        """Other rules are in force."""
+        """Put other rules in force."""
         assert self.installation._proxy is not None
         authority = self.installation._proxy._gate.authority
         before = authority.rules
@@ -87,7 +84,7 @@ class World:
             await asyncio.sleep(0.01)
 
     async def seen(self) -> list[tuple[str, bytes]]:
-        """What has come to light since the last time: everything the admin got before this call's own message."""
+        """Everything the admin received since the last call, before this call's own message."""
         other = await self.client("marker", "admin")
         assert await other.publish("marker", b"") == 0
         found = []
@@ -114,7 +111,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @pytest.mark.parametrize("level", [4, 5])
 @pytest.mark.parametrize("qos", [0, 1, 2])
 async def test_publishing(world: World, level: int, qos: int) -> None:
-    """To what is allowed and to what is not, by every QoS; 3.1.1 has no word for a refusal but the end."""
+    """To what is allowed and to what is not, with every QoS; 3.1.1 can only end the connection as a refusal."""
     for topic, allowed in (
         ("ann/x", True),
         ("ann/secret/x", False),
@@ -140,7 +137,7 @@ async def test_publishing(world: World, level: int, qos: int) -> None:
 
 
 async def test_kinds_of_messages(world: World) -> None:
-    """A rule for QoS 1 and live messages takes no QoS 2 and keeps nothing."""
+    """A rule for QoS 1 and live messages allows neither QoS 2 nor retained messages."""
     ann = await world.client("c", "ann")
     assert await ann.publish("plain/x", b"1") == 0
     assert await ann.publish("plain/x", b"2", qos=2) == NO
@@ -152,7 +149,7 @@ async def test_kinds_of_messages(world: World) -> None:
 
 
 async def test_topic_aliases(world: World) -> None:
-    """A name behind a number is judged like a name."""
+    """An alias is judged like the name behind it."""
     ann = await world.client("c", "ann")
     for topic, code in (("ann/x", 0), ("ann/secret", NO)):
         for name in (topic, ""):
@@ -163,7 +160,7 @@ async def test_topic_aliases(world: World) -> None:
 
 @pytest.mark.parametrize("level", [4, 5])
 async def test_wills_at_connect(world: World, level: int) -> None:
-    """A will that may not be published is refused with the connection, and does not go out either."""
+    """A will that may not be published is refused with the connection, and is not published either."""
     for topic in ("bob/x", "$SYS/x", "plain/x", "ann/secret"):
         refused = await world.client("c", "ann", level=level, will=packets.Will(topic.encode(), b"w", 0, False))
         assert refused.connack.code == (NO if level == 5 else 5)
@@ -174,8 +171,8 @@ async def test_wills_at_connect(world: World, level: int) -> None:
     assert (await world.admin.receive()).topic == b"ann/gone"
 
 
-async def test_wills_whose_right_was_taken_away(world: World) -> None:
-    """Left under the old rules, due under the new ones; another will shows that the time had come."""
+async def test_wills_whose_right_was_revoked(world: World) -> None:
+    """Left under the old rules, due under the new ones; another will shows that it was due."""
     ann = await world.client("c", "ann", will=packets.Will(b"ann/gone", b"w", 1, False))
     bob = await world.client("b", "admin", will=packets.Will(b"bob/gone", b"w", 1, False))
     await world.rules(LIST.replace("topic readwrite ann/#", "topic read ann/#"))
@@ -187,9 +184,9 @@ async def test_wills_whose_right_was_taken_away(world: World) -> None:
 
 @pytest.mark.parametrize("prefix", ["", "$share/g/"])
 async def test_subscribing(world: World, prefix: str) -> None:
-    """Some topic of a filter must be readable, shared or not; of a wider one no more is seen than may be."""
+    """Some topic of a filter must be readable, shared or not; a wider one delivers no more than may be read."""
     ann = await world.client("c", "ann")
-    server_s = ReasonCode.TOPIC_FILTER_INVALID if prefix else NO  # nobody's share of them would get anything
+    server_s = ReasonCode.TOPIC_FILTER_INVALID if prefix else NO  # no client's share of them would get anything
     for topic_filter, code in (
         ("ann/x", 1), ("ann/x/#", 1), ("ann/+", 1), ("ann/+/x", 1), ("ann/#", 1), ("ann/secret", NO), ("#", 1),
         ("+/x", 1), ("quiet/#", 1), ("quiet/+/x", 1), ("plain/x", NO), ("$SYS/#", server_s), ("+", 1), ("bob", NO),
@@ -210,7 +207,7 @@ async def test_the_servers_own_topics(world: World) -> None:
 
 
 async def test_granted_qos_and_retained_messages(world: World) -> None:
-    """No higher than the rule, and without what it does not give."""
+    """No higher than the rule, and without what it does not allow."""
     assert await world.admin.publish("quiet/x", b"kept", retain=True) == 0
     assert await world.admin.publish("ann/x", b"kept", retain=True) == 0
     ann = await world.client("c", "ann")
@@ -223,7 +220,7 @@ async def test_granted_qos_and_retained_messages(world: World) -> None:
 
 
 async def test_history(world: World) -> None:
-    """Messages from before the subscription need a rule that gives them, by either way of asking."""
+    """Messages from before the subscription need a rule that allows them, in both forms of the request."""
     for topic in ("ann/x", "quiet/x", "ann/secret/x", "bob/x"):
         assert await world.admin.publish(topic, topic.encode()) == 0
     for topic_filter, found in (
@@ -240,11 +237,11 @@ async def test_history(world: World) -> None:
             assert await ann.subscribe(asked, **more) == (NO if found is None else 1), asked
             expected = [topic.encode() for topic in found or []]
             assert [bytes(one.payload) for one in await settled(ann, len(expected))] == expected
-        assert await ann.subscribe("quiet/x") == 1  # live only is another matter
+        assert await ann.subscribe("quiet/x") == 1  # live messages only are allowed
 
 
 async def settled(client: RawClient, count: int = 0) -> list[packets.Publish]:
-    """At least `count` messages, and what else comes while the server answers a few times."""
+    """At least `count` messages, and what else arrives while the server answers a few times."""
     found: list[packets.Publish] = []
     rounds = 0
     while len(found) < count or rounds < 5:
@@ -255,7 +252,7 @@ async def settled(client: RawClient, count: int = 0) -> list[packets.Publish]:
 
 @pytest.mark.parametrize("prefix", ["", "$share/g/"])
 async def test_a_revoked_subscription(world: World, prefix: str) -> None:
-    """Stops at once, is not there when the client comes back, and does not come back with the rule."""
+    """It stops at once, is not resumed when the client returns, and does not return with the rule."""
     ann = await world.client("c", "ann", clean=False, properties={props.SESSION_EXPIRY: 3_600})
     assert await ann.subscribe(prefix + "ann/x") == 1
     assert await ann.subscribe(prefix + "quiet/x") == 1
@@ -274,7 +271,7 @@ async def test_a_revoked_subscription(world: World, prefix: str) -> None:
     assert [bytes(one.payload) for one in await settled(again, 1)] == [b"quiet again"]
 
 
-async def test_a_delivery_repeated_after_the_right_was_taken_away(world: World) -> None:
+async def test_a_redelivery_after_the_right_was_revoked(world: World) -> None:
     """It was sent, was not acknowledged, and is not sent again."""
     ann = await world.client("c", "ann", clean=False, properties={props.SESSION_EXPIRY: 3_600})
     assert await ann.subscribe("ann/x") == 1
@@ -295,7 +292,7 @@ async def test_names_that_look_like_patterns(world: World, name: str) -> None:
     for client in (await world.client(name, "bob"), await world.client("c", name if name != "#" else None)):
         for topic_filter in ("dev/victim/#", "home/ann/#"):
             assert await client.subscribe(topic_filter) == NO, topic_filter
-        for topic_filter in ("dev/#", "dev/+/#", "home/#", "home/+/#", "#"):  # its own topics may lie in there
+        for topic_filter in ("dev/#", "dev/+/#", "home/#", "home/+/#", "#"):  # its own topics may be in there
             await client.subscribe(topic_filter)
         for topic in ("dev/victim/x", "home/ann/x"):
             await world.admin.publish(topic, b"not for it")
@@ -307,7 +304,7 @@ async def test_names_that_look_like_patterns(world: World, name: str) -> None:
 
 
 async def test_another_users_session(world: World) -> None:
-    """Neither taken over, nor ended, nor cleaned away: not by another user, not by nobody."""
+    """Neither taken over, nor ended, nor cleaned: not by another user, and not anonymously."""
     ann = await world.client("c", "ann", clean=False, properties={props.SESSION_EXPIRY: 3_600})
     assert await ann.subscribe("ann/x") == 1
     for away in (False, True):
@@ -326,8 +323,8 @@ async def test_another_users_session(world: World) -> None:
     ("text", "allowed"),
     [(LIST + "topic deney ann/x\n", True), ("\0" * 100, True), ("", False), ("# nothing\n", False)],
 )
-async def test_files_that_break(world: World, text: str, allowed: bool) -> None:
-    """A garbled list leaves the rules as they were; an empty one denies everything."""
+async def test_files_that_become_unreadable(world: World, text: str, allowed: bool) -> None:
+    """A damaged list leaves the rules unchanged; an empty one denies everything."""
     ann = await world.client("c", "ann")
     assert await ann.subscribe("ann/x") == 1
     assert world.installation._proxy is not None

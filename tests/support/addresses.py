@@ -1,4 +1,4 @@
-"""Addresses of this machine, for tests of what peers of other machines get."""
+"""Addresses of this machine, for tests of what peers on other machines get."""
 
 from __future__ import annotations
 

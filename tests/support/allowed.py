@@ -13,7 +13,7 @@ FOLDER = ROOT / "tests" / "arch" / "allowed"
 
 
 def allowed(rule: str) -> dict[str, int]:
-    """What the list of a rule names, with how much of it; nothing where there is no list."""
+    """The entries of a rule's list with their numbers; empty without a list."""
     path = FOLDER / f"{rule}.txt"
     lines = path.read_text().splitlines() if path.exists() else []
     rows = [line.split() for line in lines if line and not line.startswith("#")]
@@ -21,9 +21,9 @@ def allowed(rule: str) -> dict[str, int]:
 
 
 def check(rule: str, found: Mapping[str, int], why: str) -> None:
-    """Fail on what is found beyond the list of the rule, and on lines that are no longer true."""
+    """Fail on what is found beyond the list of the rule, and on outdated lines."""
     listed = allowed(rule)
     new = {name: number for name, number in found.items() if number > listed.get(name, 0)}
     assert not new, f"{why}: {new}"
     mended = {name: number for name, number in listed.items() if found.get(name, 0) < number}
-    assert not mended, f"take it off tests/arch/allowed/{rule}.txt, or lower it: {mended}"
+    assert not mended, f"remove it from tests/arch/allowed/{rule}.txt, or lower it: {mended}"

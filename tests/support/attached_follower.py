@@ -1,7 +1,7 @@
-"""Follows one queue of an `attached_writer` from another process and believes nothing it is given.
+"""Follows one queue of an `attached_writer` from another process and checks everything it reads.
 
-Every record must pass its checksum, stand in the queue at the offset it was read at, and hold the number its place in
-the parent queue demands; offsets must follow each other without a gap, except where retention took the older ones.
+Every record must pass its checksum, be in the queue at the offset it was read at, and contain the number that its place
+in the parent queue demands; offsets must be consecutive, except where retention removed the older ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BODY_OFF_AT = 44
 
 
 class Inconsistent(AssertionError):
-    """Something was read that was never written like this."""
+    """Something was read that was never written in this form."""
 
 
 class Follower:
@@ -38,7 +38,7 @@ class Follower:
         self.lags_ns: list[int] = []
 
     def step(self, *, end_offset: int = 1 << 62) -> int:
-        """Read and check one range; how many records it had."""
+        """Read and check one range; returns how many records it had."""
         found = self._store.read_range(self._queue, self.offset, COUNT_MAX, BYTES_MAX, end_offset)
         now_ns = time.monotonic_ns()
         if found.status == OFFSET_TOO_SMALL:
@@ -57,7 +57,7 @@ class Follower:
         return count
 
     def _check(self, found: RangeResult) -> int:
-        """Check every record; when the oldest of them was appended."""
+        """Check every record; returns when the oldest of them was appended."""
         blob, starts = memoryview(found.blob), found.starts.tolist()
         ends = [*starts[1:], len(blob)]
         for start, end in zip(starts, ends, strict=True):
@@ -80,7 +80,7 @@ def expect(condition: bool, text: str) -> None:
 
 
 def expect_equal(found: Sequence[int], wanted: Sequence[int], what: str) -> None:
-    """Raise Inconsistent naming the first that differs."""
+    """Raise Inconsistent naming the first difference."""
     different = np.flatnonzero(np.asarray(found, np.int64) != np.asarray(wanted, np.int64))
     if len(different):
         at = int(different[0])

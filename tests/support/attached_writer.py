@@ -1,4 +1,4 @@
-"""A process that writes a store as fast as it can, for those who read the directory from outside.
+"""A process that writes a store as fast as it can, for tests that read the directory from outside.
 
     python -m tests.support.attached_writer DIRECTORY OPTIONS
 
@@ -63,7 +63,7 @@ class Writer:
         self._made = 0
 
     def run(self) -> None:
-        """Say where it begins, then write."""
+        """Report where it begins, then write."""
         say({"parent": self._parent, "lights": self._lights, "next": self._next})
         orders, batches = self._orders, 0
         while not orders.stop_at or self._next < orders.stop_at:
@@ -86,7 +86,7 @@ class Writer:
         say({"done": self._next})
 
     def _too_long(self) -> bool:
-        """Whether retention has not taken all it is to take; the last segment never goes."""
+        """Whether retention has more to remove; the last segment always stays."""
         kept = self._store.end_position - self._store.begin_position
         allowed = int(self._orders.settings.get("retention_size_bytes", 0))
         return 0 < allowed < kept - int(self._orders.settings["segment_size_bytes"])

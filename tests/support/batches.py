@@ -16,7 +16,7 @@ from remoting.protocol.records.record import (
 
 
 def make_rows(count: int, *, first: int = 0, born_ms: int = 1_000) -> list[BatchRow]:
-    """Rows that differ in everything: every third without key, every second with a tag, 0 to 2 properties."""
+    """Rows that differ in every field: every third without key, every second with a tag, 0 to 2 properties."""
     return [
         BatchRow(
             b"body %d" % n,
@@ -42,7 +42,7 @@ def make_batch_record(
     flags: int = 0,
     body_format: int = FORMAT_ARROW,
 ) -> bytes:
-    """One batch record; `rows` may be a ready body, then with its `count`."""
+    """One batch record; `rows` may be an encoded body, then with its `count`."""
     packed = rows if isinstance(rows, bytes) else body.encode(body.from_rows(rows), codec)
     return encode_record(
         magic_type=BATCH, epoch=epoch, position=position, born_ms=1, store_ms=store_ms,

@@ -23,7 +23,7 @@ class Identity:
     key: Path
 
     def context(self, authority: Path) -> ssl.SSLContext:
-        """What a client that shows this identity and trusts that authority connects with."""
+        """The TLS context of a client with this identity that trusts that authority."""
         made = ssl.create_default_context(cafile=str(authority))
         made.load_cert_chain(self.certificate, self.key)
         return made
@@ -54,7 +54,7 @@ class Authority:
         return Identity(certificate, key)
 
     def trusting(self) -> ssl.SSLContext:
-        """What a client without a certificate connects with."""
+        """The TLS context of a client without a certificate."""
         return ssl.create_default_context(cafile=str(self.certificate))
 
 

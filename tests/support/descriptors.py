@@ -1,9 +1,9 @@
 """Closes the files that a test opened and left, as the end of a process does.
 
-Many tests end the life of a journal the way a kill does: they drop it and open its file again. Its descriptor would
-stay until the tests' process ends, and beyond the 1,024th every `select` in it fails. Not for objects that close their
-own descriptors when they are collected: those would close somebody else's.
-Invariant: closed is only what was opened here, below `folder`, and is still the same file. Thread rule: any.
+Many tests end a journal as a kill does: they drop it and open its file again. Its descriptor would stay until the
+tests' process ends, and beyond the 1,024th every `select` in it fails. Not for objects that close their own descriptors
+when they are collected: those would close another one's. Invariant: closed is only what was opened here, below
+`folder`, and is still the same file. Thread rule: any.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 @contextmanager
 def closing_left_files(folder: Path) -> Iterator[None]:
-    """Close on exit what was opened by `os.open` below `folder` meanwhile and is open still."""
+    """Close on exit what was opened by `os.open` below `folder` meanwhile and is still open."""
     opened: dict[int, tuple[int, int]] = {}
     really_open = os.open
 
@@ -44,5 +44,5 @@ def identity(descriptor: int) -> tuple[int, int]:
 
 
 def path_of(descriptor: int) -> str:
-    """Where an open file lies, or lay before it was removed; OSError where the system does not say it."""
+    """The path of an open file, or its path before it was removed; OSError where the system does not give it."""
     return str(Path(f"/proc/self/fd/{descriptor}").readlink())

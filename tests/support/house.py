@@ -29,7 +29,7 @@ class Module:
 
     @property
     def room(self) -> str:
-        """The folder it lies in."""
+        """The folder it is in."""
         return str(self.path.parent.relative_to(ROOT))
 
     @property
@@ -190,7 +190,7 @@ def is_error(one: Class) -> bool:
 
 
 def is_interface(one: Class) -> bool:
-    """Whether it is a protocol: classes have its shape without naming it."""
+    """Whether it is a protocol: classes implement it without inheriting from it."""
     return "Protocol" in {base.rpartition(".")[2] for base in one.bases}
 
 

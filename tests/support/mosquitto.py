@@ -1,4 +1,4 @@
-"""A real Mosquitto: the installed one, or Debian's package unpacked into a scratch folder; who has neither gets a skip.
+"""A real Mosquitto: the installed one, or Debian's package in a scratch folder; without either a test is skipped.
 
 Nothing is installed and no rights are needed: packages are only downloaded and unpacked.
 """
@@ -77,7 +77,7 @@ class Mosquitto:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it and wait until it takes connections."""
+        """Start it and wait until it accepts connections."""
         self._file.write_text("\n".join(self._lines) + "\n")
         with self.log.open("ab") as stream:
             self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Ports for servers that must be found where they were: held for the life of this process, also while they are down.
+"""Ports for servers that must keep their address: reserved for the life of this process, also while they are down.
 
 A port that was only looked up is anybody's until the server has it, and again while the server is being started anew;
 tests that run side by side take such ports from each other. So each is kept bound here, without listening: a server
@@ -21,7 +21,7 @@ _held: deque[socket.socket] = deque(maxlen=HELD_MAX)
 
 
 def free_port() -> int:
-    """A port nobody uses, nobody else is given, and a server can listen on as often as it likes."""
+    """A free port that is given to no other test, and that a server can listen on any number of times."""
     for _ in PORTS:
         _candidates.append(number := _candidates.pop(0))
         held = socket.socket()

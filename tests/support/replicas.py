@@ -1,4 +1,4 @@
-"""Groups and commands in few words."""
+"""Short forms for groups and commands."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from controller.replicas.machine import ReplicaMachine
 
 
 def live(*ids: int, **states: tuple[int, int]) -> dict[int, Live]:
-    """Live replicas; `r2=(epoch, end)` sets what one's heartbeat said."""
+    """Live replicas; `r2=(epoch, end)` is what its heartbeat reported."""
     return {**{each: Live(0, 100) for each in ids}, **{int(name[1:]): Live(*state) for name, state in states.items()}}
 
 

@@ -38,7 +38,7 @@ def open_store(directory: Path, **role: Any) -> LogStore:
 
 
 def append(store: LogStore, count: int, size: int = 100) -> int:
-    """Append messages; where the log ends then."""
+    """Append messages; returns the end of the log."""
     queue = store.queues.open(b"q")
     for number in range(count):
         store.append(message([queue], b"%06d" % number + bytes(size)))
@@ -46,7 +46,7 @@ def append(store: LogStore, count: int, size: int = 100) -> int:
 
 
 class Caller:
-    """Speaks frames to a master by hand."""
+    """Sends frames to a master by hand."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self.writer = reader, writer
@@ -75,7 +75,7 @@ class Caller:
     async def hello(
         self, secret: str | None = None, greeting: frames.Frame | None = None, **changes: Any
     ) -> frames.Frame | None:
-        """Say who it is, and what that is answered."""
+        """Send the hello of a replica; returns the answer."""
         greeting = greeting or await self.read()
         assert isinstance(greeting, Greeting)
         fields: dict[str, Any] = {
@@ -130,7 +130,7 @@ class Master:
 
     @property
     def address(self) -> str:
-        """Where replicas dial."""
+        """The address that replicas dial."""
         return f"127.0.0.1:{self.server.port}"
 
     async def stop(self) -> None:

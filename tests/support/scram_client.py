@@ -1,4 +1,4 @@
-"""The client's side of SCRAM-SHA-256, written from RFC 5802 chapter 3."""
+"""The client's side of SCRAM-SHA-256, written from RFC 5802 section 3."""
 
 from __future__ import annotations
 
@@ -34,6 +34,6 @@ class ScramClient:
         return f"{without},p={base64.b64encode(proof).decode()}".encode()
 
     def believes(self, server_final: bytes | None) -> bool:
-        """Whether the server has shown that it knows the user."""
+        """Whether the server has proved that it knows the user."""
         server_key = hmac.digest(self._salted, b"Server Key", "sha256")
         return server_final == b"v=" + base64.b64encode(hmac.digest(server_key, self._said.encode(), "sha256"))

@@ -32,7 +32,7 @@ def named_masters(addresses: Mapping[str, Address], options: ConnectionOptions) 
 
 
 def tell_groups(monkeypatch: pytest.MonkeyPatch, addresses: Mapping[str, Address]) -> None:
-    """Have the name servers name these masters by group, as the mapping is at the time of each question."""
+    """Have the name servers name these masters by group, as in the mapping at the time of each request."""
 
     def broker_groups(_options: ConnectionOptions, _group: str = "") -> ClusterInfo:
         return ClusterInfo(

@@ -1,4 +1,4 @@
-"""A held port is nobody's by chance, and a server's as often as it starts."""
+"""A reserved port is given to no other process by chance, and to its server at every start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(ports.free_port())
 """
 
 
-async def test_a_server_listens_on_it_again_and_again() -> None:
+async def test_a_server_listens_on_it_any_number_of_times() -> None:
     port = free_port()
     for _ in range(3):
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", port)
@@ -31,7 +31,7 @@ async def test_a_server_listens_on_it_again_and_again() -> None:
         await server.wait_closed()
 
 
-def test_nobody_else_is_given_it() -> None:
+def test_no_other_process_is_given_it() -> None:
     """Neither here nor in another process, and no connection is made to it while no server is there."""
     port = free_port()
     with pytest.raises(ConnectionRefusedError):
@@ -43,7 +43,7 @@ def test_nobody_else_is_given_it() -> None:
         plain.bind(("127.0.0.1", port))
 
 
-def test_one_that_somebody_has_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         number = taken.getsockname()[1]
         other = free_port() + 1

@@ -34,10 +34,10 @@ def test_a_kill_is_its_status(tmp_path: Path) -> None:
     assert server.stdout.readline()
     server.kill()
     assert server.wait(30) == -signal.SIGKILL
-    server.kill()  # it is gone
+    server.kill()  # it has ended
 
 
-def test_what_cannot_start_says_why(tmp_path: Path) -> None:
+def test_a_failed_start_has_its_reason(tmp_path: Path) -> None:
     server = started(tmp_path, "up", "--data", "data", "--set", "broker.store.flsh=sync")
     assert server.wait(30) == 1
     assert server.stdout.readline() == ""

@@ -64,7 +64,7 @@ async def traced(port: int) -> list[str]:
 
 
 async def main(by_tcp: bool, directory: Path) -> None:
-    """Start an installation, for TCP with a proxy that reaches its broker by the port, and print."""
+    """Start an installation, for TCP with a proxy that connects to its broker by the port, and print."""
     up = UpConfig(data_directory=directory, remoting_port=0, admin_port=0)
     everything = AllInOne(Configuration(up=up, proxy=ProxyConfig(port=0)))
     await everything.start()

@@ -1,8 +1,8 @@
 """Server processes forked from one that has imported everything: what runs is the command line's own `main`.
 
 The start of an interpreter and the imports are most of what a short-lived server costs, and tests start hundreds. The
-process they are forked from begins with the first one, in the environment of that moment; a server that wants another
-choice of compiled modules or a preloaded library must be started the long way, which `suits` tells.
+process they are forked from starts with the first one, in the environment of that moment; a server with another choice
+of compiled modules or a preloaded library must be started as a new process, which `suits` decides.
 
 Invariant: arguments, variables, folder, standard output and error are those of a process started the long way; its
 command line in /proc is not. Thread rule: any thread.
@@ -68,7 +68,7 @@ class WarmServer:
 
 
 def _serve(arguments: list[str], folder: str, log: str, variables: dict[str, str], said: Connection) -> None:
-    """What the fork does: become what a process of its own would be, and run the command."""
+    """What the fork does: become like a process of its own, and run the command."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(variables)

@@ -1,4 +1,4 @@
-"""Imported once by the process that `warm.py` forks from: what any of the servers would import."""
+"""Imported once by the process that `warm.py` forks from: everything a server imports."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ MODULES = """
 for _name in MODULES.split():
     importlib.import_module(_name)
 gc.collect()
-gc.freeze()  # what is the same in every fork is neither looked through nor copied by it
+gc.freeze()  # objects common to all forks are neither collected nor copied by them
