@@ -101,7 +101,7 @@ class BrokerBench:
         self.router = Router(handlers(self.broker))
 
     def judge_by(self, policy: Policy) -> Authorizer:
-        """Ask this policy who may do what from now on."""
+        """Let this policy decide on rights from now on."""
         self.broker.tools.authorizer.policy = policy
         return self.broker.tools.authorizer
 

@@ -86,8 +86,8 @@ async def test_topics_are_registered_when_confirmed_and_heartbeats_follow(tmp_pa
     await server.stop()
 
 
-async def test_known_damage_is_told_and_nothing_else_is(tmp_path) -> None:
-    """Before the start, sound, with damaged ranges, after the stop; a broker that serves on is ready all the same."""
+async def test_known_damage_is_reported_and_nothing_else(tmp_path) -> None:
+    """Before the start, sound, with damaged ranges, after the stop; a broker that still serves is ready."""
     app = BrokerApp(configure(tmp_path / "data"))
     assert app.degraded_reason() == ""
     await app.start()
@@ -117,7 +117,7 @@ async def test_without_its_own_port_it_waits_to_be_announced(tmp_path) -> None:
     await app.stop()
 
 
-async def test_a_commit_that_a_stop_interrupted_is_finished_at_the_start(tmp_path) -> None:
+async def test_a_commit_interrupted_by_a_stop_is_finished_at_the_start(tmp_path) -> None:
     app = BrokerApp(configure(tmp_path / "data"))
     await app.start()
     connection = await connect("127.0.0.1", app.port)

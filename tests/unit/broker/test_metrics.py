@@ -1,4 +1,4 @@
-"""The names on the metrics page and what they read."""
+"""The names on the metrics page and their sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_gauges_read_the_store(bench) -> None:
     assert b"rocketmq_flush_behind_bytes" in registry.page()
 
 
-def test_what_expired_is_taken_over_by_reason(bench, monkeypatch) -> None:
+def test_expired_records_are_counted_by_reason(bench, monkeypatch) -> None:
     """Totals of the store become counters with a reason."""
     registry = Registry()
     metrics = BrokerMetrics(registry)

@@ -1,4 +1,4 @@
-"""A controller that is away, comes, goes and comes back always ends up knowing this broker, told of changes alone."""
+"""However a controller comes and goes, it ends up knowing this broker, and is sent only changes."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_retry_register_change_loss_and_goodbye(running, monkeypatch) -> N
     assert controller.requests[-1].code == RequestCode.UNREGISTER_BROKER
 
 
-async def test_a_change_tells_the_changed_topics_alone(running) -> None:
+async def test_a_change_sends_the_changed_topics_alone(running) -> None:
     for number in range(50):
         running.broker.topics.table.ensure(f"old-{number}", 1)
     controller = Controller()
@@ -110,7 +110,7 @@ async def test_a_change_tells_the_changed_topics_alone(running) -> None:
     await registration.stop()
 
 
-async def test_everything_again_only_where_the_versions_differ(running) -> None:
+async def test_everything_is_sent_again_only_where_the_versions_differ(running) -> None:
     object.__setattr__(running.config, "register_interval_ms", 100)
     object.__setattr__(running.config, "heartbeat_interval_ms", 20)
     controller = Controller()
@@ -146,7 +146,7 @@ async def test_a_first_send_is_answered_when_every_controller_has_the_route(runn
     await registration.stop()
 
 
-async def test_a_controller_that_does_not_answer_holds_one_new_topic_up_and_none_after(running) -> None:
+async def test_a_controller_that_does_not_answer_delays_one_new_topic_only(running) -> None:
     object.__setattr__(running.broker.topics.publication, "_wait_s", 0.2)
     controller = Controller()
     controller.away = False
@@ -168,7 +168,7 @@ async def test_a_controller_that_does_not_answer_holds_one_new_topic_up_and_none
     await registration.stop()
 
 
-async def test_with_every_controller_dead_new_topics_are_taken_at_once_and_counted(running, monkeypatch) -> None:
+async def test_with_every_controller_dead_new_topics_are_accepted_at_once_and_counted(running, monkeypatch) -> None:
     monkeypatch.setattr("broker.registration.RETRY_MS", 10)
     controller = Controller()
     running.connect_controller = controller.connect
@@ -183,8 +183,8 @@ async def test_with_every_controller_dead_new_topics_are_taken_at_once_and_count
     await registration.stop()
 
 
-async def test_messages_that_wait_for_replicas_do_not_hold_the_registration_up(running, monkeypatch) -> None:
-    """Behind the last topic nothing has to be confirmed: a master without replicas can still be read from."""
+async def test_messages_that_wait_for_replicas_do_not_delay_the_registration(running, monkeypatch) -> None:
+    """After the last topic nothing has to be confirmed: a master without replicas can still be read from."""
     controller = Controller()
     controller.away = False
     assert (await answer_to_send(running, "t")).code == ResponseCode.SUCCESS

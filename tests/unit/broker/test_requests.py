@@ -1,4 +1,4 @@
-"""What request handlers begin with: fields, answers, tools, and the rights that are asked for on every path."""
+"""What request handlers share: fields, answers, tools, and the rights that are checked on every path."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_store_that_failed_is_a_refusal_and_counted(running) -> None:
     assert metrics.refused.child("log_failed").value == 1
 
 
-async def test_every_kind_of_request_asks(running) -> None:
+async def test_every_kind_of_request_is_checked(running) -> None:
     running.judge_by(lambda *_: False)
     connection = running.connect()
     queue_id = running.broker.topics.table.queue_ids(running.broker.topics.table.ensure("t", 1).name)[0]
@@ -85,7 +85,7 @@ async def test_every_kind_of_request_asks(running) -> None:
         assert reply.code == ResponseCode.NO_PERMISSION, request
 
 
-async def test_what_only_proxies_and_administrators_ask_needs_that_right(running) -> None:
+async def test_requests_of_proxies_and_administrators_need_that_right(running) -> None:
     """Requests that name no topic are refused as a whole."""
     asked = []
     running.judge_by(lambda _identity, action, _resource: asked.append(action))
@@ -96,7 +96,7 @@ async def test_what_only_proxies_and_administrators_ask_needs_that_right(running
     assert sorted(set(asked)) == ["admin", "locate", "session"]
 
 
-async def test_a_part_of_this_process_is_not_asked(running) -> None:
+async def test_a_part_of_this_process_is_not_checked(running) -> None:
     running.judge_by(lambda *_: False)
     connection = running.connect()
     connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
@@ -104,7 +104,7 @@ async def test_a_part_of_this_process_is_not_asked(running) -> None:
     assert reply.code == ResponseCode.SUCCESS
 
 
-async def test_groups_and_sinks_are_asked_for(running) -> None:
+async def test_groups_and_sinks_are_checked(running) -> None:
     """Knowing a name is not enough to move another's offsets or to undo another's batch."""
     running.broker.topics.table.ensure("t", 1)
     running.judge_by(lambda _identity, _action, resource: resource == "t/#")

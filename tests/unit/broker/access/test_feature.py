@@ -49,13 +49,13 @@ async def guarded(tmp_path: Path, policy: KeyPolicy) -> AsyncIterator[BrokerBenc
 
 
 async def ask(broker, code: int, *, key: str = "ops", body: object = None, **fields: str) -> Command:
-    """The answer to a request in the name of a key."""
+    """The answer to a request signed with a key."""
     data = b"" if body is None else json.dumps(body).encode()
     return await broker.connect().request(Command(code, fields={ACCESS_KEY_FIELD: key, **fields}, body=data))
 
 
 async def create(broker, name: str = "ann", **body: str) -> Command:
-    """A user as `createUser` makes it."""
+    """A user as made by `createUser`."""
     user = {"username": name, "password": "a-secret", **body}
     return await ask(broker, Code.AUTH_CREATE_USER, username=name, body=user)
 
@@ -145,7 +145,7 @@ async def test_only_administrators_may_ask(guarded, policy):
         (Code.AUTH_CREATE_ACL, {"subject": "User:ann"}, rules(rule(), rule("Topic:a/b"))),
     ],
 )
-async def test_what_cannot_be_understood_changes_nothing(guarded, code, fields, body):
+async def test_malformed_requests_change_nothing(guarded, code, fields, body):
     await create(guarded)
     before = guarded.store.end_position
     assert (await ask(guarded, code, body=body, **fields)).code == ResponseCode.INVALID_PARAMETER
@@ -176,7 +176,7 @@ async def test_a_user_signs_as_rocketmqs_clients_do(guarded, policy):
     assert not access.knows_secret("ann", "wrong")
 
 
-async def test_what_was_made_is_there_after_a_restart(guarded, policy):
+async def test_users_and_rules_survive_a_restart(guarded, policy):
     await create(guarded)
     await ask(guarded, Code.AUTH_CREATE_ACL, subject="User:ann", body=rules(rule()))
     policy.use(UserTable())
@@ -190,13 +190,13 @@ async def test_what_was_made_is_there_after_a_restart(guarded, policy):
     assert [sorted(table.users) for table in seen] == [["ann"]]
 
 
-async def test_without_an_access_list_they_are_refused_by_name(running):
+async def test_without_an_access_list_requests_are_refused_by_name(running):
     answer = await ask(running, Code.AUTH_LIST_USER)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert "broker.access_list" in (answer.remark or "")
 
 
-async def test_with_controllers_of_their_own_they_are_refused_by_name(guarded):
+async def test_with_separate_controllers_requests_are_refused_by_name(guarded):
     guarded.broker.access.controllers_elsewhere()
     answer = await create(guarded)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -218,7 +218,7 @@ async def test_a_proxy_gets_the_table_without_secrets_and_has_passwords_checked(
     assert (await ask(guarded, Code.CHECK_USER, key="ann", body=["ann", "x"])).code == ResponseCode.NO_PERMISSION
 
 
-def test_the_table_of_the_log_holds_what_was_put(bench):
+def test_the_table_follows_the_log(bench):
     made = CreatedUsers(bench.store, lambda _table: None)
     made.put("ann", User(secret="x"))
     made.put("bob", User(secret="y"))

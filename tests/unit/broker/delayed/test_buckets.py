@@ -1,4 +1,4 @@
-"""The order of delivery of one bucket, and what one mark describes, compared with a list of everything."""
+"""The order of delivery of one bucket, and what one mark describes, compared with a list of all messages."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def test_in_order_of_time_then_of_arrival() -> None:
 
 
 def test_nothing_before_its_time() -> None:
-    """The horizon is the time of the look."""
+    """The horizon is the time of the call."""
     bucket = bucket_with(30, 10, now_ms=29)
     assert bucket.take(10, 2**62) == [(10, 1)]
     bucket.mark_seen(2, 30)
     assert bucket.take(10, 2**62) == [(30, 0)]
 
 
-def test_nothing_that_something_unseen_might_precede() -> None:
-    """Two were added and one was seen: only what is due before the first look may go."""
+def test_nothing_that_an_unseen_message_might_precede() -> None:
+    """Two were added and one was seen: only what is due before the first one was seen may be delivered."""
     bucket = DelayBucket(0, 1)
     bucket.open()
     bucket.mark_seen(1, 100)
@@ -48,8 +48,8 @@ def test_nothing_that_something_unseen_might_precede() -> None:
     assert bucket.take(10, 2**62) == [(120, 1), (150, 0)]
 
 
-def test_before_anything_was_looked_at_nothing_goes() -> None:
-    """A bucket just opened."""
+def test_nothing_is_delivered_before_the_first_look() -> None:
+    """A bucket that was just opened."""
     bucket = DelayBucket(0, 1)
     bucket.open()
     bucket.mark_seen(1, 100)
@@ -57,7 +57,7 @@ def test_before_anything_was_looked_at_nothing_goes() -> None:
     assert not bucket.is_empty(1)
 
 
-def test_what_was_put_back_comes_again() -> None:
+def test_what_was_put_back_is_returned_again() -> None:
     """In the same order."""
     bucket = bucket_with(1, 2)
     bucket.put_back(bucket.take(2, 2**62))
@@ -80,8 +80,8 @@ def test_a_restart_knows_what_was_delivered() -> None:
     assert DelayBucket(0, 1).mark == NOTHING
 
 
-def test_what_was_said_again_counts_only_at_its_new_place() -> None:
-    """Below the floor nothing waits, also what is in memory already."""
+def test_what_was_appended_again_counts_only_at_its_new_place() -> None:
+    """Below the floor nothing waits, not even what is in memory already."""
     bucket = bucket_with(5, 6)
     bucket.moved(2, 0)
     bucket.seen(2, 5)
@@ -93,8 +93,8 @@ def test_what_was_said_again_counts_only_at_its_new_place() -> None:
     assert far.open() == 7
 
 
-def test_records_that_cannot_be_read_are_passed_over() -> None:
-    """The cursor goes on behind them and never back."""
+def test_unreadable_records_are_skipped() -> None:
+    """The cursor passes them and never moves back."""
     bucket = bucket_with(5)
     bucket.skip(4)
     bucket.skip(2)
@@ -106,7 +106,7 @@ def test_records_that_cannot_be_read_are_passed_over() -> None:
 
 
 def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What did not fit is looked at again when its time comes."""
+    """What did not fit is read again when its time comes."""
     monkeypatch.setattr(buckets, "KEPT_MAX", 8)
     dues = [(7 * number) % 101 for number in range(60)]
     bucket = DelayBucket(0, 1)
@@ -145,7 +145,7 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
     st.integers(2, 6),
 )
 def test_every_message_once_and_in_time_whatever_happens_between(steps: list[tuple[str, int]], most: int) -> None:
-    """Puts, slow confirmation, small memory and crashes; the mark alone shows what was delivered."""
+    """Puts, slow confirmation, small memory and crashes; the mark alone says what was delivered."""
     kept, buckets.KEPT_MAX = buckets.KEPT_MAX, most
     try:
         _run(steps)

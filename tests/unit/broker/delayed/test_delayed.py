@@ -67,13 +67,13 @@ class World:
             self.bench.settle()
 
     def wait(self, image: bytes, after_ms: int) -> None:
-        """Store an image as one that waits; as it is when it is due already."""
+        """Store an image as a waiting one; returns it unchanged when it is due already."""
         placed = self.placement.placed(image, now=True)
         waiting = self.delayed.put(RecordView(image), self.now + after_ms, self.now)
         self.store.append(placed if waiting is None else Placed(waiting[0], [waiting[1]]))
 
     def at(self, after_ms: int) -> None:
-        """So much later, everything due is delivered."""
+        """Advance the clock and deliver everything due."""
         self.now = START + after_ms
         while self.delayed.due(self.now):
             self.bench.settle()
@@ -94,7 +94,7 @@ def world(bench) -> Iterator[World]:
 
 
 def test_hidden_until_it_is_due_then_as_it_was_sent(world: World) -> None:
-    """Flags, properties and time of birth; the retain flag works when it is delivered, not before."""
+    """Flags, properties and time of birth; the retain flag takes effect at delivery, not before."""
     world.put(b"later", 1_000, flags=1 | 4)
     (queue,) = world.hidden
     assert RecordView(world.store.reading.read(queue, 0, 1, 10_000).records[0]).flags & FLAG_STAGED
@@ -122,7 +122,7 @@ def test_in_order_of_time_over_buckets(world: World) -> None:
 
 
 def test_what_is_due_already_does_not_wait(world: World) -> None:
-    """It comes back as it was."""
+    """It is returned unchanged."""
     world.put(b"now", 0)
     world.put(b"past", -5_000)
     assert world.got() == [b"now", b"past"]
@@ -143,7 +143,7 @@ def test_bounds_are_refused(bench) -> None:
     assert world.delayed.waiting == 1
 
 
-def test_a_second_that_is_full_takes_no_more(bench) -> None:
+def test_a_full_second_accepts_no_more(bench) -> None:
     """Refused and counted; another second does, and so does this one when a message of it was recalled."""
     world = World(bench, per_second_max=2)
     for _ in range(2):
@@ -160,7 +160,7 @@ def test_a_second_that_is_full_takes_no_more(bench) -> None:
 
 
 def test_seconds_are_counted_again_after_a_restart(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part at a time; until then a second may take more."""
+    """A part at a time; until then a second may accept more."""
     monkeypatch.setattr("broker.delayed.seconds.STEP", 2)
     world = World(bench, per_second_max=5)
     for number in range(5):
@@ -178,7 +178,7 @@ def test_seconds_are_counted_again_after_a_restart(bench, monkeypatch: pytest.Mo
         world.put(b"x", 5_500)
 
 
-def test_deliveries_close_to_each_other_are_one(bench) -> None:
+def test_deliveries_close_to_each_other_are_combined(bench) -> None:
     """The first comes at its time, the next ones together and late by less than the precision; none is early."""
     world = World(bench, precision_ms=100)
     for after in (50, 60, 120, 151, 400):
@@ -203,7 +203,7 @@ def test_when_the_next_delivery_may_be(bench) -> None:
 
 
 def test_a_restart_neither_repeats_nor_forgets(world: World) -> None:
-    """Half delivered, then the broker stops; the rest became due meanwhile."""
+    """Half are delivered, then the broker stops; the rest became due meanwhile."""
     for number in range(10):
         world.put(b"%d" % number, 100 * number + 50)
     world.at(449)
@@ -218,7 +218,7 @@ def test_a_restart_neither_repeats_nor_forgets(world: World) -> None:
 
 
 def test_a_clock_that_was_set_back_loses_nothing(world: World) -> None:
-    """What comes then does not sort before what was delivered."""
+    """What arrives then does not sort before what was delivered."""
     world.put(b"1", 60_000)
     world.at(60_000)
     world.now = START + 10_000
@@ -230,7 +230,7 @@ def test_a_clock_that_was_set_back_loses_nothing(world: World) -> None:
 
 
 def test_only_what_was_confirmed_is_delivered_and_nothing_overtakes(world: World) -> None:
-    """An unconfirmed message that is due earlier holds up a later one, and is not lost behind its mark."""
+    """An unconfirmed message that is due earlier delays a later one, and is not lost behind its mark."""
     world.put(b"2", 20)
     world.now += 5
     world.put(b"1", 1, settle=False)
@@ -242,8 +242,8 @@ def test_only_what_was_confirmed_is_delivered_and_nothing_overtakes(world: World
     assert world.got() == [b"1", b"2"]
 
 
-def test_a_bucket_that_is_over_goes(world: World) -> None:
-    """Its queue and its state, not before what is still under way can have come."""
+def test_a_finished_bucket_is_deleted(world: World) -> None:
+    """With its queue and its state, but not before all messages in flight can have come."""
     world.put(b"x", 1_000)
     world.at(BUCKET_MS + GRACE_MS - 1)
     assert len(world.hidden) == 1
@@ -270,7 +270,7 @@ def test_when_the_timer_must_wake(world: World) -> None:
 
 
 def test_large_groups_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By number and by bytes; each group carries its own mark."""
+    """By number and by bytes; each group has its own mark."""
     monkeypatch.setattr(room, "GROUP_MAX", 4)
     monkeypatch.setattr(room, "GROUP_BYTES_MAX", 5_000)
     for number in range(9):
@@ -284,7 +284,7 @@ def test_large_groups_are_cut(world: World, monkeypatch: pytest.MonkeyPatch) -> 
     assert groups >= 4
 
 
-def test_a_topic_that_is_gone_costs_only_its_own(world: World) -> None:
+def test_a_deleted_topic_loses_only_its_own_messages(world: World) -> None:
     """Counted and logged, and the others are delivered."""
     world.topics.ensure("four", 4)
     world.wait(encode_image(flags=1 << 16, queue_index=3, born_ms=1, topic=b"four", body=b"q"), 10)
@@ -306,8 +306,8 @@ def test_a_queue_message_goes_to_its_queue_with_rocketmqs_flags(world: World) ->
     assert RecordView(world.store.reading.read(queue, 0, 1, 1_000).records[0]).flags & ~FLAG_GROUP_OPEN == 1 << 16
 
 
-def test_what_the_store_will_never_take_holds_up_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of a group is refused by the store: it alone is given up."""
+def test_what_the_store_never_accepts_delays_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store refuses one of a group: only that one is given up."""
     for body in (b"1", b"bad", b"3"):
         world.put(body, 10)
     append = world.store.append
@@ -324,7 +324,7 @@ def test_what_the_store_will_never_take_holds_up_nobody(world: World, monkeypatc
 
 
 def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pass fails as a whole and comes again."""
+    """The pass fails as a whole and is repeated."""
     world.put(b"1", 10)
     world.put(b"2", 20)
     with monkeypatch.context() as full:
@@ -335,7 +335,7 @@ def test_a_full_disk_delays_and_loses_nothing(world: World, monkeypatch: pytest.
     assert world.got() == [b"1", b"2"]
 
 
-def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retention_removes_no_waiting_message(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """What waits below the position is appended again, what was delivered is not; also after a restart."""
     monkeypatch.setattr(room, "GROUP_MAX", 3)
     for number in range(8):
@@ -369,7 +369,7 @@ def test_retention_takes_no_waiting_message(world: World, monkeypatch: pytest.Mo
     assert len(world.got()) == 10
 
 
-def test_what_is_said_again_late_is_not_lost(world: World) -> None:
+def test_what_is_appended_again_late_is_not_lost(world: World) -> None:
     """A message overdue when it is appended again must not sort before what was delivered meanwhile."""
     world.put(b"1", 10)
     world.put(b"2", 30)
@@ -386,7 +386,7 @@ def test_what_is_said_again_late_is_not_lost(world: World) -> None:
     assert sorted(world.got()) == [b"1", b"2"]
 
 
-def test_files_go_and_what_waits_in_them_stays(tmp_path: Path) -> None:
+def test_files_expire_and_what_waits_in_them_stays(tmp_path: Path) -> None:
     """The real retention, again and again, over a restart; the log keeps a second of messages."""
     bench = SmallFiles(tmp_path / "data", retention_ms=1_000, carry_entries_max=3)
     world = World(bench)

@@ -44,8 +44,8 @@ def test_rocketmq_properties(key: bytes, value: bytes, due: int | None) -> None:
     assert due_ms(image((b"first", b"x"), (key, value)), NOW) == due
 
 
-def test_a_timer_property_goes_before_a_level() -> None:
-    """And a delay before a time."""
+def test_a_timer_property_takes_precedence_over_a_level() -> None:
+    """And a delay over a time."""
     one = image((b"DELAY", b"2"), (b"TIMER_DELAY_SEC", b"7"), (b"TIMER_DELIVER_MS", b"9"))
     assert due_ms(one, NOW) == NOW + 7_000
 
@@ -57,15 +57,15 @@ def test_mqtt_has_its_own_property() -> None:
 
 
 @pytest.mark.parametrize("value", [b"-1", b"1.5", b"soon", b" 1", b"9" * 16, "٣".encode()])
-def test_what_is_no_number_is_refused(value: bytes) -> None:
-    """Never taken for now."""
+def test_what_is_not_a_number_is_refused(value: bytes) -> None:
+    """It is never taken for now."""
     for key, flags in ((b"delay-ms", FLAG_MQTT), (b"DELAY", 0), (b"TIMER_DELIVER_MS", 0)):
         with pytest.raises(Refused, match=key.decode()):
             due_ms(image((key, value), flags=flags), NOW)
 
 
 def frame(topic: bytes, delay: bytes) -> Command:
-    """One MQTT message that wants to be delivered later."""
+    """One MQTT message with a delay."""
     properties = ((MQTT_TOPIC_KEY, topic), (CLIENT_ID_KEY, b"c"), (b"delay-ms", delay))
     entry = encode_image(
         flags=FLAG_MQTT | 1, queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic), properties=properties,
@@ -92,14 +92,14 @@ async def test_it_delivers_when_the_time_has_come(running) -> None:
     assert reply.code == 0
     assert running.broker.delayed.messages.waiting == 1
     assert stored(running, b"a/b") == 0
-    await asyncio.sleep(0.05)  # real time passes, the broker's clock stands still
+    await asyncio.sleep(0.05)  # real time passes, the broker's clock does not
     assert stored(running, b"a/b") == 0
     running.clock.advance_ms(40)
     await until(lambda: stored(running, b"a/b") == 1)
     running.broker.delayed.stop()
 
 
-async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
+async def test_a_failed_pass_is_repeated(running, monkeypatch) -> None:
     """Counted; nothing is lost."""
     monkeypatch.setattr("broker.delayed.feature.RETRY_S", 0.01)
     await running.connect().request(frame(b"a/b", b"40"))
@@ -119,8 +119,8 @@ async def test_a_pass_that_failed_comes_again(running, monkeypatch) -> None:
     running.broker.delayed.stop()
 
 
-async def test_a_wish_that_cannot_be_granted_is_refused_alone(running) -> None:
-    """Too far away, or no number."""
+async def test_a_delay_that_cannot_be_granted_is_refused_alone(running) -> None:
+    """Too far away, or not a number."""
     connection = running.connect()
     for delay in (b"999999999999", b"soon"):
         assert (await connection.request(frame(b"a/b", delay))).code == ResponseCode.MESSAGE_ILLEGAL
@@ -141,15 +141,15 @@ async def test_what_waited_before_is_counted_by_second_in_upkeep(running) -> Non
     assert running.registry.values()["rocketmq_delayed_second_messages_max"] == 1
 
 
-async def test_waiting_messages_are_read_by_nobody(running) -> None:
-    """Their queue does not exist for readers."""
+async def test_waiting_messages_are_hidden_from_readers(running) -> None:
+    """Their queue does not exist for them."""
     await running.connect().request(frame(b"a/b", b"40"))
     (queue,) = running.broker.delayed.messages.buckets.queues
     assert running.broker.topics.visible.hidden(queue)
     assert running.broker.topics.visible.end(queue) == 0
 
 
-async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(running) -> None:
+async def test_what_became_due_while_the_broker_was_down_is_delivered_first(running) -> None:
     """After a restart, without any request."""
     await running.connect().request(frame(b"a/b", b"40"))
     running.clock.advance_ms(1_000_000)
@@ -160,8 +160,8 @@ async def test_what_became_due_while_the_broker_was_away_goes_first_of_all(runni
     running.broker.delayed.stop()
 
 
-async def test_a_fault_of_ours_stops_nobodys_messages(running, monkeypatch) -> None:
-    """It is reported, and the next pass comes."""
+async def test_an_internal_error_stops_no_other_message(running, monkeypatch) -> None:
+    """It is reported, and the next pass runs."""
     monkeypatch.setattr("broker.delayed.feature.RETRY_S", 0.01)
     reported = []
     asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what["exception"]))

@@ -23,14 +23,14 @@ async def asked(bench, **fields: str) -> dict[str, Any]:
 
 
 async def send(bench, *delays_ms: int) -> list[str]:
-    """Messages with these delays, numbered; their handles."""
+    """Send messages with these delays, numbered; returns their handles."""
     connection = bench.connect()
     replies = [await connection.request(sending(number, delay)) for number, delay in enumerate(delays_ms)]
     return [reply.fields["recallHandle"] for reply in replies]
 
 
 async def test_the_numbers(running) -> None:
-    """By how far away they are due; what was recalled does not wait."""
+    """By time to delivery; what was recalled is not counted."""
     assert await asked(running) == {
         "waiting": 0, "next_due_ms": None,
         "by_delay": {"5m": 0, "1h": 0, "6h": 0, "1d": 0, "3d": 0, "7d": 0, "later": 0}, "fullest_second": None,
@@ -79,7 +79,7 @@ async def test_one_message(running) -> None:
     "fields",
     [{"limit": "0"}, {"limit": "x"}, {"limit": "1", "after": "5"}, {"limit": "1", "after": "a/b"}, {"handle": "x"}],
 )
-async def test_what_is_no_question(running, fields: dict[str, str]) -> None:
+async def test_invalid_requests(running, fields: dict[str, str]) -> None:
     reply = await running.connect().request(Command(RequestCode.TIMERS, fields=fields))
     assert reply.code == ResponseCode.INVALID_PARAMETER
 

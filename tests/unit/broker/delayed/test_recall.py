@@ -41,7 +41,7 @@ def stored(bench, topic: str = "orders") -> list[bytes]:
 
 
 async def delivered(bench, after_ms: int) -> None:
-    """So much later, everything due is delivered."""
+    """Advance the clock and deliver everything due."""
     bench.clock.advance_ms(after_ms)
     while bench.broker.delayed.messages.due(bench.clock.now_ms()):
         await bench.settle()
@@ -49,14 +49,14 @@ async def delivered(bench, after_ms: int) -> None:
 
 
 async def sent(bench, number: int, delay_ms: int = DELAY_MS) -> str:
-    """The handle of a message that waits now."""
+    """The handle of a message that waits from now on."""
     reply = await bench.connect().request(sending(number, delay_ms))
     assert reply.code == 0, reply.remark
     return reply.fields["recallHandle"]
 
 
 async def test_a_recalled_message_is_not_delivered_and_the_others_are(running) -> None:
-    """Its answer has the id that the producer knows."""
+    """The answer has the id that the producer knows."""
     handles = [await sent(running, number) for number in range(3)]
     handle = decode_handle(handles[1])
     assert (handle.topic, handle.broker, handle.unique_key) == ("orders", "broker-a", f"{1:032d}")
@@ -68,11 +68,11 @@ async def test_a_recalled_message_is_not_delivered_and_the_others_are(running) -
     await delivered(running, DELAY_MS)
     assert stored(running) == [b"0", b"2"]
     assert (messages.waiting, messages.counts.delivered, messages.counts.undeliverable) == (0, 2, 0)
-    assert running.store.state.count(state_kinds.DELAYED) == 1  # what was recalled is noted until it is passed
+    assert running.store.state.count(state_kinds.DELAYED) == 1  # what was recalled is recorded until it is passed
     assert running.registry.values()["rocketmq_delayed_recalled_messages_total"] == 1
 
 
-async def test_a_recall_outlives_a_restart(running) -> None:
+async def test_a_recall_survives_a_restart(running) -> None:
     handles = [await sent(running, number) for number in range(3)]
     assert (await running.connect().request(recalling(handles[0]))).code == 0
     await running.restart()
@@ -101,7 +101,7 @@ async def test_what_does_not_wait_has_no_handle(running) -> None:
         assert "recallHandle" not in reply.fields
 
 
-async def test_what_is_not_meant_is_refused(running) -> None:
+async def test_invalid_recalls_are_refused(running) -> None:
     """With RocketMQ's codes, counted, and the message is delivered."""
     handle = decode_handle(await sent(running, 1))
     await running.connect().request(sending(9, 0, topic="other"))
@@ -160,7 +160,7 @@ def rescheduling(handle: str, topic: str = "orders", **fields: str) -> Command:
     return Command(RequestCode.RESCHEDULE_MESSAGE, fields={"topic": topic, "recallHandle": handle} | fields)
 
 
-async def test_a_message_waits_for_its_new_time_alone(running) -> None:
+async def test_a_rescheduled_message_waits_for_its_new_time_alone(running) -> None:
     """Earlier, later, by a time or a delay, over a restart; the old handle is void, the new one recalls."""
     handles = [await sent(running, number) for number in range(4)]
     connection, now_ms = running.connect(), running.clock.now_ms()
@@ -195,8 +195,8 @@ async def test_a_time_that_has_come_delivers_at_once(running) -> None:
     assert stored(running) == [b"5"]
 
 
-async def test_a_time_that_may_not_be_changes_nothing(running) -> None:
-    """No number, none at all, too far."""
+async def test_an_invalid_time_changes_nothing(running) -> None:
+    """Not a number, none at all, too far away."""
     handle = await sent(running, 5)
     for fields, code in (
         ({}, ResponseCode.INVALID_PARAMETER),
@@ -209,8 +209,8 @@ async def test_a_time_that_may_not_be_changes_nothing(running) -> None:
     assert stored(running) == [b"5"]
 
 
-async def test_few_searches_at_a_time(running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handles without a place cost the broker no more than that."""
+async def test_concurrent_searches_are_limited(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handles without a position cost the broker no more than that."""
     monkeypatch.setattr(room, "SEARCHES_MAX", 0)
     handle = decode_handle(await sent(running, 1))
     vague = encode_handle(RecallHandle(handle.topic, handle.broker, handle.due_ms, handle.unique_key))

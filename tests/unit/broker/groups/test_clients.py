@@ -24,7 +24,7 @@ def test_members_are_sorted_and_joining_is_announced_once() -> None:
     assert [item.client_id for item in clients.producers_of("p")] == ["a"]
 
 
-def test_leaving_by_word_by_connection_and_by_silence() -> None:
+def test_leaving_by_request_by_connection_and_by_silence() -> None:
     clients, changed = make()
     clients.heartbeat(client("a"), (), {"g": {}})
     clients.heartbeat(client("b", "other"), (), {"g": {}})
@@ -78,7 +78,7 @@ def test_a_rate_is_that_of_the_last_minute() -> None:
     assert traffic.per_second("g", "t", START_MS + 200_000) == 0.0
 
 
-def test_who_was_given_nothing_for_a_day_is_forgotten() -> None:
+def test_a_group_that_got_nothing_for_a_day_is_forgotten() -> None:
     traffic = GroupTraffic()
     traffic.gave("g", "t", START_MS, 1, 1)
     traffic.expire(START_MS + DAY_MS // 2)

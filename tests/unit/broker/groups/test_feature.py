@@ -14,7 +14,7 @@ from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 
 
 class View:
-    """As much of a record as is asked for."""
+    """The fields of a record that are used."""
 
     def __init__(self, tags: bytes = b"", keys: bytes = b"", **properties: str) -> None:
         self.tags, self.keys = tags, keys
@@ -46,7 +46,7 @@ def test_tags():
     ],
 )
 def test_expressions(text, view, expected):
-    """What is unknown is not true, so it is not wanted."""
+    """What is unknown is not true, so the message is not wanted."""
     assert selection(text, SQL92)(view) is expected
 
 
@@ -70,7 +70,7 @@ def beat(client_id: str, **more) -> Command:
     return Command(RequestCode.HEART_BEAT, body=msgspec.json.encode(body))
 
 
-async def test_members_hear_of_each_other(running) -> None:
+async def test_members_are_told_of_each_other(running) -> None:
     one, two = running.connect(), running.connect()
     pushes = []
     one.on_push(pushes.append)
@@ -94,7 +94,7 @@ async def test_members_hear_of_each_other(running) -> None:
     assert (await one.request(members)).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_heartbeats_that_are_not(running) -> None:
+async def test_invalid_heartbeats(running) -> None:
     connection = running.connect()
     for body in (b"nonsense", b"[]", b"{}"):
         reply = await connection.request(Command(RequestCode.HEART_BEAT, body=body))
@@ -110,7 +110,7 @@ async def test_bodies_of_old_java_clients_are_read(running) -> None:
 
 
 async def test_a_subscription_is_checked_before_it_is_used(running) -> None:
-    """46: in the forms a client may start with, an expression that cannot be parsed has its own code."""
+    """46: in the forms that a client may start with; an expression that cannot be parsed has its own code."""
     connection = running.connect()
 
     async def check(**subscription: str) -> int:

@@ -29,7 +29,7 @@ def test_an_invalid_name_is_refused(bench) -> None:
         Groups(bench.store, Topics(bench.store, topics_max=10)).ensure("no spaces")
 
 
-def test_a_full_disk_keeps_nobody_from_reading(bench) -> None:
+def test_a_full_disk_does_not_stop_reading(bench) -> None:
     groups = Groups(bench.store, Topics(bench.store, topics_max=10))
     bench.store.disk._set_full()
     with pytest.raises(StoreFull):

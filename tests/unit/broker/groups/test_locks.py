@@ -70,7 +70,7 @@ async def beat(connection: Connection, client: str) -> None:
 
 async def test_queues_that_exist_are_locked_for_one_client(running) -> None:
     connection = running.connect()
-    assert (await lock(connection, "a", 0))["lockOKMQSet"] == [], "there is no such topic"
+    assert (await lock(connection, "a", 0))["lockOKMQSet"] == [], "the topic does not exist"
     running.broker.topics.table.ensure("t", 2)
     granted = await lock(connection, "a", 0, 2)
     assert granted["lockOKMQSet"] == [{"topic": "t", "brokerName": "b", "queueId": 0}]

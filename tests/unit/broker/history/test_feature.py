@@ -41,7 +41,7 @@ async def call(connection, code, body, kind):
 
 
 async def read(connection, queue_id: int, position: int, from_ms: int, last: int) -> list[int]:
-    """What a proxy does: find the last, then go forward."""
+    """Read as a proxy does: find the last, then go forward."""
     while last:
         found = await call(
             connection, RequestCode.HISTORY, HistoryRequest(queue_id, FILTER, position, 0, last), HistoryReply
@@ -89,8 +89,8 @@ async def test_what_was_before_the_queue_comes_in_steps(running, monkeypatch, st
     assert running.broker.sessions.table.get("c").offsets == {}
 
 
-async def test_places_rise_and_survive_a_restart(running) -> None:
-    """Committed like an offset, under the queue's id with a bit."""
+async def test_positions_rise_and_survive_a_restart(running) -> None:
+    """Committed like an offset, under the queue's id with a bit set."""
     from remoting.protocol.bodies.session_body import encode_offsets
 
     await publish(running, 0, 3)
@@ -107,7 +107,7 @@ async def test_places_rise_and_survive_a_restart(running) -> None:
     assert again.subscriptions[0].before == 640
 
 
-async def test_what_cannot_be_asked_is_refused(running, monkeypatch) -> None:
+async def test_invalid_requests_are_refused(running, monkeypatch) -> None:
     """An invalid filter, a queue that does not exist, too many queues."""
     connection = running.connect()
     own = running.broker.subscriptions.filters.acquire(b"#")

@@ -42,7 +42,7 @@ def queues(running) -> list[int]:
 
 
 def everything(scan: HistoryScan, until: int, count_max: int = 5) -> tuple[list[int], int]:
-    """Positions of all that a scan finds, and in how many steps."""
+    """Positions of all that a scan finds, and the number of steps."""
     positions, steps = [], 0
     while True:
         records, done = scan.step(until, count_max, 1 << 20)
@@ -54,7 +54,7 @@ def everything(scan: HistoryScan, until: int, count_max: int = 5) -> tuple[list[
 
 @pytest.mark.parametrize("topic_filter", ["plant/+/t", "#", "plant/#", "+/1/t", "none/#"])
 async def test_forward_finds_what_matches_in_log_order(running, monkeypatch, topic_filter: str) -> None:
-    """Whatever the size of the steps, from every position, also made anew in the middle."""
+    """Whatever the size of the steps, from every position, also when the scan is created anew in the middle."""
     monkeypatch.setattr(history_scan, "LOOK_MAX", 11)
     monkeypatch.setattr(history_scan, "OPEN_MAX", 3)
     published = await publish(running, 200)
@@ -81,7 +81,7 @@ async def test_forward_finds_what_matches_in_log_order(running, monkeypatch, top
 
 
 async def test_what_is_in_the_filters_own_queue_is_left_out(running) -> None:
-    """It comes from there."""
+    """It is read from there."""
     before = await publish(running, 50)
     own = running.broker.subscriptions.filters.acquire(b"plant/+/t")
     await publish(running, 50, seed=2)
@@ -102,8 +102,8 @@ async def test_from_a_time(running) -> None:
 
 
 @pytest.mark.parametrize("wanted", [0, 1, 7, 60, 10_000])
-async def test_backward_finds_where_the_last_begin(running, monkeypatch, wanted: int) -> None:
-    """Going on forward from there gives exactly the last so many."""
+async def test_backward_finds_where_the_last_ones_begin(running, monkeypatch, wanted: int) -> None:
+    """Going forward from there gives exactly the last so many."""
     monkeypatch.setattr(history_scan, "LOOK_MAX", 9)
     monkeypatch.setattr(history_scan, "OPEN_MAX", 3)
     monkeypatch.setattr(history_scan, "CHUNK_MAX", 4)
@@ -119,8 +119,8 @@ async def test_backward_finds_where_the_last_begin(running, monkeypatch, wanted:
     assert found == matching[len(matching) - min(wanted, len(matching)) :]
 
 
-async def test_a_record_that_cannot_be_read_is_passed_over(running, monkeypatch) -> None:
-    """Damage in one queue holds nothing up."""
+async def test_an_unreadable_record_is_skipped(running, monkeypatch) -> None:
+    """Damage in one queue does not stop the others."""
     published = await publish(running, 60)
     store = running.store
     damaged = queues(running)[0]
@@ -140,7 +140,7 @@ async def test_a_record_that_cannot_be_read_is_passed_over(running, monkeypatch)
 
 
 async def test_an_offset_by_position(running) -> None:
-    """At a record, between two, before all, behind all."""
+    """At a record, between two, before all, after all."""
     await publish(running, 60)
     queue_id = queues(running)[0]
     positions = running.store.reading.positions(queue_id, 0, 100)

@@ -1,4 +1,4 @@
-"""Check-points against a table that does the same without blocks, without a schedule and without a log."""
+"""Check-points against a table that does the same without blocks, schedule and log."""
 
 from __future__ import annotations
 

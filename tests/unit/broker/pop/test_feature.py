@@ -29,7 +29,7 @@ INVISIBLE_MS = 10_000
 
 @pytest.fixture
 async def limited(tmp_path: Path) -> AsyncIterator[BrokerBench]:
-    """A broker where one request can wait, and a group can have two messages of a queue."""
+    """A broker where one request can wait, and a group can have two messages of a queue in flight."""
     limits = LimitsConfig(pop_in_flight_max=2, parked_requests_max=1)
     bench = BrokerBench(tmp_path / "limited", ManualClock(), limits=limits)
     yield bench
@@ -37,7 +37,7 @@ async def limited(tmp_path: Path) -> AsyncIterator[BrokerBench]:
 
 
 class Message:
-    """One message as a client has it: what was stored, and the handle it makes of the answer."""
+    """One message as a client has it: its content, and the handle made from the answer."""
 
     def __init__(self, stored: StoredMessage, answer: Command) -> None:
         self.stored = stored
@@ -95,7 +95,7 @@ def feature(running) -> PopFeature:
 
 
 async def expire(running, ms: int = INVISIBLE_MS) -> None:
-    """Let time pass and what is due be stored again."""
+    """Let time pass and append again what is due."""
     running.clock.advance_ms(ms)
     feature(running).maintain(running.clock.now_ms())
     await running.settle()
@@ -117,7 +117,7 @@ async def pull(connection: Connection, topic: str = TOPIC, **fields: object) -> 
     return await connection.request(Command(RequestCode.PULL_MESSAGE, fields=text))
 
 
-async def test_a_message_is_given_once_and_done_when_it_is_acknowledged(running) -> None:
+async def test_a_message_is_given_once_and_complete_when_acknowledged(running) -> None:
     connection = running.connect()
     await send(connection, b"1", b"2", b"3")
     messages = await pop(connection)
@@ -131,7 +131,7 @@ async def test_a_message_is_given_once_and_done_when_it_is_acknowledged(running)
     assert feature(running).status() == {"pop_in_flight": 0}
 
 
-async def test_what_is_not_acknowledged_comes_again_and_delays_nothing_behind_it(running) -> None:
+async def test_what_is_not_acknowledged_comes_again_and_delays_nothing_else(running) -> None:
     connection = running.connect()
     await send(connection, b"hung", queue=0)
     (hung,) = await pop(connection)
@@ -143,14 +143,16 @@ async def test_what_is_not_acknowledged_comes_again_and_delays_nothing_behind_it
     assert (again.body, again.topic, again.stored.reconsume_times) == (b"hung", retry_topic(GROUP, TOPIC), 1)
     shown = dict(again.stored.properties)
     assert (shown[b"RETRY_TOPIC"], shown[FIRST_POP_TIME]) == (b"orders", hung.handle.split()[1].encode())
-    assert await ack(connection, hung) == ResponseCode.NO_MESSAGE, "its time is over, the copy is another's"
+    assert await ack(connection, hung) == ResponseCode.NO_MESSAGE, (
+        "its time is over, the copy belongs to another client"
+    )
     assert await ack(connection, again) == ResponseCode.SUCCESS
     await expire(running)
     assert await pop(connection) == []
     assert running.registry.values()["rocketmq_pop_expired_total{retry}"] == 1
 
 
-async def test_all_of_it_outlives_a_restart(running) -> None:
+async def test_all_of_it_survives_a_restart(running) -> None:
     connection = running.connect()
     await send(connection, b"1", b"2", b"3", queue=0)
     first, second, _third = await pop(connection)
@@ -293,7 +295,7 @@ async def test_a_waiting_pop_gets_what_comes_again(running) -> None:
     assert [message.body for message in await asyncio.wait_for(waiting, 10)] == [b"again"]
 
 
-async def test_too_many_waiting_pops_are_told_so(limited) -> None:
+async def test_too_many_waiting_pops_are_refused(limited) -> None:
     connection, other = limited.connect(), limited.connect()
     await send(connection, b"1")
     assert len(await pop(connection)) == 1
@@ -318,7 +320,7 @@ async def test_a_notification_tells_that_there_is_a_message(running) -> None:
     assert (await asyncio.wait_for(waiting, 10)).fields["hasMsg"] == "true"
 
 
-async def test_a_look_takes_nothing(running) -> None:
+async def test_a_peek_takes_nothing(running) -> None:
     connection = running.connect()
     await send(connection, b"1")
     for _ in range(2):
@@ -385,7 +387,7 @@ async def test_a_queue_with_too_many_in_flight_gives_no_more_and_others_go_on(li
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, None),
     ],
 )
-async def test_a_pop_that_cannot_be_is_refused(running, fields, code, reason) -> None:
+async def test_an_invalid_pop_is_refused(running, fields, code, reason) -> None:
     connection = running.connect()
     await send(connection, b"1")
     assert (await connection.request(popping(**fields))).code == code
@@ -403,7 +405,7 @@ async def test_a_group_pulls_or_pops_a_topic_until_it_is_switched(running) -> No
     assert reply.code == ResponseCode.ILLEGAL_OPERATION
     assert (await set_mode(connection, "PULL")).code == ResponseCode.SYSTEM_BUSY, "one is in flight"
     await expire(running)
-    assert (await set_mode(connection, "PULL")).code == ResponseCode.SYSTEM_BUSY, "it is to be tried again"
+    assert (await set_mode(connection, "PULL")).code == ResponseCode.SYSTEM_BUSY, "it is to be delivered again"
     (message,) = await pop(connection)
     assert await ack(connection, message) == ResponseCode.SUCCESS
     assert (await set_mode(connection, "PULL")).code == ResponseCode.SUCCESS
@@ -417,7 +419,7 @@ async def test_a_group_pulls_or_pops_a_topic_until_it_is_switched(running) -> No
         await connection.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=commit | {"commitOffset": "1"}))
     ).code == 0
     assert (await set_mode(connection, "POP")).code == ResponseCode.SUCCESS
-    assert [each.body for each in await pop(connection)] == [b"2"], "it goes on where it was"
+    assert [each.body for each in await pop(connection)] == [b"2"], "it continues where it was"
 
 
 async def test_a_group_that_committed_offsets_is_not_popped_by_chance(running) -> None:
@@ -438,7 +440,7 @@ async def test_a_group_that_committed_offsets_is_not_popped_by_chance(running) -
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
     ],
 )
-async def test_a_mode_that_cannot_be_is_refused(running, more, code) -> None:
+async def test_an_invalid_mode_is_refused(running, more, code) -> None:
     connection = running.connect()
     await send(connection, b"1")
     assert (await set_mode(connection, **({"mode": "POP"} | more))).code == code
@@ -454,7 +456,7 @@ async def test_what_a_deleted_group_had_is_given_up(running) -> None:
     assert (await pull(connection)).code != ResponseCode.ILLEGAL_OPERATION
 
 
-async def test_the_timer_revives_by_itself(running) -> None:
+async def test_the_timer_revives_messages(running) -> None:
     connection = running.connect()
     await send(connection, b"1")
     await pop(connection)

@@ -24,7 +24,7 @@ from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
 
 
-async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_places(running) -> None:
+async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_offsets(running) -> None:
     connection = running.connect()
     appends = []
     append = running.store.append
@@ -42,7 +42,7 @@ async def test_frames_of_one_turn_share_one_append_and_each_gets_its_own_places(
     assert running.registry.values()["rocketmq_messages_in_total"] == 3
 
 
-async def test_a_refused_frame_leaves_nothing_and_hurts_nobody_else(running) -> None:
+async def test_a_refused_frame_leaves_nothing_and_affects_no_other(running) -> None:
     connection = running.connect()
     bodies = [
         running.publish(b"a/1"),
@@ -60,7 +60,7 @@ async def test_a_refused_frame_leaves_nothing_and_hurts_nobody_else(running) -> 
     assert running.store.metrics()["messages_total"] == 1
 
 
-async def test_what_only_the_store_finds_too_large_hurts_no_other_frame(running) -> None:
+async def test_what_only_the_store_finds_too_large_affects_no_other_frame(running) -> None:
     connection = running.connect()
     running.broker.publishing.placement.choice._message_size_bytes_max = 10**9
     bodies = [running.publish(b"a/1"), running.publish(b"a/1", body=b"x" * 6_000_000), running.publish(b"a/2")]
@@ -80,7 +80,7 @@ async def test_nothing_is_acknowledged_when_the_disk_fails(running) -> None:
     assert again.code == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
-async def test_a_full_disk_is_said_clearly(running) -> None:
+async def test_a_full_disk_is_reported_clearly(running) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     running.faults.arm("log.write", OSError(errno.ENOSPC, "full"), times=1)
@@ -99,7 +99,7 @@ async def opened(connection) -> SessionOpened:
     return decode(SessionOpened, (await connection.request(Command(RequestCode.SESSION_OPEN, body=body))).body)
 
 
-async def test_a_packet_id_is_noted_with_its_message_and_a_repetition_is_not_stored(running) -> None:
+async def test_a_packet_id_is_stored_with_its_message_and_a_repetition_is_not(running) -> None:
     connection = running.connect()
     await opened(connection)
     reply = await connection.request(exact((b"one", 1), (b"two", 2)))
@@ -124,7 +124,7 @@ async def test_a_proxy_that_lost_the_session_stores_nothing_for_it(running) -> N
     assert running.registry.values()["rocketmq_broker_drops_total{publish_fenced}"] == 1
 
 
-async def test_who_takes_a_session_over_hears_of_ids_of_the_same_turn(running) -> None:
+async def test_a_take_over_sees_the_ids_of_the_same_turn(running) -> None:
     old, new = running.connect(), running.connect()
     await opened(old)
     reply, taken = await asyncio.gather(old.request(exact((b"one", 7))), opened(new))
@@ -132,7 +132,7 @@ async def test_who_takes_a_session_over_hears_of_ids_of_the_same_turn(running) -
     assert taken.received == [7]
 
 
-async def test_an_id_whose_message_was_not_stored_is_not_noted(running) -> None:
+async def test_an_id_whose_message_was_not_stored_is_not_recorded(running) -> None:
     connection = running.connect()
     await opened(connection)
     running.broker.publishing.placement.choice._message_size_bytes_max = 10**9
@@ -148,8 +148,8 @@ def asking(body: bytes) -> Command:
     return Command(RequestCode.APPEND_MANY, fields={SUBSCRIBERS_FIELD: "1"}, body=body)
 
 
-async def test_who_asks_is_told_which_entries_nobody_has_subscribed_to(running) -> None:
-    """Over all sessions; of a delayed message and of a repeated one nobody knows. Who does not ask is told nothing."""
+async def test_on_request_the_answer_has_which_entries_have_no_subscriber(running) -> None:
+    """Over all sessions; not known of a delayed or a repeated message. Without the request it is left out."""
     connection, other = running.connect(), running.connect()
     session = await opened(other)
     wanted = [FilterRequest("a/+", 0), FilterRequest("$share/g/b", 1), FilterRequest("mine", 1, NO_LOCAL)]
@@ -185,7 +185,7 @@ async def test_a_session_that_is_away_is_a_subscriber_until_it_ends(running) -> 
 
 
 async def test_retained_messages_beyond_the_quota_are_refused(tmp_path) -> None:
-    """With a code of its own; others go on, and so does replacing."""
+    """With a code of its own; others are accepted, and so is replacing."""
     bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(retained_messages_max=1))
     connection = bench.connect()
     for topic, flags, code in ((b"a", 5, 0), (b"b", 5, 215), (b"b", 1, 0), (b"a", 5, 0)):
@@ -195,14 +195,14 @@ async def test_retained_messages_beyond_the_quota_are_refused(tmp_path) -> None:
     bench.store.close()
 
 
-async def test_places_are_left_out_where_they_are_not_wanted(running) -> None:
+async def test_offsets_are_left_out_where_they_are_not_wanted(running) -> None:
     connection = running.connect()
     command = Command(RequestCode.APPEND_MANY, fields={PLACES_FIELD: "0"}, body=running.publish(b"a/1", b"a/2"))
     assert decode_append_reply((await connection.request(command)).body) == (running.store.end_position, [])
 
 
 async def test_work_between_messages_is_done_between_them(running) -> None:
-    """Behind what has gathered, ahead of what comes; in this turn also when nothing comes."""
+    """After what was gathered, before what comes; in this turn also when nothing comes."""
     appender, seen = running.broker.publishing.appender, []
     append = running.store.append
     running.store.append = lambda *placed, **options: seen.append(sum(map(len, placed))) or append(*placed, **options)

@@ -1,4 +1,4 @@
-"""Publishing answers APPEND_MANY, and tells retained messages of every expiry."""
+"""Publishing answers APPEND_MANY, and reports every expiry to the retained messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
 
-async def test_what_a_request_brings_goes_through_the_one_appender(running) -> None:
+async def test_a_request_goes_through_the_one_appender(running) -> None:
     publishing = running.broker.publishing
     assert isinstance(publishing, PublishingFeature)
     assert set(publishing.handlers()) == {RequestCode.APPEND_MANY}

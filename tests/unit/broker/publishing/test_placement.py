@@ -1,4 +1,4 @@
-"""Where a message goes, and what may not go anywhere."""
+"""Which queues a message goes to, and which messages are refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def make(store, *, auto_create: bool = True) -> tuple[Topics, Placement]:
 
 
 class Elsewhere:
-    """Every image that names a time waits in queue 99."""
+    """Every image with a time waits in queue 99."""
 
     def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]]:
         return b"kept" + bytes(image.raw[:4]), (99,)
@@ -124,7 +124,7 @@ def test_a_batch_goes_to_a_batch_topic_alone(bench) -> None:
     assert refused.value.code == ResponseCode.NO_PERMISSION
 
 
-def test_what_waits_or_is_left_out_is_cut_out_of_the_images(bench) -> None:
+def test_delayed_and_omitted_messages_are_cut_out_of_the_images(bench) -> None:
     """The others stay the bytes that came."""
     _topics, placement = make(bench.store)
     waiting, noted = queue_image(b"t", [(b"DELAY", b"3")]), encode_mqtt_image(b"a/b", b"", 2, 1, b"c", 7)

@@ -20,6 +20,6 @@ def test_lines_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"\n", b"{}\n", b'{"directory":1}\n'])
-def test_what_is_no_settings(line: bytes) -> None:
+def test_invalid_settings(line: bytes) -> None:
     with pytest.raises(msgspec.MsgspecError):
         settings_of(line)

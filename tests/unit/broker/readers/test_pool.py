@@ -58,7 +58,7 @@ async def until(readers: ReaderPool, condition: Callable[[], bool]) -> None:
         await readers.changed.wait_for(condition)
 
 
-async def test_they_serve_on_one_port_and_what_they_did_is_added_up(make: Make, registry: Registry) -> None:
+async def test_they_serve_on_one_port_and_their_counts_are_added_up(make: Make, registry: Registry) -> None:
     readers = make(SERVES, 2)
     port = readers.start()
     assert port > 0
@@ -91,8 +91,8 @@ async def test_one_that_is_killed_is_started_again(make: Make, registry: Registr
     await readers.stop()
 
 
-async def test_one_that_ends_before_it_is_told_anything(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pipe to it is closed when we write; with uvloop that is another error than with asyncio."""
+async def test_one_that_ends_before_it_gets_its_settings(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe to it is closed during the write; with uvloop that is another error than with asyncio."""
     readers = make(SERVES)
     readers.start()
     await until(readers, lambda: readers.serving)
@@ -110,7 +110,7 @@ async def test_one_that_ends_before_it_is_told_anything(make: Make, monkeypatch:
     await readers.stop()
 
 
-async def test_one_that_cannot_start_is_tried_again_and_again(
+async def test_one_that_cannot_start_is_started_again_and_again(
     make: Make, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pool, "PAUSE_MIN_S", 0.001)
@@ -138,7 +138,7 @@ async def test_one_that_does_not_end_is_killed(make: Make, monkeypatch: pytest.M
         os.kill(pid, 0)
 
 
-async def test_the_port_is_ours_while_the_pool_runs(make: Make) -> None:
+async def test_the_port_is_reserved_while_the_pool_runs(make: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="for the readers"):
         make(SERVES, port=taken.getsockname()[1]).start()
     readers = make(FAILS)

@@ -86,7 +86,7 @@ async def test_filtered_as_at_the_broker(running, service) -> None:
     assert service.report.refused == {"malformed": 1}
 
 
-async def test_staged_rows_are_for_nobody(running, service) -> None:
+async def test_staged_rows_are_hidden(running, service) -> None:
     connection = running.connect()
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
     await connection.request(Command(RequestCode.STAGE, fields=fields, body=running.publish(b"out/x", b"out/x")))
@@ -107,10 +107,10 @@ async def test_a_policy_is_asked_with_the_topics_of_the_records(running) -> None
     service = RangeService(store, pull_bytes_max=1_000_000, authorizer=authorizer)
     one = running.store.queues.find(names.light_queue_name(b"a/1"))
     assert decode_range_pull_reply(service.range_pull(FakePeer(), asking(one, 0, 9)).body).count == 1
-    assert asked == ["a/#"], "one question for a topic that may be read as a whole"
+    assert asked == ["a/#"], "one check for a topic that may be read as a whole"
 
 
-async def test_single_messages_are_asked_for_where_the_whole_topic_is_not_allowed(running) -> None:
+async def test_single_messages_are_checked_where_the_whole_topic_is_not_allowed(running) -> None:
     """And in a queue of several topics, which no rule for one of them opens."""
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"b/1", b"a/1")))
@@ -129,7 +129,7 @@ async def test_single_messages_are_asked_for_where_the_whole_topic_is_not_allowe
 
 
 async def test_the_topic_of_many_records(running) -> None:
-    """Alike in length and unlike in name, unlike in length, alike in both; and nothing at all."""
+    """Alike in length and unlike in name, unlike in length, alike in both; and no records."""
     connection = running.connect()
 
     async def topic_of(*topics: bytes) -> str | None:
@@ -174,7 +174,7 @@ async def test_what_cannot_be_answered_is_left_to_the_broker(service, monkeypatc
     assert service.report.refused == {reason: 1, "malformed": 1}
 
 
-async def test_a_filter_wider_than_the_rights_is_thinned_as_at_the_broker(running) -> None:
+async def test_a_filter_wider_than_the_rights_is_filtered_as_at_the_broker(running) -> None:
     """The same bytes; of a filter that may not be read at all nothing, and without a filter what the topics allow."""
 
     class Thinning:
@@ -295,7 +295,7 @@ def test_sigterm_ends_it_cleanly(store: tuple[StoreBench, int], tmp_path: Path) 
         assert process.wait(10) == 0
 
 
-def test_a_directory_that_nobody_writes(tmp_path: Path) -> None:
+def test_a_directory_without_a_writer(tmp_path: Path) -> None:
     with reader(tmp_path / "nothing") as process:
         assert process.wait(10) == 1
         assert process.stderr is not None
@@ -303,7 +303,7 @@ def test_a_directory_that_nobody_writes(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_started_by_hand_it_says_who_starts_it() -> None:
+def test_started_by_hand_it_says_what_starts_it() -> None:
     finished = subprocess.run([sys.executable, "-m", "broker.readers"], input=b"", capture_output=True, check=False)
     assert finished.returncode == 2
     assert b"started by its broker" in finished.stderr

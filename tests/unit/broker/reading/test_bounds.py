@@ -36,7 +36,7 @@ async def test_a_filter_is_answered_with_the_topics_it_covers(running) -> None:
     assert exact.confirm == running.store.confirm_position
 
 
-async def test_a_wait_ends_with_news_of_a_queue(running) -> None:
+async def test_a_wait_ends_when_a_queue_grows(running) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1")))
     first = await ask(connection, topics=["a"])
@@ -59,7 +59,7 @@ async def test_a_wait_for_a_topic_that_does_not_exist_yet_ends_with_it(running) 
     assert sum(item.max for item in found.queues) == 1
 
 
-async def test_a_wait_without_news_ends_on_time(running) -> None:
+async def test_a_wait_without_growth_ends_on_time(running) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     found = await ask(running.connect(), topics=["none"], known={}, wait_ms=50)
@@ -73,7 +73,7 @@ async def test_an_invalid_filter_is_refused(running) -> None:
     assert reply.code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_readers_are_told_of_unless_a_policy_decides(running) -> None:
+async def test_readers_are_advertised_unless_a_policy_decides(running) -> None:
     connection = running.connect()
     assert (await ask(connection, topics=[])).readers is None
     running.broker.tools.identity.readers_address = lambda: "127.0.0.1:7"

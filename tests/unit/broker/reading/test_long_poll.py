@@ -20,7 +20,7 @@ def make(most: int = 10) -> LongPolls:
     return LongPolls(waiters_max=most, wait_ms_max=60_000)
 
 
-async def test_news_wakes_only_those_who_wait_for_the_queue() -> None:
+async def test_growth_wakes_only_requests_for_that_queue() -> None:
     polls, calls = make(), []
     for queue in (1, 2, ANY_QUEUE):
         polls.wait(Peer(), [queue], 10_000, lambda last, queue=queue: calls.append((queue, last)) or True)
@@ -32,7 +32,7 @@ async def test_news_wakes_only_those_who_wait_for_the_queue() -> None:
     assert len(polls) == 0
 
 
-async def test_one_that_did_not_answer_waits_on_until_the_deadline() -> None:
+async def test_one_that_did_not_answer_waits_until_the_deadline() -> None:
     polls, done = make(), asyncio.get_running_loop().create_future()
     began = asyncio.get_running_loop().time()
     polls.wait(Peer(), [1], 60, lambda last: last and (done.set_result(None) or True))
@@ -42,7 +42,7 @@ async def test_one_that_did_not_answer_waits_on_until_the_deadline() -> None:
     assert len(polls) == 0
 
 
-async def test_a_gone_peer_is_never_answered() -> None:
+async def test_a_disconnected_peer_is_never_answered() -> None:
     polls, peer, calls = make(), Peer(), []
     polls.wait(peer, [1], 10_000, lambda last: calls.append(last) or True)
     polls.wait(peer, [2], 10_000, lambda last: calls.append(last) or True)
@@ -53,7 +53,7 @@ async def test_a_gone_peer_is_never_answered() -> None:
     assert len(polls) == 0
 
 
-async def test_no_wait_and_no_room_answer_at_once() -> None:
+async def test_without_wait_or_room_the_answer_is_immediate() -> None:
     polls, calls = make(most=0), []
     polls.wait(Peer(), [1], 0, lambda last: calls.append(last) or True)
     polls.wait(Peer(), [1], 100, lambda last: calls.append(last) or True)

@@ -101,8 +101,8 @@ def rot(running, queue_id: int, offset: int) -> int:
     return position
 
 
-async def test_damage_holds_up_neither_its_queue_nor_the_others(running) -> None:
-    """It is answered once, with the offset to go on at; the other queue of the pull is served."""
+async def test_damage_delays_neither_its_queue_nor_the_others(running) -> None:
+    """It is answered once, with the offset to continue at; the other queue of the pull is served."""
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 4, b"a/2")))
     one, two = (running.store.queues.find(names.light_queue_name(topic)) for topic in (b"a/1", b"a/2"))
@@ -132,7 +132,7 @@ def offsets(pulled: PulledRange) -> list[int]:
 
 
 async def stored(running, *topics: bytes) -> int:
-    """Publish into a parent topic of one queue; its id."""
+    """Publish into a parent topic of one queue; returns its id."""
     running.broker.topics.table.ensure("a", 1)
     reply = await running.connect().request(Command(RequestCode.APPEND_MANY, body=running.publish(*topics)))
     assert reply.code == 0, reply.remark
@@ -153,7 +153,7 @@ async def test_only_what_passes_comes(running) -> None:
     assert offsets(every) == [0, 1, 2, 3, 4]
 
 
-async def test_one_request_looks_at_so_many(running, monkeypatch) -> None:
+async def test_one_request_examines_a_bounded_number_of_records(running, monkeypatch) -> None:
     for name in ("LOOK_MAX", "LOOK_PURE_MAX"):
         monkeypatch.setattr(judge, name, 2)
     judge.judge_of.cache_clear()
@@ -183,7 +183,7 @@ async def test_refusals(running) -> None:
         (RowFilter(tags=("t",)), ResponseCode.NO_PERMISSION),
     ],
 )
-async def test_who_may_read_a_filter_may_read_what_passes_it(running, wanted: RowFilter, code: int) -> None:
+async def test_the_right_to_a_filter_is_the_right_to_what_passes_it(running, wanted: RowFilter, code: int) -> None:
     queue_id = await stored(running, b"a/1", b"a/2")
     running.judge_by(lambda _identity, _action, resource: resource == "a/1")
     reply = await running.connect().request(asking(queue_id, 0, 9, wanted))
@@ -221,8 +221,8 @@ def judge_topic(topic: bytes) -> Verdict:
         ((), None),
     ],
 )
-async def test_of_a_filter_wider_than_the_rights_comes_what_may_be_read(running, filters, found) -> None:
-    """In whatever order the filters stand; one of which nothing may be read, and none at all, are refused."""
+async def test_a_filter_wider_than_the_rights_delivers_what_may_be_read(running, filters, found) -> None:
+    """In any order of the filters; one of which nothing may be read, and none at all, are refused."""
     queue_id = await stored(running, b"a/1", b"a/2", b"a/3", b"a/1")
     running.judge_by(Thinning())
     reply = await running.connect().request(asking(queue_id, 0, 9, RowFilter(mqtt=filters)))

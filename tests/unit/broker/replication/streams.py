@@ -37,7 +37,7 @@ def open_store(directory: Path, role: str, epoch: int | None = None) -> LogStore
 
 
 def fill(store: LogStore, queue: bytes, count: int, size: int = 200) -> int:
-    """Append messages one by one; the end."""
+    """Append messages one by one; returns the end."""
     number = store.queues.open(queue)
     for _ in range(count):
         end = store.append(placed((number,), b"x" * size)).end_position

@@ -25,7 +25,7 @@ def encoded(data: bytes) -> bytes:
 
 
 def fill(decoder: Decoder, stream: bytes) -> list[bytes]:
-    """Put bytes where the decoder wants them, as a socket does; what its transfers hold."""
+    """Put bytes where the decoder wants them, as a socket does; returns the content of its transfers."""
     found, at = [], 0
     while at < len(stream):
         room = decoder.room()
@@ -39,7 +39,7 @@ def fill(decoder: Decoder, stream: bytes) -> list[bytes]:
 
 
 @given(st.lists(st.integers(0, 3 * BUFFER_BYTES), min_size=1, max_size=12), st.integers(1, 2 * BUFFER_BYTES))
-def test_parts_of_all_sizes_come_out_as_they_went_in(sizes: list[int], step: int) -> None:
+def test_parts_of_all_sizes_are_unchanged(sizes: list[int], step: int) -> None:
     """However the reads fall, and whatever had to be moved or grown for it."""
     sent = [bytes([number]) * size for number, size in enumerate(sizes)]
     stream = b"".join(map(encoded, sent))
@@ -71,8 +71,8 @@ def test_what_follows_a_frame_is_moved_to_the_front_when_it_would_not_fit() -> N
     assert fill(decoder, large[30:]) == [b"x" * 150]
 
 
-def test_after_a_violation_nothing_comes_any_more() -> None:
-    """Whichever way the bytes come."""
+def test_after_a_violation_nothing_is_decoded() -> None:
+    """However the bytes come."""
     decoder = Decoder(FROM_REPLICA)
     stream = encode_ack(Ack(1, 2))
     with pytest.raises(RemoteViolation):

@@ -1,4 +1,4 @@
-"""Epoch lists: what replaces what, and where two logs part. The six examples of the rule, then histories at random."""
+"""Epoch lists: which entry replaces which, and where two logs diverge; by examples and random histories."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def log(*entries: tuple[int, int], end: int, begin: int = 0) -> Extent:
 
 
 def test_example_1_an_unreplicated_tail_is_cut():
-    """The old master kept 100..130 to itself; the new one began at 100."""
+    """The old master had 100..130 alone; the new one began at 100."""
     assert truncation_point(log((1, 0), end=130), log((1, 0), (2, 100), end=160)) == 100
 
 
@@ -27,7 +27,7 @@ def test_example_2_a_replica_ahead_within_an_epoch_is_cut_to_where_the_master_le
 
 
 def test_example_3_an_epoch_the_master_never_saw_is_cut_away():
-    """Epoch 5 is nobody's; the lists meet in epoch 4, which the master has up to 280."""
+    """Epoch 5 is unknown to the master; the lists meet in epoch 4, which the master has up to 280."""
     assert truncation_point(log((4, 240), (5, 300), end=340), log((4, 240), (6, 280), end=400)) == 280
 
 
@@ -37,7 +37,7 @@ def test_example_4_an_epoch_with_another_start_is_not_the_same_epoch():
 
 
 def test_example_5_an_empty_epoch_gives_way_so_that_its_bytes_are_not_mistaken():
-    """A broker elected before it had a byte of the old epoch does not write its own bytes under the old name."""
+    """A broker elected before it had a byte of the old epoch does not write its own bytes under the old number."""
     mine = Epochs([(1, 0)])
     mine.add(2, 0)
     assert list(mine) == [(2, 0)]
@@ -55,7 +55,7 @@ def test_example_6_nothing_in_common_means_to_begin_anew():
 
 
 def test_a_log_that_began_inside_an_epoch_need_not_know_where_that_started():
-    """After a reset, or when its list was made anew from the records that are left."""
+    """After a reset, or when its list was rebuilt from the remaining records."""
     assert truncation_point(log((4, 300), end=350, begin=300), log((4, 240), end=400, begin=280)) == 350
     assert truncation_point(log((4, 240), end=350, begin=200), log((4, 310), end=400, begin=310)) == 350
     assert truncation_point(log((4, 301), end=350, begin=300), log((4, 240), end=400, begin=280)) is None
@@ -70,14 +70,14 @@ def test_a_new_entry_replaces_all_that_start_there_or_later():
 
 
 @pytest.mark.parametrize(("epoch", "start"), [(2, 30), (1, 30), (EPOCH_MAX + 1, 30), (3, -1)])
-def test_an_old_epoch_and_an_impossible_one_are_our_own_mistake(epoch, start):
+def test_an_old_epoch_and_an_impossible_one_are_misuse(epoch, start):
     """An epoch is never reused."""
     with pytest.raises(LocalMisuse):
         Epochs([(1, 0), (2, 10)]).add(epoch, start)
 
 
-def test_cutting():
-    """What starts at the cut or later goes."""
+def test_truncation():
+    """What starts at the cut or later is removed."""
     epochs = Epochs([(1, 0), (2, 10), (4, 20)])
     epochs.truncate(21)
     assert len(epochs) == 3
@@ -110,7 +110,7 @@ def test_a_list_from_the_wire_is_checked():
 
 
 class Log:
-    """A log of single bytes with its epoch list; every byte knows who wrote it."""
+    """A log of single bytes with its epoch list; every byte records its writer."""
 
     def __init__(self) -> None:
         self.cells: list[tuple[int, int]] = []
@@ -127,7 +127,7 @@ class Log:
         else:
             del self.cells[cut:]
             self.epochs.truncate(cut)
-        assert self.cells == master.cells[: len(self.cells)], "kept bytes of somebody else"
+        assert self.cells == master.cells[: len(self.cells)], "kept bytes of another master"
         end = min(len(master.cells), len(self.cells) + cells_max)
         for position in range(len(self.cells), end):
             entry = master.epochs.at(position)
@@ -139,7 +139,7 @@ class Log:
 
 @given(st.integers(0, 2**32))
 def test_random_histories_never_diverge_silently(seed):
-    """Elections of anybody, half-done catching up, lost tails: whoever follows has its master's bytes and no others."""
+    """Any elections, interrupted catching up, lost tails: a follower has its master's bytes and no others."""
     chance = random.Random(seed)
     logs = [Log() for _ in range(3)]
     for epoch in range(1, 12):

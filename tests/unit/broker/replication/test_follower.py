@@ -57,7 +57,7 @@ def streaming(follower=None, *, cut=100) -> Follower:
 
 
 def test_from_greeting_to_stream():
-    """Hello, cut to the truncation point, ready there, an acknowledgement of it; then bytes."""
+    """Hello, truncation to the common point, ready there, an acknowledgement of it; then bytes."""
     follower = a_follower()
     (hello,) = said(follower.receive(Greeting(b"m" * 16)))
     assert isinstance(hello, Hello)
@@ -72,8 +72,8 @@ def test_from_greeting_to_stream():
     assert follower.master_end == 160
 
 
-def test_it_acknowledges_what_the_store_says_is_flushed_not_what_it_cut():
-    """The end after a cut may not be on the disk yet."""
+def test_it_acknowledges_what_the_store_flushed_not_what_it_truncated():
+    """The end after a truncation may not be on the disk yet."""
     follower = a_follower()
     follower.receive(Greeting(b"m" * 16))
     follower.receive(welcome((1, 0), (3, 100), end=160))
@@ -82,7 +82,7 @@ def test_it_acknowledges_what_the_store_says_is_flushed_not_what_it_cut():
 
 
 def test_a_heartbeat_is_answered_with_the_flushed_end():
-    """So that the master hears something however quiet it is."""
+    """So that the master receives something however quiet it is."""
     follower = streaming()
     follower.receive(transfer(100))
     actions = follower.receive(transfer(0, b"", confirm=99))
@@ -91,7 +91,7 @@ def test_a_heartbeat_is_answered_with_the_flushed_end():
 
 
 def test_a_cut_below_the_confirm_position_is_reported():
-    """It never happens in the safe mode; whoever sees it must know."""
+    """It never happens in the safe mode, so it must be noticed."""
     follower = a_follower(confirm=120)
     follower.receive(Greeting(b"m" * 16))
     assert follower.receive(welcome((1, 0), (3, 100), end=160)) == [Cut(100, 20)]
@@ -101,7 +101,7 @@ def test_a_cut_below_the_confirm_position_is_reported():
 
 
 def test_after_a_reset_any_epoch_may_come_first():
-    """The master's log may begin long ago."""
+    """The master's log may have begun long ago."""
     follower = a_follower()
     follower.receive(Greeting(b"m" * 16))
     follower.receive(Welcome(3, 60, 160, [(3, 50)]))
@@ -111,7 +111,7 @@ def test_after_a_reset_any_epoch_may_come_first():
 
 
 def test_an_older_master_is_refused():
-    """Who has heard of epoch 4 never acknowledges epoch 3 again, wherever it heard of it."""
+    """A replica that knows of epoch 4 never acknowledges epoch 3 again, wherever it learned of it."""
     for follower in (a_follower(epoch=4), a_follower(Extent(0, 130, Epochs([(4, 0)])), epoch=1)):
         follower.receive(Greeting(b"m" * 16))
         (over,) = follower.receive(welcome((1, 0), (3, 100), end=160))
@@ -120,8 +120,8 @@ def test_an_older_master_is_refused():
         assert follower.receive(transfer(130)) == ()
 
 
-def test_a_newer_master_than_heard_of_is_taken():
-    """It can know its epoch only from the controllers."""
+def test_a_newer_master_than_known_is_accepted():
+    """It can have its epoch only from the controllers."""
     follower = a_follower(epoch=2)
     follower.receive(Greeting(b"m" * 16))
     follower.receive(welcome((1, 0), (3, 100), end=160))
@@ -139,8 +139,8 @@ def test_bytes_that_do_not_fit_end_the_connection(sent):
     assert over.reason == 0
 
 
-def test_an_epoch_list_that_is_none_ends_the_connection():
-    """Nothing is cut because of it."""
+def test_an_invalid_epoch_list_ends_the_connection():
+    """Nothing is truncated because of it."""
     follower = a_follower()
     follower.receive(Greeting(b"m" * 16))
     (over,) = follower.receive(welcome((3, 100), (1, 0), end=160))
@@ -167,7 +167,7 @@ def test_both_sides_prove_that_they_know_the_secret():
 
 
 def test_a_flush_before_the_cut_acknowledges_nothing():
-    """What was flushed may be cut away."""
+    """What was flushed may be truncated."""
     follower = a_follower()
     follower.receive(Greeting(b"m" * 16))
     assert follower.flushed(130) == ()

@@ -1,4 +1,4 @@
-"""The stream's frames: what goes in comes out, however it is cut; what is not a frame is one violation."""
+"""The stream's frames: they survive a round trip, however the bytes are cut; anything else is one violation."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def plain(frame: frames.Frame) -> frames.Frame:
 
 
 @given(st.lists(st.sampled_from(EVERY), min_size=1, max_size=6), st.data())
-def test_frames_come_out_as_they_went_in_however_the_bytes_are_cut(sent, data):
-    """A decoder needs no help from the boundaries of what it is fed."""
+def test_frames_are_unchanged_however_the_bytes_are_cut(sent, data):
+    """A decoder does not depend on the boundaries of its input."""
     stream = b"".join(map(encoded, sent))
     decoder, got, at = Decoder(ALL), [], 0
     while at < len(stream):
@@ -111,7 +111,7 @@ def test_a_flipped_bit_is_never_a_frame(frame, data):
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_frames_or_a_violation(noise):
-    """Nothing else comes out of a decoder."""
+    """A decoder returns nothing else."""
     with contextlib.suppress(RemoteViolation):
         list(Decoder(ALL).feed(noise))
 
@@ -152,7 +152,7 @@ def test_frames_before_the_broken_one_are_delivered_and_none_after_it():
         frames.HEAD.pack(frames.MAGIC, ACK, 0, 0, 13, 0),
     ],
 )
-def test_what_a_replica_may_not_say(stream):
+def test_what_a_replica_may_not_send(stream):
     """Kinds of the other side, other sizes, impossible positions; a length is judged before the bytes arrive."""
     with pytest.raises(RemoteViolation):
         list(Decoder(FROM_REPLICA).feed(stream))
@@ -170,7 +170,7 @@ def test_what_a_replica_may_not_say(stream):
     ],
 )
 def test_frames_that_contradict_themselves(broken):
-    """Bytes belong into their epoch and into their file; a log does not end before it begins."""
+    """Bytes belong to their epoch and to their file; a log does not end before it begins."""
     with pytest.raises(RemoteViolation):
         list(Decoder(ALL).feed(encoded(broken)))
 
@@ -185,14 +185,14 @@ def test_what_does_not_fit_is_refused_before_it_is_sent():
     assert refusal == Refusal(1, 1, "ü" * (TEXT_BYTES_MAX // 2))
 
 
-def test_a_decoder_may_take_less():
+def test_a_decoder_may_have_a_lower_limit():
     """A replica knows how large a record can be, and no part is larger than that and the size of a part."""
     list(Decoder(FROM_MASTER, 8).feed(encoded(transfer(bytes(8)))))
     with pytest.raises(RemoteViolation):
         list(Decoder(FROM_MASTER, 7).feed(encoded(transfer(bytes(8)))))
 
 
-def test_a_proof_covers_all_that_stands_before_it():
+def test_a_proof_covers_everything_before_it():
     """What is signed is what was sent."""
     signed = []
 
@@ -206,8 +206,8 @@ def test_a_proof_covers_all_that_stands_before_it():
     assert [hello.proof, welcome.proof] == [PROOF, PROOF]
 
 
-def test_a_text_may_not_reach_over_its_frame():
-    """A length inside a frame is as foreign as the frame."""
+def test_a_text_may_not_exceed_its_frame():
+    """A length inside a frame is as untrusted as the frame."""
     payload = frames._REFUSAL.pack(1, 1) + (400).to_bytes(2, "big") + b"short"
     with pytest.raises(RemoteViolation):
         list(Decoder(FROM_MASTER).feed(sealed(frames.REFUSAL, payload)))

@@ -1,4 +1,4 @@
-"""A replica's connection over real sockets and stores: cut, reset, take over, come back."""
+"""A replica's connection over real sockets and stores: truncation, reset, transfer, reconnection."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def history(directory: Path, *epochs: int, each: int = 20) -> None:
 
 
 async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
-    """What a former master alone had is gone, and the logs are equal byte for byte."""
+    """What only a former master had is removed, and the logs are equal byte for byte."""
     history(tmp_path / "replica", 1)
     store = open_store(tmp_path / "replica", role="replica")
     shared = store.end_position
@@ -54,7 +54,7 @@ async def test_a_tail_of_its_own_is_cut(tmp_path: Path) -> None:
     await master.stop()
 
 
-async def test_with_nothing_in_common_it_begins_anew(tmp_path: Path) -> None:
+async def test_with_nothing_in_common_it_starts_over(tmp_path: Path) -> None:
     """Another history is dropped as a whole."""
     history(tmp_path / "replica", 4, 5)
     history(tmp_path / "master", 1, 2)
@@ -68,7 +68,7 @@ async def test_with_nothing_in_common_it_begins_anew(tmp_path: Path) -> None:
     await master.stop()
 
 
-async def test_it_comes_back_when_its_master_does(tmp_path: Path) -> None:
+async def test_it_reconnects_when_its_master_returns(tmp_path: Path) -> None:
     """A lost connection is made again, with a handshake of its own."""
     master = await Master(tmp_path / "master", 1).start()
     port = master.server.port
@@ -87,7 +87,7 @@ async def test_it_comes_back_when_its_master_does(tmp_path: Path) -> None:
 
 
 async def test_a_newer_epoch_ends_the_stream_of_an_older_master(tmp_path: Path) -> None:
-    """After `move` nothing more is taken from the master of before, and it hears why."""
+    """After `move` nothing more is accepted from the former master, which is told why."""
     master = await Master(tmp_path / "master", 3).start()
     replica = Replica(tmp_path / "replica", master)
     await until(lambda: replica.client.connected)
@@ -104,7 +104,7 @@ async def test_a_newer_epoch_ends_the_stream_of_an_older_master(tmp_path: Path) 
 
 
 async def test_a_wrong_secret_gets_nothing(tmp_path: Path) -> None:
-    """Refused, and tried again in case it is put right."""
+    """Refused, and tried again in case it is corrected."""
     master = await Master(tmp_path / "master", 3, keys={"key": "secret"}).start()
     append(master.store, 5)
     replica = Replica(tmp_path / "replica", master, access_key="key", secret="wrong")
@@ -118,7 +118,7 @@ async def test_a_wrong_secret_gets_nothing(tmp_path: Path) -> None:
 
 
 async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
-    """A disk that refuses is the broker's business, not a reason to dial again."""
+    """A disk failure is left to the broker and is no reason to dial again."""
     master = await Master(tmp_path / "master", 3).start()
     append(master.store, 5)
     replica = Replica(tmp_path / "replica", master)
@@ -133,7 +133,7 @@ async def test_a_store_that_fails_ends_it(tmp_path: Path, monkeypatch) -> None:
     await master.stop()
 
 
-async def test_nobody_there_is_no_failure(tmp_path: Path) -> None:
+async def test_no_listener_is_no_failure(tmp_path: Path) -> None:
     """It dials again until it is stopped."""
     replica = Replica(tmp_path / "replica", "127.0.0.1:1")
     await until(lambda: bool(replica.client._said))
@@ -162,8 +162,8 @@ async def linked(
     server.close()
 
 
-async def test_frames_are_handed_on_until_one_is_not_taken() -> None:
-    """Whoever takes them says why it is over; what stands behind is nobody's."""
+async def test_frames_are_handed_on_until_one_is_refused() -> None:
+    """The receiver says why it is over; what follows is dropped."""
     got: list[Frame] = []
 
     def received(frame: Frame) -> str:
@@ -177,7 +177,7 @@ async def test_frames_are_handed_on_until_one_is_not_taken() -> None:
 
 
 async def test_what_a_frame_asks_for_at_the_end_of_the_turn_is_done_in_it() -> None:
-    """No round of the loop between a part and its flush."""
+    """No pass of the loop between a part and its flush."""
     done: list[str] = []
 
     def received(_frame: Frame) -> str:
@@ -193,7 +193,7 @@ async def test_what_a_frame_asks_for_at_the_end_of_the_turn_is_done_in_it() -> N
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RemoteViolation("a part too many")])
-async def test_an_error_is_for_whoever_waits(error: Exception) -> None:
+async def test_an_error_reaches_the_waiting_caller(error: Exception) -> None:
     """It ends the connection."""
 
     def received(_frame: Frame) -> str:
@@ -205,8 +205,8 @@ async def test_an_error_is_for_whoever_waits(error: Exception) -> None:
             await link.ended
 
 
-async def test_what_a_master_does_not_say_is_a_violation() -> None:
-    """The kinds of the other side among it."""
+async def test_what_a_master_does_not_send_is_a_violation() -> None:
+    """The kinds of the other side are among it."""
     async with linked(lambda _: "") as (link, writer):
         writer.write(encode_ack(Ack(1, 2)))
         with pytest.raises(RemoteViolation):
@@ -214,13 +214,13 @@ async def test_what_a_master_does_not_say_is_a_violation() -> None:
 
 
 async def test_silence_ends_it() -> None:
-    """A master says something now and then."""
+    """A master sends something now and then."""
     async with linked(lambda _: "", silence_s=0.01) as (link, _):
         with pytest.raises(TimeoutError):
             await link.ended
 
 
-async def test_a_master_that_goes_says_nothing() -> None:
+async def test_a_master_that_leaves_sends_nothing() -> None:
     """Nor does a link that has ended write any more."""
     async with linked(lambda _: "") as (link, writer):
         writer.write_eof()

@@ -1,4 +1,4 @@
-"""The replicas' port over real sockets and stores: who gets the log, and what the master may confirm."""
+"""The replicas' port over real sockets and stores: which peers get the log, and what the master may confirm."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.replication import NONCE, Caller, Master, Replica, append, op
 
 
 async def test_messages_are_confirmed_when_every_member_has_them(tmp_path: Path) -> None:
-    """A replica in the set holds the confirm position until its disk has the bytes, which are the master's."""
+    """A replica in the set holds back the confirm position until its disk has the bytes, which are the master's."""
     master = await Master(tmp_path / "master", 3).start(members=(1, 2))
     end = append(master.store, 300)
     await until(lambda: master.store.positions.flushed == end)
@@ -38,7 +38,7 @@ async def test_messages_are_confirmed_when_every_member_has_them(tmp_path: Path)
 
 
 async def test_heartbeats_carry_the_confirm_position(tmp_path: Path) -> None:
-    """A replica shows what is confirmed although no further byte comes."""
+    """A replica shows what is confirmed although no more bytes come."""
     master = await Master(tmp_path / "master", 3).start(members=(1, 2))
     replica = Replica(tmp_path / "replica", master)
     end = append(master.store, 5)
@@ -47,7 +47,7 @@ async def test_heartbeats_carry_the_confirm_position(tmp_path: Path) -> None:
     await master.stop()
 
 
-async def test_who_does_not_lead_says_so(tmp_path: Path) -> None:
+async def test_a_broker_that_does_not_lead_says_so(tmp_path: Path) -> None:
     """The port is open in every role."""
     master = await Master(tmp_path / "master", 3).start()
     master.server.step_down("somebody else leads")
@@ -61,7 +61,7 @@ async def test_who_does_not_lead_says_so(tmp_path: Path) -> None:
 
 
 async def test_stepping_down_ends_the_streams(tmp_path: Path) -> None:
-    """No connection outlives the leadership it was made in."""
+    """No connection outlives the term it was made in."""
     master = await Master(tmp_path / "master", 3).start()
     caller = await Caller.dial(master)
     assert isinstance(await caller.hello(), Welcome)
@@ -75,7 +75,7 @@ async def test_stepping_down_ends_the_streams(tmp_path: Path) -> None:
     ("access_key", "secret", "is_taken"), [("key", "secret", True), ("key", "wrong", False), ("other", "secret", False)]
 )
 async def test_an_access_key_is_proved(tmp_path: Path, access_key: str, secret: str, is_taken: bool) -> None:
-    """Whoever names a key must know its secret, also on this machine."""
+    """A peer that names a key must know its secret, also on this machine."""
     master = await Master(tmp_path / "master", 3, keys={"key": "secret"}).start()
     answer = await (await Caller.dial(master)).hello(secret, access_key=access_key)
     if is_taken:
@@ -88,7 +88,7 @@ async def test_an_access_key_is_proved(tmp_path: Path, access_key: str, secret: 
 
 
 async def test_a_newer_epoch_is_reported(tmp_path: Path) -> None:
-    """A replica that knows a newer master is refused, and the broker hears of it."""
+    """A replica that knows a newer master is refused, and the broker is told."""
     master = await Master(tmp_path / "master", 3).start()
     answer = await (await Caller.dial(master)).hello(epoch=9)
     assert isinstance(answer, Refusal)
@@ -97,8 +97,8 @@ async def test_a_newer_epoch_is_reported(tmp_path: Path) -> None:
     await master.stop()
 
 
-async def test_a_newer_connection_takes_the_place_of_the_older(tmp_path: Path) -> None:
-    """A replica that was cut off and comes back is one replica."""
+async def test_a_newer_connection_replaces_the_older(tmp_path: Path) -> None:
+    """A replica that was cut off and returns is one replica."""
     master = await Master(tmp_path / "master", 3).start()
     first, second = await Caller.dial(master), await Caller.dial(master)
     assert isinstance(await first.hello(), Welcome)
@@ -108,8 +108,8 @@ async def test_a_newer_connection_takes_the_place_of_the_older(tmp_path: Path) -
     await master.stop()
 
 
-async def test_who_falls_silent_is_closed_and_gets_heartbeats_before(tmp_path: Path) -> None:
-    """A stream says something now and then, and expects an answer."""
+async def test_a_silent_replica_is_closed_and_gets_heartbeats_before(tmp_path: Path) -> None:
+    """A stream sends something now and then, and expects an answer."""
     clock = ManualClock()
     master = await Master(tmp_path / "master", 3, clock=clock).start()
     caller = await Caller.dial(master)
@@ -128,7 +128,7 @@ async def test_who_falls_silent_is_closed_and_gets_heartbeats_before(tmp_path: P
 
 
 async def test_bytes_that_have_expired_end_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention went past the replica: it is told where the log begins and starts anew."""
+    """Retention passed the replica: it is told where the log begins and starts over."""
     master = await Master(tmp_path / "master", 3).start()
     append(master.store, 3)
 
@@ -145,7 +145,7 @@ async def test_bytes_that_have_expired_end_the_stream(tmp_path: Path, monkeypatc
     await master.stop()
 
 
-async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     """The error says which port, and for what."""
     master = await Master(tmp_path / "master", 3).start()
     with pytest.raises(OSError, match=f"listen for replicas on 127.0.0.1:{master.server.port}"):
@@ -154,7 +154,7 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("noise", [b"GET / HTTP/1.1\r\n\r\n", frames.encode_ack(frames.Ack(3, 0))])
-async def test_what_is_no_replica_is_closed(tmp_path: Path, noise: bytes) -> None:
+async def test_what_is_not_a_replica_is_closed(tmp_path: Path, noise: bytes) -> None:
     """Bytes that are no frames, and frames out of turn."""
     master = await Master(tmp_path / "master", 3).start()
     caller = await Caller.dial(master)
@@ -164,7 +164,7 @@ async def test_what_is_no_replica_is_closed(tmp_path: Path, noise: bytes) -> Non
     await master.stop()
 
 
-async def test_who_never_says_hello_is_closed(tmp_path: Path) -> None:
+async def test_a_connection_without_hello_is_closed(tmp_path: Path) -> None:
     """A connection costs nothing for long."""
     clock = ManualClock()
     master = await Master(tmp_path / "master", 3, clock=clock).start()
@@ -176,8 +176,8 @@ async def test_who_never_says_hello_is_closed(tmp_path: Path) -> None:
     await master.stop()
 
 
-async def test_time_runs_on_for_a_hello_that_comes_in_pieces(tmp_path: Path) -> None:
-    """Progress buys none: a hello is a few hundred bytes."""
+async def test_the_deadline_of_a_hello_in_pieces_is_not_extended(tmp_path: Path) -> None:
+    """Progress does not extend it: a hello is a few hundred bytes."""
     clock = ManualClock()
     master = await Master(tmp_path / "master", 3, clock=clock).start()
     caller = await Caller.dial(master)
@@ -196,8 +196,8 @@ async def test_time_runs_on_for_a_hello_that_comes_in_pieces(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", sorted(frames.FROM_REPLICA))
-async def test_a_large_frame_of_nobody_is_not_held(tmp_path: Path, kind: int) -> None:
-    """That it is announced is enough to end the connection; the clock does not move here."""
+async def test_a_large_frame_before_the_hello_is_not_buffered(tmp_path: Path, kind: int) -> None:
+    """Its announcement is enough to end the connection; the clock does not move here."""
     master = await Master(tmp_path / "master", 3, clock=ManualClock()).start()
     caller = await Caller.dial(master)
     await caller.read()
@@ -213,7 +213,7 @@ async def test_a_large_frame_of_nobody_is_not_held(tmp_path: Path, kind: int) ->
 async def test_a_key_of_another_role_gets_no_log(
     tmp_path: Path, access_key: str, secret: str | None, permitted: bool
 ) -> None:
-    """Nor does whoever shows none; both are counted, and said with the key."""
+    """Nor does a peer without a key; both are counted, and logged with the key."""
     asked: list[str] = []
 
     def may(key: str) -> bool:
@@ -237,10 +237,10 @@ async def test_a_key_of_another_role_gets_no_log(
     assert [entry["key"] for entry in refused] == ([] if permitted else [access_key])
 
 
-async def test_of_too_many_connections_the_oldest_stranger_goes(
+async def test_of_too_many_connections_the_oldest_unknown_one_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Replicas stay, and one more of them comes in however many strangers there are."""
+    """Replicas stay, and one more of them is accepted however many unknown connections there are."""
     monkeypatch.setattr(ha_server, "CONNECTIONS_MAX", 3)
     master = await Master(tmp_path / "master", 3).start(members=(1, 2, 3))
     replica = await Caller.dial(master)
@@ -256,7 +256,7 @@ async def test_of_too_many_connections_the_oldest_stranger_goes(
 
 
 async def test_replicas_alone_may_be_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the newcomer is closed before a word."""
+    """Then the newcomer is closed without an answer."""
     monkeypatch.setattr(ha_server, "CONNECTIONS_MAX", 1)
     master = await Master(tmp_path / "master", 3).start()
     first = await Caller.dial(master)
@@ -270,7 +270,7 @@ PART_BYTES = 1 << 20
 
 
 def ask(pieces: Pieces, store: LogStore, position: int = 0, bytes_max: int = PART_BYTES) -> Piece:
-    """The piece, which is what its frame says."""
+    """The piece of the log, which is the content of its frame."""
     piece = pieces.at(store, Epochs(store.replica.epochs), position, bytes_max)
     assert piece is not None
     (frame,) = Decoder(FROM_MASTER).feed(piece.head + piece.data)
@@ -282,7 +282,7 @@ def ask(pieces: Pieces, store: LogStore, position: int = 0, bytes_max: int = PAR
     return piece
 
 
-async def test_whoever_asks_for_the_same_gets_the_same(tmp_path: Path) -> None:
+async def test_equal_requests_get_the_same_piece(tmp_path: Path) -> None:
     """Another position, size, end or confirm position makes another piece; a forgotten one is made anew."""
     store = open_store(tmp_path, epoch=1)
     middle = append(store, 3)
@@ -302,7 +302,7 @@ async def test_whoever_asks_for_the_same_gets_the_same(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_a_confirm_position_that_moved_is_said(tmp_path: Path) -> None:
+async def test_a_confirm_position_that_moved_is_sent(tmp_path: Path) -> None:
     """The head carries it."""
     store = open_store(tmp_path, epoch=1)
     store.positions.limit_confirm(0)

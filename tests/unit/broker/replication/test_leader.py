@@ -40,7 +40,7 @@ def hello(broker: int, **changes) -> Hello:
 
 
 def stream(leader: Leader, broker: int, *, at: int = 200, now_ms: int = 0, learner: bool = False) -> int:
-    """Let a replica through the handshake; its connection is ten times its id."""
+    """Take a replica through the handshake; its connection is ten times its id."""
     connection = broker * 10
     assert isinstance(leader.hello(connection, hello(broker, is_learner=learner), LOG, now_ms), Welcome)
     assert leader.ready(connection, Ready(5, at), LOG, now_ms) is None
@@ -69,8 +69,8 @@ def test_a_welcome_says_what_the_master_has():
         (hello(2, epoch=6), frames.OLD_EPOCH),
     ],
 )
-def test_who_is_refused(asks, reason):
-    """Another version, another group, itself, and who has heard of a newer master."""
+def test_refused_replicas(asks, reason):
+    """Another version, another group, itself, and one that knows of a newer master."""
     leader = a_leader()
     refusal = leader.hello(20, asks, LOG, 0)
     assert isinstance(refusal, Refusal)
@@ -80,7 +80,7 @@ def test_who_is_refused(asks, reason):
 
 
 def test_connections_are_limited_and_a_newer_one_takes_over():
-    """One connection per broker; a replica too many is told so."""
+    """One connection per broker; a replica too many is refused."""
     leader = a_leader()
     for broker in (2, 3, 4):
         stream(leader, broker)
@@ -97,7 +97,7 @@ def test_connections_are_limited_and_a_newer_one_takes_over():
 
 
 def test_ready_must_fit_the_log():
-    """Above the end or of another epoch: a violation; before the begin: it must begin anew."""
+    """Above the end or of another epoch: a violation; before the begin: it must start over."""
     leader = a_leader()
     leader.hello(20, hello(2), LOG, 0)
     for ready in (Ready(4, 200), Ready(5, 301)):
@@ -112,7 +112,7 @@ def test_ready_must_fit_the_log():
         leader.ready(20, Ready(5, 50), LOG, 0)
 
 
-def test_the_window_bounds_what_is_under_way():
+def test_the_window_bounds_what_is_in_flight():
     """Parts of 40 bytes, at most 100 unacknowledged, then it must acknowledge; nothing beyond the end."""
     leader = a_leader()
     stream(leader, 2)
@@ -127,8 +127,8 @@ def test_the_window_bounds_what_is_under_way():
     assert leader.demand(20, 300) is None
 
 
-def test_little_waits_while_enough_is_under_way():
-    """Two transfers are out: a third goes when it is large enough or one of them is acknowledged."""
+def test_little_waits_while_enough_is_in_flight():
+    """Two transfers are out: a third is sent when it is large enough or one of them is acknowledged."""
     leader = a_leader()
     leader.settings = LeaderSettings(small_bytes=50)
     stream(leader, 2)
@@ -145,7 +145,7 @@ def test_little_waits_while_enough_is_under_way():
 
 
 def test_the_rest_of_a_group_waits_for_nothing():
-    """Parts of a group are acknowledged with its end only, so they do not count as under way."""
+    """Parts of a group are acknowledged with its end only, so they do not count as in flight."""
     leader = a_leader()
     leader.settings = LeaderSettings(small_bytes=50, part_bytes=10)
     stream(leader, 2)
@@ -157,7 +157,7 @@ def test_the_rest_of_a_group_waits_for_nothing():
 
 @pytest.mark.parametrize("ack", [Ack(4, 240), Ack(5, 241), Ack(5, 219)])
 def test_acknowledging_what_was_not_sent_is_a_violation(ack):
-    """Nor may the flushed end fall, nor may it belong to another epoch."""
+    """Nor may the flushed end fall, nor belong to another epoch."""
     leader = a_leader()
     stream(leader, 2)
     leader.sent(20, 40, 240, 0)
@@ -182,7 +182,7 @@ def test_the_confirm_position_is_what_all_members_have():
 
 
 def test_a_member_without_a_connection_freezes_it():
-    """Nobody knows what it has, and it can still be elected."""
+    """What it has is unknown, and it can still be elected."""
     leader = a_leader({1, 2})
     stream(leader, 2)
     give(leader, 20, 220)
@@ -194,14 +194,14 @@ def test_a_member_without_a_connection_freezes_it():
 
 
 def test_too_few_members_confirm_nothing():
-    """With a minimum of two the master's copy alone is no promise; nor is a set without the master."""
+    """With a minimum of two the master's copy alone is not enough; nor is a set without the master."""
     assert a_leader({1}, in_sync_min=2).advance(300) == 180
     assert a_leader({2}).advance(300) == 180
     assert a_leader({1}).advance(300) == 300
 
 
 def test_a_new_set_ends_the_connections_outside_of_it():
-    """Who is outside may have booted with less since it acknowledged, and says anew what it has; members need not."""
+    """A broker outside may have booted with less since it acknowledged, and reports anew; members need not."""
     leader = a_leader({1, 2})
     stream(leader, 2)
     stream(leader, 3)
@@ -230,8 +230,8 @@ def test_a_joiner_counts_before_it_is_committed():
 
 
 @pytest.mark.parametrize(("end", "joins"), [(199, False), (200, True), (300, True)])
-def test_who_joins_has_what_is_confirmed_and_the_start_of_this_epoch(end, joins):
-    """An end of before this epoch may be shared by a log that parts there."""
+def test_a_joiner_has_what_is_confirmed_and_the_start_of_this_epoch(end, joins):
+    """An end from before this epoch may be that of a log that diverges there."""
     leader = a_leader({1}, in_sync_min=2)
     stream(leader, 2, at=190)
     give(leader, 20, end)
@@ -246,7 +246,7 @@ def test_a_learner_never_joins():
     assert leader.check(300, 100) is None
 
 
-def test_who_is_away_leaves_after_a_while():
+def test_an_absent_member_leaves_after_a_while():
     """A short absence costs nothing; a longer one costs the membership."""
     leader = a_leader({1, 2})
     assert leader.check(300, 1_000) is None
@@ -254,8 +254,8 @@ def test_who_is_away_leaves_after_a_while():
     assert leader.members.effective == {1, 2}
 
 
-def test_who_does_not_catch_up_leaves():
-    """Caught up is who acknowledged all there was at an earlier send."""
+def test_a_member_that_does_not_catch_up_leaves():
+    """Caught up means to have acknowledged all there was at an earlier send."""
     leader = a_leader({1, 2})
     stream(leader, 2)
     leader.sent(20, 40, 300, 2_000)
@@ -268,7 +268,7 @@ def test_who_does_not_catch_up_leaves():
     assert leader.replicas()[0].lag_ms(300, 5_200) == 0
 
 
-def test_coming_and_going_is_not_catching_up():
+def test_reconnecting_is_not_catching_up():
     """A member that reconnects again and again without acknowledging leaves as well."""
     leader = a_leader({1, 2})
     for now_ms in range(0, 6_000, 500):
@@ -277,7 +277,7 @@ def test_coming_and_going_is_not_catching_up():
     assert leader.check(300, 6_000).members == {1}
 
 
-def test_who_has_lost_what_was_confirmed_leaves_at_once():
+def test_a_member_that_lost_what_was_confirmed_leaves_at_once():
     """Its disk was replaced: it must not be elected."""
     leader = a_leader({1, 2}, confirm=250)
     stream(leader, 2)
@@ -285,8 +285,8 @@ def test_who_has_lost_what_was_confirmed_leaves_at_once():
     assert leader.check(300, 10).members == {1}
 
 
-def test_nobody_leaves_when_too_few_would_stay():
-    """Fewer than the minimum could confirm nothing; a joiner in the place of the leaver is another matter."""
+def test_no_member_leaves_when_too_few_would_stay():
+    """Fewer than the minimum could confirm nothing; a joiner in place of the leaver is another matter."""
     leader = a_leader({1, 2}, in_sync_min=2)
     assert leader.check(300, 5_000) is None
     stream(leader, 3, now_ms=5_000)
@@ -305,7 +305,7 @@ def test_a_doubt_is_ended_by_a_proposal():
 
 
 def test_a_superseded_master_proposes_nothing():
-    """A replica knew a newer epoch."""
+    """A replica knows a newer epoch."""
     leader = a_leader({1, 2})
     leader.hello(20, hello(2, epoch=6), LOG, 0)
     assert leader.check(300, 60_000) is None
@@ -326,7 +326,7 @@ def test_heartbeats_and_silence():
 
 
 def test_whether_an_append_has_a_chance():
-    """Too few members within reach, and for longer than a moment: refuse instead of letting it wait."""
+    """Too few members are connected, and for longer than a moment: it is refused instead of waiting."""
     leader = a_leader({1, 2}, in_sync_min=2)
     assert leader.accepts(1_000)
     assert not leader.accepts(1_001)
@@ -347,12 +347,12 @@ def test_counting_copies():
 
 
 def test_an_expired_position_is_refused_with_the_begin():
-    """Retention went past the replica."""
+    """Retention passed the replica."""
     assert expired(a_leader().epoch, LOG) == Refusal(frames.EXPIRED, 5, "the log begins at 50")
 
 
-def test_a_broker_that_others_have_given_up_leaves_at_once():
-    """The former master: nobody waits for it, until it connects."""
+def test_a_broker_given_up_by_the_others_leaves_at_once():
+    """The former master: it is not waited for until it connects."""
     leader = a_leader((1, 2, 3), in_sync_min=2)
     give(leader, stream(leader, 3), 300)
     assert leader.check(300, 0) is None
@@ -364,7 +364,7 @@ def test_a_broker_that_others_have_given_up_leaves_at_once():
 
 
 def test_alone_the_local_rule_decides():
-    """async: no limit, and never refused for want of replicas."""
+    """async: no limit, and never refused for lack of replicas."""
     rule = Acknowledge(mode="async")
     assert rule.limit(100, [], 0) is None
     assert rule.accepts(1)
@@ -373,7 +373,7 @@ def test_alone_the_local_rule_decides():
 
 @pytest.mark.parametrize(("count", "expected"), [(1, 100), (2, 80), (3, 30), (4, 0)])
 def test_a_number_of_copies(count, expected):
-    """count: the end that so many copies have reached, the master's among them."""
+    """count: the end that this many copies have reached, the master's among them."""
     rule = Acknowledge(mode="count", count=count, in_sync_min=2)
     assert rule.limit(100, [30, 80], 30) == expected
     assert rule.accepts(count)
@@ -382,7 +382,7 @@ def test_a_number_of_copies(count, expected):
 
 
 def test_all_that_are_in_sync():
-    """all: the confirm position, and at least so many members."""
+    """all: the confirm position, and at least this many members."""
     rule = Acknowledge(mode="all", in_sync_min=2)
     assert rule.limit(100, [30, 80], 30) == 30
     assert rule.members_min == 2
@@ -391,8 +391,8 @@ def test_all_that_are_in_sync():
 
 
 @pytest.mark.parametrize("wrong", [{"mode": "some"}, {"count": 0}, {"in_sync_min": 0}])
-def test_rules_that_are_none(wrong):
-    """A mistake in the configuration is told when it is read."""
+def test_invalid_rules(wrong):
+    """A mistake in the configuration is reported when it is read."""
     with pytest.raises(LocalMisuse):
         Acknowledge(**wrong)
 
@@ -451,7 +451,7 @@ def test_a_broker_alone(flush: str, text: str) -> None:
 @pytest.mark.parametrize("least", [1, 2, 3])
 @pytest.mark.parametrize("brokers", [1, 2, 3, 4])
 def test_the_sentence_agrees_with_the_rule(mode: str, least: int, brokers: int) -> None:
-    """So many may die as the rule itself lets be away, and a group that takes nothing is warned of."""
+    """As many may die as the rule allows to be absent, and there is a warning for a group that accepts nothing."""
     found = promise(
         DurabilityRule(flush="sync", in_group=True, acknowledge=mode, count=least, in_sync_min=least), brokers
     )
@@ -513,7 +513,7 @@ def test_an_unanswered_proposal_is_required_until_a_newer_set_voids_it():
 
 
 def test_one_proposal_at_a_time():
-    """A second one could not be told from the first by its set epoch."""
+    """A second one would have the same set epoch as the first."""
     members = SyncStateSet({1}, 7)
     members.propose({1, 2})
     with pytest.raises(LocalMisuse):

@@ -1,4 +1,4 @@
-"""Only who holds the secret can prove it, and a proof serves one connection."""
+"""Only a holder of the secret can prove it, and a proof is valid for one connection."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_proof_belongs_to_secret_nonce_and_content():
     assert not proved("secret", NONCE, b"content", NO_PROOF)
 
 
-def test_without_a_secret_everybody_may():
-    """A group without a secret neither makes nor asks for proofs."""
+def test_without_a_secret_no_proof_is_needed():
+    """A group without a secret neither makes proofs nor requires them."""
     assert prove(None, NONCE, b"content") == NO_PROOF
     assert proved(None, NONCE, b"content", b"anything")

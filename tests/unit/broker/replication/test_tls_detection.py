@@ -33,7 +33,7 @@ def files(authority: Authority) -> tuple[Path, Path]:
 
 
 class Echo(asyncio.Protocol):
-    """Greets, says again what it hears, and notes what happens to it."""
+    """Greets, echoes its input, and records its events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -61,7 +61,7 @@ class Echo(asyncio.Protocol):
 
 
 class Port:
-    """A listening port behind doors."""
+    """A listening port with TLS detection."""
 
     def __init__(self, tls: ServerTls | None) -> None:
         self.made: list[Echo] = []
@@ -97,7 +97,7 @@ async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data:
 
 @pytest.mark.parametrize("mode", [None, PERMISSIVE])
 async def test_without_tls_a_replica_is_greeted(files, mode) -> None:
-    """At once where there is no certificate, else when it has said nothing for a moment."""
+    """At once where there is no certificate, else after a moment of silence."""
     async with port(None if mode is None else ServerTls(*files, mode=mode)) as made:
         reader, writer = await made.connect()
         await talk(reader, writer)
@@ -119,8 +119,8 @@ async def test_with_tls_it_is_greeted_encrypted(files, authority, mode) -> None:
         assert made.refused == []
 
 
-async def test_the_connection_behind_hears_that_its_peer_does_not_read(files, authority) -> None:
-    """Its protocol is told to pause, and to go on when everything has left."""
+async def test_the_connection_behind_is_paused_when_its_peer_does_not_read(files, authority) -> None:
+    """Its protocol is told to pause, and to continue when everything has been sent."""
     async with port(ServerTls(*files)) as made:
         reader, writer = await made.connect(authority.trusting())
         await talk(reader, writer)
@@ -132,8 +132,8 @@ async def test_the_connection_behind_hears_that_its_peer_does_not_read(files, au
         writer.transport.abort()
 
 
-async def test_where_tls_is_enforced_nothing_is_said_without_it(files, monkeypatch) -> None:
-    """Neither to who is silent nor to who speaks something else."""
+async def test_where_tls_is_enforced_nothing_is_sent_without_it(files, monkeypatch) -> None:
+    """Neither to a silent peer nor to one that speaks something else."""
     monkeypatch.setattr(ha_door, "TLS_WITHIN_S", 0.05)
     async with port(ServerTls(*files, mode=ENFORCING)) as made:
         silent, _writer = await made.connect()
@@ -146,8 +146,8 @@ async def test_where_tls_is_enforced_nothing_is_said_without_it(files, monkeypat
         assert made.refused == ["this port takes TLS only, and none began", "what came first is no TLS"]
 
 
-async def test_a_handshake_that_fails_is_told(files, tmp_path) -> None:
-    """A replica that trusts somebody else goes; nothing was begun for it."""
+async def test_a_failed_handshake_is_reported(files, tmp_path) -> None:
+    """A replica that trusts another authority leaves; nothing was begun for it."""
     stranger = Authority(tmp_path / "other").trusting()
     async with port(ServerTls(*files)) as made:
         with pytest.raises(ssl.SSLError):
@@ -157,8 +157,8 @@ async def test_a_handshake_that_fails_is_told(files, tmp_path) -> None:
         assert not made.doors.open
 
 
-async def test_who_does_not_begin_is_limited(files, monkeypatch) -> None:
-    """So many sockets wait at the door, one more ends the oldest; `close` ends those that wait."""
+async def test_connections_that_do_not_begin_are_limited(files, monkeypatch) -> None:
+    """Only so many sockets wait, one more ends the oldest; `close` ends those that wait."""
     monkeypatch.setattr(ha_door, "UNDECIDED_MAX", 1)
     monkeypatch.setattr(ha_door, "PLAIN_AFTER_S", 60.0)
     async with port(ServerTls(*files)) as made:
@@ -172,7 +172,7 @@ async def test_who_does_not_begin_is_limited(files, monkeypatch) -> None:
 
 
 async def test_certificates_are_renewed(files, authority) -> None:
-    """A new pair of files serves connections that come afterwards."""
+    """A new pair of files is used for later connections."""
     identity = authority.issue()
     for source, target in zip(files, (identity.certificate, identity.key), strict=True):
         target.write_bytes(source.read_bytes())
@@ -189,7 +189,7 @@ async def test_certificates_are_renewed(files, authority) -> None:
 
 
 async def test_a_log_is_replicated_inside_tls(tmp_path, files, authority) -> None:
-    """The whole stream, with large parts; a replica without TLS gets nothing, one that trusts somebody else neither."""
+    """The whole stream, with large parts; a replica without TLS, or with another authority, gets nothing."""
     tls = ServerTls(*files, mode=ENFORCING)
     master = Master(tmp_path / "1", 1, {1, 2}, tls=tls)
     address = await master.start()

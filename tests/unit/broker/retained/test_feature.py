@@ -1,4 +1,4 @@
-"""A retained message that is published with an expiry is counted, noted and removed when its time is over."""
+"""A retained message that is published with an expiry is counted, recorded and removed when it expires."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import FLAG_RETAIN
 
 
-async def test_a_message_goes_when_its_expiry_is_over(running) -> None:
+async def test_a_message_is_removed_when_its_expiry_is_over(running) -> None:
     retained = running.broker.retained
     assert isinstance(retained, RetainedFeature)
     entry = encode_mqtt_image(b"a", b"x", 1 | FLAG_RETAIN, running.clock.now_ms(), b"c", properties=[(EXPIRY, b"5")])

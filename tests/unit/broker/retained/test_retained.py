@@ -62,7 +62,7 @@ def refused(world: World, *wanted: tuple[bytes, int]) -> bool:
     return error.value.code == ResponseCode.FLOW_CONTROL
 
 
-def test_without_a_quota_nobody_asks(bench) -> None:
+def test_without_a_quota_nothing_is_counted(bench) -> None:
     """And nothing is kept."""
     world = World(bench)
     assert not world.quota.active
@@ -71,7 +71,7 @@ def test_without_a_quota_nobody_asks(bench) -> None:
     assert world.quota.size_bytes == 0
 
 
-def test_so_many_topics(bench) -> None:
+def test_the_number_of_topics(bench) -> None:
     """Replacing and clearing are always possible; several of one frame count together."""
     world = World(bench, messages_max=3)
     world.put((b"a", 1), (b"b", 1))
@@ -84,8 +84,8 @@ def test_so_many_topics(bench) -> None:
     assert len(world.retained) == 3
 
 
-def test_so_many_bytes(bench) -> None:
-    """A smaller one in its place gives back; what is cleared too; getting smaller is possible above the limit."""
+def test_the_number_of_bytes(bench) -> None:
+    """A smaller message frees the difference, and so does clearing; getting smaller is possible above the limit."""
     world = World(bench, bytes_max=100)
     world.put((b"a", 60), (b"b", 40))
     assert world.quota.size_bytes == 100
@@ -151,7 +151,7 @@ def world(bench) -> ExpiryWorld:
     return ExpiryWorld(bench)
 
 
-def test_each_goes_when_its_time_has_come(world: ExpiryWorld) -> None:
+def test_each_is_removed_when_its_time_has_come(world: ExpiryWorld) -> None:
     """Not a step sooner; one without an interval stays."""
     world.publish(b"five", 5)
     world.publish(b"nine", 9)
@@ -166,7 +166,7 @@ def test_each_goes_when_its_time_has_come(world: ExpiryWorld) -> None:
     assert len(world.expiry) == 0
 
 
-def test_what_took_its_place_counts(world: ExpiryWorld) -> None:
+def test_a_replacement_counts(world: ExpiryWorld) -> None:
     """Longer, for ever, or shorter than the one before."""
     for topic, first, then in ((b"a", 5, 50), (b"b", 5, None), (b"c", 50, 5)):
         world.publish(topic, first)
@@ -178,7 +178,7 @@ def test_what_took_its_place_counts(world: ExpiryWorld) -> None:
 
 
 def test_a_restart_finds_them_bit_by_bit(world: ExpiryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has expired meanwhile goes with the look at it."""
+    """What has expired meanwhile is removed when it is read."""
     monkeypatch.setattr(retained_module, "READS_PER_STEP", 3)
     for number in range(8):
         world.publish(b"t/%d" % number, 5 if number % 2 else 100)
@@ -192,7 +192,7 @@ def test_a_restart_finds_them_bit_by_bit(world: ExpiryWorld, monkeypatch: pytest
     assert len(world.retained) == 0
 
 
-def test_one_that_is_not_confirmed_yet_is_looked_at_again(world: ExpiryWorld) -> None:
+def test_an_unconfirmed_one_is_checked_again(world: ExpiryWorld) -> None:
     """Its record cannot be read until then."""
     world.publish(b"a", 0, settle=False)
     assert world.expiry.step(world.bench.clock.now_ms()) in (0, 1)
@@ -201,9 +201,7 @@ def test_one_that_is_not_confirmed_yet_is_looked_at_again(world: ExpiryWorld) ->
     assert len(world.retained) == 0
 
 
-def test_topics_that_come_again_and_again_cost_one_entry_each(
-    world: ExpiryWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeatedly_published_topics_cost_one_entry_each(world: ExpiryWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also when each interval is shorter than the one before."""
     monkeypatch.setattr(retained_module, "STALE_MAX", 4)
     for seconds in range(60, 10, -1):

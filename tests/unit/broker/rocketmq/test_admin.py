@@ -1,4 +1,4 @@
-"""What RocketMQ's tools ask: topics, groups, configuration, statistics."""
+"""Requests of RocketMQ's tools: topics, groups, configuration, statistics."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_groups_configuration_and_runtime(running) -> None:
     assert runtime["table"]["brokerActive"] == "true"
 
 
-async def test_a_batch_topic_is_one_for_ever(running) -> None:
+async def test_a_batch_topic_stays_one(running) -> None:
     connection = running.connect()
     made = {"topic": "t", "readQueueNums": "2", "writeQueueNums": "2", "attributes": "+queue.type=BatchCQ"}
     assert (await ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, **made)).code == 0
@@ -117,7 +117,7 @@ async def test_rates_daily_counts_and_times_are_shown(running) -> None:
     assert shown[1]["lastUpdateTimestamp"] == 0
 
 
-async def test_the_topics_of_a_deleted_group_may_be_gone_already(running) -> None:
+async def test_the_topics_of_a_deleted_group_may_already_be_deleted(running) -> None:
     connection = running.connect()
     for name, code in (("%DLQ%g", 0), ("%RETRY%g", 0), ("t", ResponseCode.TOPIC_NOT_EXIST)):
         assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)).code == code

@@ -1,4 +1,4 @@
-"""What consumers and tools ask about groups: assignment of queues, connections, offsets, the end of a group."""
+"""Requests of consumers and tools about groups: assignment of queues, connections, offsets, deletion of a group."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_shares_are_those_of_rocketmqs_strategies() -> None:
     assert by_circle(queues, 1, 2) == [queues[1], queues[3]]
 
 
-async def test_members_share_the_queues_and_a_stranger_gets_none(running) -> None:
+async def test_members_share_the_queues_and_other_clients_get_none(running) -> None:
     running.broker.topics.table.ensure("t", 4)
     await join(running, "c1", "c2")
     assert (await assigned(running, "c1"))[1] == [("broker-a", 0), ("broker-a", 1)]
@@ -210,7 +210,7 @@ async def test_offsets_move(running, wanted, offset) -> None:
     assert await committed(connection) == str(offset)
 
 
-async def test_who_consumes_is_pushed_in_its_own_form(running) -> None:
+async def test_consumers_are_pushed_to_in_their_own_form(running) -> None:
     java, other = running.connect(), running.connect()
     pushed: dict[str, Command] = {}
     java.on_push(lambda push: pushed.__setitem__("java", push))
@@ -232,7 +232,7 @@ async def test_who_consumes_is_pushed_in_its_own_form(running) -> None:
     assert {**queue, "offset": 5} in msgspec.json.decode(pushed["other"].body)["offsetTable"]
 
 
-async def test_an_unknown_topic_is_said(running) -> None:
+async def test_an_unknown_topic_is_reported(running) -> None:
     reply = await ask(running.connect(), 222, group="g", topic="none", timestamp="-1")
     assert reply.code == ResponseCode.TOPIC_NOT_EXIST
 

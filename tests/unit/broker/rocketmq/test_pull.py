@@ -128,8 +128,8 @@ async def test_named_light_queues_carry_their_offsets(running) -> None:
     assert [dict(message.properties)[b"INNER_MULTI_QUEUE_OFFSET"] for message in messages] == [b"0,0", b"1,1"]
 
 
-async def test_damage_moves_the_offset_behind_it(running) -> None:
-    """The answer has the reason; messages before and behind the damage are served."""
+async def test_damage_moves_the_offset_past_it(running) -> None:
+    """The answer has the reason; messages before and after the damage are served."""
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
     for tags in ("red", "blue", "green"):

@@ -47,7 +47,7 @@ async def test_messages_are_found_by_every_key_and_by_the_unique_one(running) ->
     assert [m.body for m in await AsyncAdmin(running.connect()).query("t", "k2")] == [b"two", b"one"]
 
 
-async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read(running, monkeypatch) -> None:
+async def test_the_answer_says_how_far_the_index_goes_and_what_was_unreadable(running, monkeypatch) -> None:
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
     for n in range(3):
@@ -69,7 +69,7 @@ async def test_the_answer_says_how_far_the_index_goes_and_what_it_could_not_read
     assert "ended after 1 records" in (answer.remark or "")
 
 
-async def test_what_may_not_be_asked_is_refused(running) -> None:
+async def test_invalid_queries_are_refused(running) -> None:
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
     admin = AsyncAdmin(connection)
@@ -114,7 +114,7 @@ async def test_one_message_by_its_position(running) -> None:
     position = parse_offset_message_id(sent.fields["msgId"])[1]
     answer = await connection.request(Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": str(position)}))
     assert decode_stored(answer.body)[0].body == b"m"
-    for offset in ("12345678", "-1", "0"):  # behind the end, before the beginning, a record of state
+    for offset in ("12345678", "-1", "0"):  # after the end, before the beginning, a record of state
         answer = await connection.request(Command(RequestCode.VIEW_MESSAGE_BY_ID, fields={"offset": offset}))
         assert answer.code == ResponseCode.SYSTEM_ERROR
 

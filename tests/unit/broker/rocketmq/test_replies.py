@@ -35,7 +35,7 @@ async def heartbeat(connection: Connection, client_id: str) -> None:
     assert reply.code == ResponseCode.SUCCESS
 
 
-async def test_a_request_is_answered_by_way_of_its_senders_connection(running) -> None:
+async def test_a_request_is_answered_over_its_senders_connection(running) -> None:
     asker, consumer = running.connect(), running.connect()
     pushed: list[Command] = []
     asker.on_push(pushed.append)
@@ -68,7 +68,7 @@ async def test_a_request_is_answered_by_way_of_its_senders_connection(running) -
         (ASKED, ResponseCode.SYSTEM_ERROR, "channel of <asker@1> not found"),
     ],
 )
-async def test_who_answers_hears_when_nobody_gets_it(running, properties, code, remark) -> None:
+async def test_a_responder_is_told_when_its_answer_is_not_delivered(running, properties, code, remark) -> None:
     fields = {
         "producerGroup": "g", "topic": "DefaultCluster_REPLY_TOPIC", "queueId": "0", "sysFlag": "0",
         "properties": text(properties),

@@ -1,4 +1,4 @@
-"""What producers send, in all forms of a request."""
+"""Requests of producers, in all forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from remoting.protocol.records.image import check_image, wanted_queue
 from remoting.protocol.records.stored_message import iter_stored
 
 
-def test_both_namings_say_the_same() -> None:
+def test_both_namings_are_equivalent() -> None:
     long = {"topic": "t", "producerGroup": "p", "queueId": "2", "properties": "a\x01b\x02", "batch": "true"}
     short = {"b": "t", "a": "p", "e": "2", "i": "a\x01b\x02", "m": "1"}
     assert parse_send(long, short=False) == parse_send(short, short=True)
@@ -134,7 +134,7 @@ async def test_creation_queue_range_transactions_and_delays(running) -> None:
     assert running.broker.delayed.messages.waiting == 1
 
 
-async def test_a_message_that_could_not_be_consumed_comes_back_and_dies_in_the_end(running) -> None:
+async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dead_letter(running) -> None:
     connection = running.connect()
     reply = await connection.request(sending(properties="TAGS\x01red\x02"))
     position = int(reply.fields["msgId"][16:], 16)
@@ -172,7 +172,7 @@ async def test_properties_that_could_not_be_shown_again_are_refused(running) -> 
         ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "recalling"),
     ],
 )
-async def test_what_is_not_offered_is_refused_by_name_and_nothing_is_stored(running, fields, named) -> None:
+async def test_unsupported_requests_are_refused_by_name_and_nothing_is_stored(running, fields, named) -> None:
     connection = running.connect()
     reply = await connection.request(sending(topic="fresh", **fields))
     assert reply.code == ResponseCode.MESSAGE_ILLEGAL

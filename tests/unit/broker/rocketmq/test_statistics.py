@@ -78,7 +78,7 @@ async def test_all_groups_and_the_form_java_reads(running, monkeypatch: pytest.M
     assert (len(body["consumeStatsList"]), body["truncated"]) == (1, True)
 
 
-async def test_topics_that_are_gone_or_forbidden_are_left_out(running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_and_forbidden_topics_are_left_out(running, monkeypatch: pytest.MonkeyPatch) -> None:
     connection = running.connect()
     await send(connection, 2)
     running.broker.topics.table.ensure("t", 1)
@@ -214,7 +214,7 @@ def test_a_day_begins_with_the_counter_as_it_was() -> None:
     assert (rates.yesterday_morning, rates.today_morning) == (12, 12)
 
 
-def test_a_clock_that_was_set_back_ends_nothing() -> None:
+def test_a_clock_that_was_set_back_does_no_harm() -> None:
     rates = Rates()
     for at_ms, count in ((10_000, 0), (11_000, 10), (3_000, 20), (4_000, 30)):
         rates.sample(at_ms, count)

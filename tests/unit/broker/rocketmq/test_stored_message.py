@@ -1,4 +1,4 @@
-"""Our records as RocketMQ's clients read them, and one message by its position."""
+"""Records as RocketMQ's clients read them, and one message by its position."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_a_pull_begins_and_ends_inside_a_batch(running, restart: bool) -> 
             reply = await connection.request(pulling("t", start, maxMsgNums=str(count)))
             found = list(iter_stored(reply.body))
             last = start + len(found)
-            assert start < last <= start + count, "at least one, at most what was asked for"
+            assert start < last <= start + count, "at least one, at most the requested number"
             assert start != 500 or last == start + count
             assert [message.queue_offset for message in found] == list(range(start, last))
             assert [message.body for message in found] == [expected(offset) for offset in range(start, last)]
@@ -221,7 +221,7 @@ async def test_ordinary_sends_to_a_batch_topic_stand_between_its_batches(running
     assert decode_append_reply((await append(connection, entry_of(make_rows(5)))).body)[1][0][1] == 1_013
 
 
-async def test_private_pulls_pass_a_batch_on_as_it_is(running) -> None:
+async def test_private_pulls_return_a_batch_unchanged(running) -> None:
     connection = await filled(running)
     (queue_id,) = running.broker.topics.table.queue_ids("t")
     reply = await connection.request(Command(RequestCode.RANGE_PULL, body=encode_range_pull(queue_id, 4, 12, 1 << 20)))
@@ -233,14 +233,14 @@ async def test_private_pulls_pass_a_batch_on_as_it_is(running) -> None:
     assert running.broker.tools.metrics.messages_in.value == 1_012
 
 
-async def test_other_topics_take_no_batches(running) -> None:
+async def test_other_topics_accept_no_batches(running) -> None:
     connection = running.connect()
     await make_topic(connection, "plain", batch=False)
     await make_topic(connection, "batches")
     refused = await append(connection, entry_of(make_rows(2), topic=b"plain"))
     assert (refused.code, "takes no batches" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
     missing = await append(connection, entry_of(make_rows(2), topic=b"unknown"))
-    assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a batch makes no topic"
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST, "a batch creates no topic"
     odd = await append(connection, entry_of(make_rows(2), topic=b"batches", queue=7))
     assert odd.code == ResponseCode.INVALID_PARAMETER
     for flags in (0x02, 0x31):
@@ -276,7 +276,9 @@ async def test_a_body_that_cannot_be_unpacked_is_an_error_and_hides_nothing_else
         message_at(running.store, running.broker.reading.unpacker, position)
 
 
-async def test_without_pyarrow_the_broker_says_so_and_serves_the_rest(running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_pyarrow_the_broker_reports_it_and_serves_the_rest(
+    running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     connection = await filled(running)
     monkeypatch.setitem(sys.modules, "remoting.batches.body", None)
     monkeypatch.delattr("remoting.batches.body")

@@ -25,7 +25,7 @@ DEADLINE_S = 40.0
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what other tasks of this loop bring about."""
+    """Wait for an effect of other tasks of this loop."""
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.005)
@@ -60,7 +60,7 @@ class Cluster:
         return app
 
     async def settle(self, *numbers: int) -> BrokerApp:
-        """Wait until these are in sync under one master; the master."""
+        """Wait until these are in sync under one master; returns the master."""
 
         def settled() -> bool:
             master = self.master()
@@ -85,7 +85,7 @@ class Cluster:
         return self.connection
 
     async def publish(self, *payloads: bytes) -> int:
-        """Append these to one topic at the master; the code of the answer."""
+        """Append these to one topic at the master; returns the code of the answer."""
         assert self.connection is not None
         body = b"".join([encode_mqtt_image(b"plant/1", one, 1, 1, b"device") for one in payloads])
         async with asyncio.timeout(DEADLINE_S):
@@ -105,7 +105,7 @@ class Cluster:
 
 
 def log_bytes(directory: Path) -> bytes:
-    """What the log files hold, one behind the other."""
+    """The content of the log files, concatenated."""
     return b"".join(path.read_bytes() for path in sorted((directory / "log").iterdir()))
 
 

@@ -1,4 +1,4 @@
-"""What is logged about the promise of an acknowledgement, and when."""
+"""What is logged about the durability of an acknowledgement, and when."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_the_rule_is_that_of_the_configuration() -> None:
     assert (rule.in_group, rule.acknowledge, rule.count, rule.in_sync_min) == (True, "count", 3, 1)
 
 
-def test_a_warning_stands_beside_the_sentence() -> None:
+def test_a_warning_follows_the_sentence() -> None:
     log = Log()
     log_promise(config(in_sync_min=2), log, 2)
     found = promise(rule_of(config(in_sync_min=2)), 2)

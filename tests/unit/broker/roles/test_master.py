@@ -1,4 +1,4 @@
-"""A master in one epoch: the set changes as the controllers say, messages are refused with too few in sync."""
+"""A master in one epoch: the set changes as the controllers decide, messages are refused with too few in sync."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Group:
 
 
 async def test_replicas_join_and_leave_the_set(tmp_path: Path) -> None:
-    """As soon as they have caught up; a little while after their connection ended."""
+    """As soon as they have caught up; a while after their connection ended."""
     group = Group(tmp_path / "1", {1})
     address = await group.start()
     fill(group.store, b"q", 3)
@@ -70,7 +70,7 @@ async def test_replicas_join_and_leave_the_set(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_a_no_and_no_answer_are_told_apart(tmp_path: Path) -> None:
+async def test_a_refusal_and_no_answer_are_distinguished(tmp_path: Path) -> None:
     """Refused: asked again. Unanswered: both stay required until a set is learnt."""
     group = Group(tmp_path / "1", {1})
     group.outcomes = [Refused(2006, "not alive"), ConnectionLost("nobody there")]
@@ -82,8 +82,8 @@ async def test_a_no_and_no_answer_are_told_apart(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_a_busy_controller_has_not_said_no(tmp_path: Path) -> None:
-    """What it was asked may be committed yet: until a set is learnt its members stay required."""
+async def test_a_busy_controller_has_not_refused(tmp_path: Path) -> None:
+    """Its request may still be committed: until a set is learnt its members stay required."""
     group = Group(tmp_path / "1", {1})
     group.outcomes = [Refused(2, "the controllers did not agree in time"), *[Refused(2006, "not alive")] * 1_000]
     address = await group.start()
@@ -97,7 +97,7 @@ async def test_a_busy_controller_has_not_said_no(tmp_path: Path) -> None:
 
 
 async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None:
-    """And taken again with enough; what the controllers say of another epoch does not count."""
+    """And accepted again with enough; what the controllers say of another epoch does not count."""
     group = Group(tmp_path / "1", {1, 2}, in_sync_min=2)
     address = await group.start()
     await until(lambda: group.master.admission.refusal() is not None)
@@ -114,7 +114,7 @@ async def test_with_too_few_in_sync_messages_are_refused(tmp_path: Path) -> None
 
 
 async def test_count_mode_names_what_it_needs(tmp_path: Path) -> None:
-    """Its number is another one."""
+    """It has a number of its own."""
     group = Group(tmp_path / "1", {1}, acknowledge="count", in_sync_replicas=3)
     await group.start()
     assert group.master.admission.short_reason() == "1 of the brokers in sync can be reached, messages need 3"
@@ -123,7 +123,7 @@ async def test_count_mode_names_what_it_needs(tmp_path: Path) -> None:
 
 
 async def test_what_waits_for_the_replicas_is_bounded(tmp_path: Path) -> None:
-    """A member that takes nothing and cannot leave: messages are refused before they are stored, then taken again."""
+    """A member that accepts nothing and cannot leave: messages are refused before they are stored, then accepted."""
     group = Group(tmp_path / "1", {1, 2}, unconfirmed_bytes_max=65_536, absence_limit_ms=60_000)
     address = await group.start()
     count = 0

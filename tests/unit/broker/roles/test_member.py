@@ -1,4 +1,4 @@
-"""Whole members of a group: roles change under clients, what was acknowledged stays, replicas answer NOT_MASTER."""
+"""Whole members of a group: roles change under clients, acknowledged messages stay, replicas answer NOT_MASTER."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def count(app: BrokerApp) -> int:
     return 0 if queue is None else store.reading.bounds(queue)[1]
 
 
-async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
-    """Nothing acknowledged is missing, a replica names the master, the former one comes back as a replica."""
+async def test_the_group_continues_when_its_master_stops(tmp_path: Path) -> None:
+    """Nothing acknowledged is missing, a replica names the master, the former one returns as a replica."""
     async with cluster(tmp_path, 3, in_sync_min=2) as group:
         first = group.master()
         assert await group.publish(b"1", b"2") == 0
@@ -62,8 +62,8 @@ async def test_the_group_goes_on_when_its_master_stops(tmp_path: Path) -> None:
         assert again.status()["member"]["role"] == "replica"
 
 
-async def test_what_only_the_old_master_had_is_cut_when_it_comes_back(tmp_path: Path) -> None:
-    """It wrote what nobody acknowledged; the group went on without it."""
+async def test_what_only_the_old_master_had_is_truncated_when_it_returns(tmp_path: Path) -> None:
+    """It wrote what was never acknowledged; the group continued without it."""
     async with cluster(tmp_path, 2) as group:
         assert await group.publish(b"1") == 0
         first = group.master()
@@ -96,8 +96,8 @@ async def test_async_waits_for_no_flush(tmp_path: Path, monkeypatch: pytest.Monk
             assert app._member.manager.own.identity.flush == "async"
 
 
-async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path: Path) -> None:
-    """May be kept, may be lost, and who is the master now: RocketMQ's clients and ours learn it from one answer."""
+async def test_clients_waiting_for_a_replaced_master_are_told_at_once(tmp_path: Path) -> None:
+    """Perhaps kept, perhaps lost, and the present master: RocketMQ's clients and LightMQ's learn it from one answer."""
     async with cluster(tmp_path, 2, in_sync_min=2, absence_limit_ms=60_000) as group:
         assert await group.publish(b"1") == 0
         first = group.master()
@@ -124,7 +124,7 @@ async def test_who_waits_for_a_master_that_is_replaced_is_told_at_once(tmp_path:
 async def test_a_set_that_is_committed_while_the_log_opens_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody tells of it again, and with the former one every change would be refused."""
+    """It is not sent again, and with the former one every change would be refused."""
     open_store, start_manager, managers = MemberLog.open, ReplicasManager.start, []
 
     def started(self: ReplicasManager) -> None:
@@ -145,8 +145,8 @@ async def test_a_set_that_is_committed_while_the_log_opens_is_known(
         assert member.master.leader.members.set_epoch == member.manager.steps.view.set_epoch > 5
 
 
-async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> None:
-    """One of two: refused as busy, unready with the reason; with the second one back it goes on."""
+async def test_with_too_few_in_sync_messages_are_refused_with_a_reason(tmp_path: Path) -> None:
+    """One of two: refused as busy, unready with the reason; with the second one back it continues."""
     async with cluster(tmp_path, 2, in_sync_min=2) as group:
         assert await group.publish(b"1") == 0
         master = group.master()
@@ -162,8 +162,8 @@ async def test_too_few_in_sync_take_no_messages_and_say_so(tmp_path: Path) -> No
         assert await group.publish(b"2") == 0
 
 
-async def test_a_lone_master_serves_while_no_controller_is_there(tmp_path: Path) -> None:
-    """And one that restarts then waits, fenced, until one is."""
+async def test_a_lone_master_serves_without_a_controller(tmp_path: Path) -> None:
+    """And one that restarts then waits, fenced, until there is one."""
     async with cluster(tmp_path, 1) as group:
         controllers, port = group.controller, group.controller.port
         assert await group.publish(b"0") == 0
@@ -211,7 +211,7 @@ async def test_a_store_of_a_lone_broker_becomes_the_first_replica(tmp_path: Path
 
 
 async def test_a_learner_has_the_log_and_no_vote(tmp_path: Path) -> None:
-    """It is never in sync, however far it has come."""
+    """It is never in sync, however much it has."""
     async with cluster(tmp_path, 1) as group:
         learner = await group.add(2, learner=True)
         assert await group.publish(b"1") == 0
@@ -230,7 +230,7 @@ def test_a_member_needs_a_port_and_controllers(tmp_path: Path, listen: bool, con
 
 
 async def test_access_keys_are_pairs(tmp_path: Path) -> None:
-    """As everywhere; the secret is not said."""
+    """As everywhere; the secret is not shown."""
     config = BrokerConfig(
         data_directory=tmp_path, controllers=("c:1",), access_keys=("key",),
         replication=ReplicationConfig(enabled=True),
@@ -240,7 +240,7 @@ async def test_access_keys_are_pairs(tmp_path: Path) -> None:
 
 
 def flip_bit(directory: Path, body: bytes) -> None:
-    """Change one bit of a message in the log file that holds it."""
+    """Change one bit of a message in its log file."""
     for path in (directory / "log").iterdir():
         at = path.read_bytes().find(body)
         if at >= 0:
@@ -251,7 +251,7 @@ def flip_bit(directory: Path, body: bytes) -> None:
     pytest.fail(f"no log file holds {body!r}")
 
 
-async def test_a_damaged_replica_takes_the_masters_bytes_again(tmp_path: Path) -> None:
+async def test_a_damaged_replica_copies_the_masters_bytes_again(tmp_path: Path) -> None:
     """Found by its own pass over the log; it leaves the set first, and is in sync again with an equal log."""
     async with cluster(tmp_path, 3, in_sync_min=2) as group:
         assert await group.publish(*[b"message %d" % number for number in range(50)]) == 0
@@ -274,7 +274,7 @@ async def test_a_damaged_replica_takes_the_masters_bytes_again(tmp_path: Path) -
 
 
 async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
-    """A reader met the damage: whoever is in sync is elected, and the former master takes its bytes."""
+    """A reader found the damage: a member in sync is elected, and the former master copies its bytes."""
     async with cluster(tmp_path, 2, in_sync_min=1) as group:
         assert await group.publish(*[b"message %d" % number for number in range(50)]) == 0
         first = group.master()
@@ -294,7 +294,7 @@ async def test_a_damaged_master_lets_another_one_lead(tmp_path: Path) -> None:
     assert log_bytes(tmp_path / "broker-1") == log_bytes(tmp_path / "broker-2")
 
 
-async def test_how_the_log_stands_is_known_between_two_roles(tmp_path: Path) -> None:
+async def test_the_state_of_the_log_is_known_between_two_roles(tmp_path: Path) -> None:
     failures: list[Exception] = []
     config = BrokerConfig(data_directory=tmp_path, controllers=(), store=SETTINGS)
     data = MemberLog(config, ManualClock(), FaultPoints(), get_logger("test"), failures.append)

@@ -40,7 +40,7 @@ async def test_master_and_replica_show_their_roles_and_the_lag(tmp_path: Path) -
 
 
 async def test_a_member_without_a_role_says_what_it_waits_for(tmp_path: Path) -> None:
-    """And one that is stopped that its log is not open."""
+    """And a stopped one says that its log is not open."""
     group = Cluster(tmp_path)
     group.controllers = ("127.0.0.1:1",)
     app = await group.add(1)

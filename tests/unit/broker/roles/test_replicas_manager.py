@@ -30,7 +30,7 @@ DEADLINE_S = 30.0
 
 @dataclass
 class Log:
-    """How a log stands."""
+    """The state of a log."""
 
     epoch: int = 0
     end: int = 0
@@ -38,7 +38,7 @@ class Log:
 
 
 class FakeMember:
-    """A broker without a log: notes the roles it is given."""
+    """A broker without a log: records the roles it is given."""
 
     def __init__(self, directory: Path, controllers: tuple[str, ...], port: int, **replication) -> None:
         self.config = BrokerConfig(
@@ -102,7 +102,7 @@ async def controller(directory: Path, port: int = 0) -> AsyncIterator[Controller
 
 
 async def test_the_first_is_master_the_next_follows_and_takes_over(tmp_path: Path) -> None:
-    """Ids are given in turn and kept; when the master's process is gone another one in sync is elected."""
+    """Ids are given in turn and kept; when the master's process ends another one in sync is elected."""
     async with controller(tmp_path / "c") as app:
         address = (f"127.0.0.1:{app.port}",)
         one, two = FakeMember(tmp_path / "1", address, 1001), FakeMember(tmp_path / "2", address, 1003)
@@ -154,8 +154,8 @@ async def test_a_master_that_restarts_is_elected_anew(tmp_path: Path) -> None:
         await again.manager.stop()
 
 
-async def test_without_controllers_the_role_stays_and_afterwards_it_goes_on(tmp_path: Path) -> None:
-    """The controller is away and comes back with what it knew."""
+async def test_without_controllers_the_role_stays_and_then_continues(tmp_path: Path) -> None:
+    """The controller is away and returns with what it knew."""
     async with controller(tmp_path / "c") as app:
         port = app.port
         one = FakeMember(tmp_path / "1", (f"127.0.0.1:{port}",), 1001)
@@ -169,10 +169,10 @@ async def test_without_controllers_the_role_stays_and_afterwards_it_goes_on(tmp_
         await one.manager.stop()
 
 
-async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
+async def test_a_killed_process_lost_nothing_unless_the_machine_stopped_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which start of the machine it was is noted with the registration; so is how the log was flushed."""
+    """The start of the machine is recorded with the registration; so is how the log was flushed."""
     boots = iter(["m1", "m1", "m2", "m2", "m2"])
     monkeypatch.setattr(replicas_manager, "machine_boot", lambda: next(boots))
     async with controller(tmp_path / "c") as app:
@@ -195,7 +195,7 @@ async def test_a_killed_process_lost_nothing_unless_the_machine_went_too(
     ]
 
 
-def test_what_a_process_flushed_is_told_by_its_own_setting(tmp_path: Path) -> None:
+def test_what_a_process_flushed_is_judged_by_its_own_setting(tmp_path: Path) -> None:
     """Not by that of the next one."""
     one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
     assert one.manager.own.was_flushed
@@ -204,7 +204,7 @@ def test_what_a_process_flushed_is_told_by_its_own_setting(tmp_path: Path) -> No
 
 
 async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
-    """Of our group; one that is overtaken before it is begun is left out, and one that fails ends the broker."""
+    """Of its own group; one that is overtaken before it begins is skipped, and one that fails ends the broker."""
     one = FakeMember(tmp_path / "1", ("127.0.0.1:1",), 1001)
     one.manager.steps.broker_id, one.manager.steps.is_applied = 1, True
     one.manager.start()
@@ -230,7 +230,7 @@ async def test_a_push_over_any_connection_is_a_role(tmp_path: Path) -> None:
 
 
 async def test_a_learner_never_asks_to_be_master(tmp_path: Path) -> None:
-    """It waits for somebody else to be it."""
+    """It waits for another broker to be elected."""
     async with controller(tmp_path / "c") as app:
         address = (f"127.0.0.1:{app.port}",)
         learner = FakeMember(tmp_path / "1", address, 1001, learner=True)
@@ -258,7 +258,7 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("cluster", "group"), [("D", "g"), ("C", "h")])
 def test_the_data_of_another_group_is_refused(tmp_path: Path, cluster: str, group: str) -> None:
-    """The remark says whose it is."""
+    """The remark names its group."""
     file = IdentityFile(tmp_path)
     file.save(file.load("C", "g"))
     with pytest.raises(LocalMisuse, match="belongs to broker None of C/g"):
@@ -280,8 +280,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path, at: float) -> None:
         file.load("C", "g")
 
 
-def test_the_same_while_the_machine_runs(tmp_path: Path) -> None:
-    """Asked twice; where the kernel says nothing it is empty."""
+def test_the_boot_id_is_stable(tmp_path: Path) -> None:
+    """Read twice; where the kernel has none it is empty."""
     source = tmp_path / "boot_id"
     assert machine_boot(source) == ""
     source.write_text("5c1a\n")

@@ -50,7 +50,7 @@ def make(directory: Path, **options) -> Serving:
 
 
 async def test_it_works_until_it_rests_and_the_log_stays_open(tmp_path: Path) -> None:
-    """Upkeep runs meanwhile; a second one on the same log counts on in the same metrics."""
+    """Upkeep runs meanwhile; a second one on the same log continues the same metrics."""
     serving = make(tmp_path)
     rounds: list[int] = []
     serving.broker.maintain = rounds.append  # type: ignore[method-assign]
@@ -70,8 +70,8 @@ async def test_it_works_until_it_rests_and_the_log_stays_open(tmp_path: Path) ->
     assert serving.store.refusal is not None
 
 
-async def test_upkeep_that_fails_is_said_and_goes_on(tmp_path: Path) -> None:
-    """The next round may go well."""
+async def test_failed_upkeep_is_logged_and_continues(tmp_path: Path) -> None:
+    """The next round may succeed."""
     serving = make(tmp_path)
     calls: list[str] = []
 
@@ -91,8 +91,8 @@ async def test_upkeep_that_fails_is_said_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("host", "told"), [("0.0.0.0", "127.0.0.1"), ("", "127.0.0.1"), ("::", "127.0.0.1"), ("h", "h")]
 )
-def test_clients_are_told_an_address_they_can_dial(host: str, told: str) -> None:
-    """Listening everywhere is no address."""
+def test_clients_get_an_address_they_can_dial(host: str, told: str) -> None:
+    """The wildcard address is none."""
     assert client_host(host) == told
 
 
@@ -126,8 +126,8 @@ class Port:
         self.gate.serve(table, epoch, lambda: self.refusal)
 
 
-async def test_a_fenced_broker_answers_nothing_but_what_is_always_answered() -> None:
-    """Private codes get NOT_MASTER, RocketMQ's own the code its clients retry on; both say what is known."""
+async def test_a_fenced_broker_answers_only_what_is_always_answered() -> None:
+    """Private codes get NOT_MASTER, RocketMQ's own the code its clients retry on; both have what is known."""
     port = Port()
     connection = port.connect()
     private = await connection.request(Command(Code.MULTI_PULL))
@@ -146,7 +146,7 @@ async def test_a_fenced_broker_answers_nothing_but_what_is_always_answered() -> 
 
 
 async def test_roles_change_and_connections_end_with_them() -> None:
-    """What was not answered fails; who comes back is answered in the new role."""
+    """What was not answered fails; a client that reconnects is answered in the new role."""
     port = Port()
     first = port.connect()
     assert (await first.request(Command(Code.MULTI_PULL))).code == 9101
@@ -165,8 +165,8 @@ async def test_roles_change_and_connections_end_with_them() -> None:
     assert (await third.request(Command(Code.MULTI_PULL))).fields["masterAddress"] == "h:3"
 
 
-async def test_appends_are_admitted_and_reads_are_not_asked() -> None:
-    """Too few in sync: messages are refused with what the admission says, everything else goes on."""
+async def test_appends_need_admission_and_reads_do_not() -> None:
+    """Too few in sync: messages are refused with the reason of the admission, everything else continues."""
     port = Port()
     port.serve(1)
     connection = port.connect()
@@ -177,7 +177,7 @@ async def test_appends_are_admitted_and_reads_are_not_asked() -> None:
     assert (await connection.request(Command(Code.MULTI_PULL))).body == b"served"
 
 
-async def test_who_may_not_ask_hears_nothing_of_the_master() -> None:
+async def test_a_client_without_rights_does_not_learn_the_master() -> None:
     """Access is checked in every role."""
     gate = RoleGate({}, Access({"key": "secret"}), lambda _reason: None)
     connection = inprocess.connect(gate)
@@ -189,7 +189,7 @@ MEMBER = ReplicationConfig(enabled=True, port=10_909)
 
 
 class Log:
-    """Remembers what was logged."""
+    """Records what was logged."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str, int]] = []
@@ -221,7 +221,7 @@ def test_the_port_two_below_unless_the_configuration_says_otherwise(config: Brok
     assert vip_port_of(config) == expected
 
 
-async def test_a_port_that_is_taken_or_off_is_logged_and_the_server_goes_on() -> None:
+async def test_a_port_in_use_or_switched_off_is_logged_and_the_server_continues() -> None:
     server, log = RemotingServer(lambda _peer, command: command.reply()), Log()
     await server.start("127.0.0.1", 0)
     with socket.create_server(("127.0.0.1", 0)) as other:

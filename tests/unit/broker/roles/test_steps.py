@@ -1,4 +1,4 @@
-"""The questions of a member to the controllers, its roles, and whether a master may answer after a pause."""
+"""The requests of a member to the controllers, its roles, and whether a master may answer after a pause."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def registered(**options) -> ReplicaSteps:
     return made
 
 
-def test_a_new_broker_asks_in_order_and_is_fenced_until_it_knows() -> None:
-    """Leader, id, register, heartbeat, election; each question waits for the answer to the one before."""
+def test_a_new_broker_registers_in_order_and_is_fenced_until_it_has_a_role() -> None:
+    """Leader, id, register, heartbeat, election; each request waits for the answer to the one before."""
     made = steps(None, is_applied=False)
     assert (made.stage, made.next_ask(0), made.next_ask(0)) == (RolePhase.INITIAL, Ask.LEADER, None)
     made.found_leader(0)
@@ -62,7 +62,7 @@ def test_a_new_broker_asks_in_order_and_is_fenced_until_it_knows() -> None:
     assert (made.next_ask(1_004), made.next_ask(1_005)) == (None, Ask.POLL)
 
 
-def test_an_id_that_somebody_else_took_is_asked_for_again() -> None:
+def test_an_id_taken_by_another_broker_is_requested_again() -> None:
     """Two brokers were offered the same one."""
     made = steps(2, is_applied=False)
     made.next_ask(0)
@@ -72,8 +72,8 @@ def test_an_id_that_somebody_else_took_is_asked_for_again() -> None:
     assert made.next_ask(0) is Ask.NEXT_ID
 
 
-def test_questions_that_fail_are_asked_again_ever_more_slowly() -> None:
-    """Without a leader it is looked for; a refusal keeps the leader; being unknown leads to a new registration."""
+def test_failed_requests_are_repeated_ever_more_slowly() -> None:
+    """Without a leader it is searched for; a refusal keeps the leader; an unknown broker registers again."""
     made = registered()
     pauses = []
     now = 0
@@ -95,7 +95,7 @@ def test_questions_that_fail_are_asked_again_ever_more_slowly() -> None:
 
 
 def test_losing_the_controllers_changes_no_role() -> None:
-    """The master goes on, whatever cannot be asked."""
+    """The master continues, whatever cannot be asked."""
     made = registered()
     assert isinstance(made.update(KnownGroup(4, 1)), RoleChange)
     made.lost(0)
@@ -105,7 +105,7 @@ def test_losing_the_controllers_changes_no_role() -> None:
 
 
 def test_a_role_changes_for_a_newer_epoch_only() -> None:
-    """Replica, master, replica again; what is old changes nothing, news of the same epoch are news."""
+    """Replica, master, replica again; an old epoch changes nothing, an update of the same epoch does."""
     made = registered()
     assert made.update(KnownGroup(3, 2, "a:1", members=frozenset({2}), set_epoch=3)) == RoleChange(
         KnownGroup(3, 2, "a:1", members=frozenset({2}), set_epoch=3), is_master=False
@@ -129,8 +129,8 @@ def test_a_role_changes_for_a_newer_epoch_only() -> None:
     assert made.next_ask(0) is Ask.ELECT
 
 
-def test_a_restarted_master_does_not_go_on_in_its_epoch() -> None:
-    """It asks for an election, and is the master in the new epoch; a replica goes on behind the same master."""
+def test_a_restarted_master_does_not_continue_in_its_epoch() -> None:
+    """It asks for an election, and is the master in the new epoch; a replica continues behind the same master."""
     made = registered(epoch=4)
     assert made.update(KnownGroup(4, 1, "b:1")) is None
     assert (made.role, made.next_ask(0)) == (None, Ask.ELECT)
@@ -144,7 +144,7 @@ def test_a_restarted_master_does_not_go_on_in_its_epoch() -> None:
     assert replica.update(KnownGroup(3, 2, "a:1")) is None
 
 
-def test_a_master_that_was_hidden_while_it_seemed_dead_shows_again() -> None:
+def test_a_master_that_was_hidden_while_it_seemed_dead_is_shown_again() -> None:
     """The same epoch without and with the master: a role at last."""
     made = registered(epoch=4)
     assert made.update(KnownGroup(4, None)) is None
@@ -162,8 +162,8 @@ def test_a_learner_waits_for_others_to_be_elected() -> None:
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
-def test_whatever_the_order_of_the_news_the_newest_role_wins(order: tuple[int, ...]) -> None:
-    """Pushes and answers overtake each other; epochs handed out never fall."""
+def test_in_any_order_of_updates_the_newest_role_wins(order: tuple[int, ...]) -> None:
+    """Pushes and answers overtake each other; epochs returned never fall."""
     views = [KnownGroup(1, 1), KnownGroup(2, 2), KnownGroup(3, None), KnownGroup(4, 1)]
     made = registered()
     epochs = [each.view.epoch for each in (made.update(views[at]) for at in order) if isinstance(each, RoleChange)]
@@ -172,8 +172,8 @@ def test_whatever_the_order_of_the_news_the_newest_role_wins(order: tuple[int, .
     assert (made.role.view.epoch, made.role.is_master) == (4, True)
 
 
-def test_nothing_is_believed_before_the_broker_has_its_id() -> None:
-    """It would not know who of them it is."""
+def test_nothing_is_applied_before_the_broker_has_its_id() -> None:
+    """It would not know which of the brokers it is."""
     made = steps(None, is_applied=False)
     assert made.update(KnownGroup(9, 1)) is None
     assert made.epoch == 0
@@ -221,7 +221,7 @@ def leading(members: frozenset[int] = frozenset({1, 2, 3})) -> Bench:
     return bench
 
 
-def test_short_pauses_are_no_reason_to_doubt() -> None:
+def test_short_pauses_cause_no_doubt() -> None:
     bench = leading()
     for _ in range(100):
         bench.pass_ms(LIMIT_MS)
@@ -230,8 +230,8 @@ def test_short_pauses_are_no_reason_to_doubt() -> None:
     assert bench.paused == []
 
 
-def test_after_a_long_one_nobody_is_answered_whoever_comes_first() -> None:
-    """A request before the timer, or the timer; and it stays so."""
+def test_after_a_long_one_no_request_is_answered() -> None:
+    """A request before the timer, or the timer first; and it stays so."""
     for first in (PauseWatch.may_answer, PauseWatch.tick):
         bench = leading()
         bench.pass_ms(LIMIT_MS + 1)
@@ -244,8 +244,8 @@ def test_after_a_long_one_nobody_is_answered_whoever_comes_first() -> None:
         assert bench.watch.pauses == 1
 
 
-def test_the_controllers_answer_to_a_new_question_ends_it() -> None:
-    """Not to one that was asked before, not about another master or epoch."""
+def test_the_controllers_answer_to_a_new_request_ends_it() -> None:
+    """Not to an earlier one, and not about another master or epoch."""
     bench = leading()
     asked_ms = bench.now_ms
     bench.pass_ms(5_000)
@@ -259,8 +259,8 @@ def test_the_controllers_answer_to_a_new_question_ends_it() -> None:
     assert not bench.watch.confirmed(5, 1, bench.now_ms)
 
 
-def test_without_controllers_every_member_in_sync_must_come_anew() -> None:
-    """What members said on connections from before the pause may be older than it, whenever it arrives."""
+def test_without_controllers_every_member_in_sync_must_reconnect() -> None:
+    """What members sent on connections from before the pause may be older than it, whenever it arrives."""
     bench = leading()
     bench.connect(2, 3)
     bench.pass_ms(5_000)
@@ -275,8 +275,8 @@ def test_without_controllers_every_member_in_sync_must_come_anew() -> None:
     assert bench.watch.may_answer()
 
 
-def test_who_came_in_the_moment_of_the_doubt_proves_nothing() -> None:
-    """It may have greeted before."""
+def test_a_connection_from_the_moment_of_the_doubt_proves_nothing() -> None:
+    """It may have been greeted before."""
     bench = leading()
     bench.pass_ms(5_000)
     bench.connect(2, 3)
@@ -303,8 +303,8 @@ def test_the_only_member_in_sync_cannot_have_been_replaced() -> None:
     assert bench.watch.tick()
 
 
-def test_who_becomes_the_master_by_old_news_is_in_doubt() -> None:
-    """A replica stood still, and what makes it the master may have waited in its sockets meanwhile."""
+def test_a_master_by_an_old_update_is_in_doubt() -> None:
+    """A replica was paused, and what makes it the master may have waited in its sockets meanwhile."""
     bench = Bench()
     bench.pass_ms(5_000)
     bench.lead()
@@ -317,14 +317,14 @@ def test_who_becomes_the_master_by_old_news_is_in_doubt() -> None:
 
 
 def test_any_answer_of_the_controllers_ends_a_replicas_doubt() -> None:
-    """To a question asked since: whatever makes it the master later is newer."""
+    """To a request sent since: whatever makes it the master later is newer."""
     bench = Bench()
     bench.pass_ms(5_000)
     assert not bench.watch.may_answer()
     assert not bench.watch.tick()
     assert not bench.watch.confirmed(7, 2, bench.now_ms - 1)
     assert not bench.watch.may_answer()
-    assert not bench.watch.confirmed(7, 2, bench.now_ms), "nothing to tell of"
+    assert not bench.watch.confirmed(7, 2, bench.now_ms), "nothing to report"
     bench.lead()
     assert bench.watch.may_answer()
 

@@ -1,4 +1,4 @@
-"""What a proxy is told of a session: nothing of one just made, everything of one that was there."""
+"""What a proxy gets of a session: nothing of a new one, everything of an existing one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def test_a_new_session_has_nothing() -> None:
     assert describe(session, 3, present=False) == SessionOpened(False, 7, [], [], 3, [], 60)
 
 
-def test_one_that_was_there_has_all_that_resuming_needs() -> None:
+def test_an_existing_one_has_all_that_resuming_needs() -> None:
     session = ClientSession("c", None, True, 60, 7)
     session.subscriptions["a"] = Subscription(2, 11, 4, 5, 6)
     session.offsets = {11: 20, 11 | HISTORY_BIT: 2}

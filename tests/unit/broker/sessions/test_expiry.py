@@ -1,4 +1,4 @@
-"""Which sessions are over, and that the queue of due times stays as small as the sessions are many."""
+"""Which sessions have expired, and that the queue of due times is no larger than the number of sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def closed(name: str, at_ms: int, expiry_s: int = 5) -> ClientSession:
     return ClientSession(name, None, durable=True, expiry_s=expiry_s, epoch=1, closed_ms=at_ms)
 
 
-def test_a_session_is_over_when_its_time_has_come_and_not_before() -> None:
+def test_a_session_expires_when_its_time_has_come_and_not_before() -> None:
     sessions = {"a": closed("a", 0), "b": closed("b", 1_000)}
     queue = ExpiryQueue(sessions)
     for session in sessions.values():
@@ -22,7 +22,7 @@ def test_a_session_is_over_when_its_time_has_come_and_not_before() -> None:
     assert queue.over(99_999) == []
 
 
-def test_one_that_closed_again_is_looked_at_once_more_and_a_connected_one_is_left_alone() -> None:
+def test_one_that_closed_again_is_checked_once_more_and_a_connected_one_is_left_alone() -> None:
     session = closed("a", 0)
     queue = ExpiryQueue({"a": session})
     queue.schedule(session)
@@ -48,7 +48,7 @@ def test_a_shorter_expiry_counts_at_once() -> None:
     assert queue.over(1_000) == [session]
 
 
-def test_reconnections_and_sessions_that_are_gone_do_not_grow_the_queue() -> None:
+def test_reconnections_and_deleted_sessions_do_not_grow_the_queue() -> None:
     sessions: dict[str, ClientSession] = {}
     queue = ExpiryQueue(sessions)
     for number in range(20_000):
@@ -58,8 +58,8 @@ def test_reconnections_and_sessions_that_are_gone_do_not_grow_the_queue() -> Non
     assert queue.over(10**9) == [sessions["c"]]
 
 
-def test_a_session_that_is_kept_for_ever_is_never_over_and_costs_no_entry() -> None:
-    """One second less than for ever is a time like any other."""
+def test_a_session_that_is_kept_for_ever_never_expires_and_costs_no_entry() -> None:
+    """One second less than for ever is an ordinary time."""
     kept, long = closed("a", 0, expiry_s=NEVER_S), closed("b", 0, expiry_s=NEVER_S - 1)
     queue = ExpiryQueue({"a": kept, "b": long})
     queue.schedule(kept)

@@ -1,4 +1,4 @@
-"""SESSION_OPENs that wait for a holder go on in their order, once."""
+"""SESSION_OPENs that wait for a handover continue in order, once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def held() -> tuple[Holder, ClientSession]:
     return holder, ClientSession("c", None, durable=True, expiry_s=5, epoch=3, owner=holder)
 
 
-async def test_the_holder_is_asked_once_and_all_go_on_when_it_has_answered() -> None:
+async def test_the_owner_is_asked_once_and_all_continue_when_it_has_answered() -> None:
     holder, session = held()
     handovers, gone_on = Handovers(), []
     for number in range(3):
@@ -41,7 +41,7 @@ async def test_the_holder_is_asked_once_and_all_go_on_when_it_has_answered() -> 
     assert gone_on == [0, 1, 2]
 
 
-async def test_nobody_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_open_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(requests, "HANDOVER_MS", 1)
     _holder, session = held()
     handovers, late = Handovers(), asyncio.Event()
@@ -49,7 +49,7 @@ async def test_nobody_waits_longer_than_the_limit(monkeypatch: pytest.MonkeyPatc
     await asyncio.wait_for(late.wait(), 5)
 
 
-async def test_a_stopping_broker_forgets_who_waits() -> None:
+async def test_a_stopping_broker_drops_waiting_opens() -> None:
     _holder, session = held()
     handovers, gone_on = Handovers(), []
     handovers.ask(session, lambda: gone_on.append(1))

@@ -1,4 +1,4 @@
-"""What operators see of sessions."""
+"""The sessions as operators see them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_pages_go_by_client_id(running) -> None:
     assert ([one["client"] for one in rest["sessions"]], rest["more"]) == (["d"], False)
 
 
-async def test_what_is_not_there_or_no_number_is_said(running) -> None:
+async def test_unknown_sessions_and_invalid_numbers_are_refused(running) -> None:
     connection = running.connect()
     gone = await connection.request(Command(RequestCode.SESSION_LIST, fields={"client": "nobody"}))
     assert gone.code == ResponseCode.QUERY_NOT_FOUND

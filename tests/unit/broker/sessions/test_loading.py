@@ -41,7 +41,7 @@ def test_records_of_the_former_layout_are_read() -> None:
     assert session.offsets == {9: 3}
 
 
-def test_blocks_of_packet_ids_come_back_and_those_of_nobody_are_passed_over() -> None:
+def test_blocks_of_packet_ids_are_restored_and_orphans_are_skipped() -> None:
     record = msgspec.msgpack.encode([None, 60, 0, [["a", 2, 9]], []])
     inflight = {1: (9, 3, 0), 17: (9, 4, 1)}
     sessions = load(
@@ -62,7 +62,7 @@ def test_blocks_of_packet_ids_come_back_and_those_of_nobody_are_passed_over() ->
     assert session.received == {2: 5}
 
 
-def test_what_was_acknowledged_after_the_note_is_not_in_it() -> None:
+def test_what_was_acknowledged_after_the_note_is_left_out() -> None:
     record = msgspec.msgpack.encode([None, 60, 7, [["a", 1, 9]], [[1, 9, 3], [2, 9, 4], [3, 8, 0]]])
     offset = (state_kinds.SESSION_OFFSET, offset_key("c", 9), pack_offset(4))
     session = (state_kinds.SESSION, b"c", record)

@@ -51,7 +51,7 @@ class Table:
         }
 
 
-def test_a_delivery_goes_through_its_phases_and_leaves_only_the_end_of_what_was_sent() -> None:
+def test_a_delivery_goes_through_its_phases_and_leaves_only_the_end() -> None:
     session, table = make(), Table()
     table.apply(session.advance(SessionFlow("c", 1, reserved=[(1, 7, 3), (2, 7, 4)])))
     assert table.exact() == session.exact == {1: (7, 3, PHASE_PUBLISH), 2: (7, 4, PHASE_PUBLISH)}
@@ -81,14 +81,14 @@ def test_an_id_used_again_names_its_new_message_and_comes_last() -> None:
     assert list(session.exact.items()) == [(2, (7, 4, 0)), (1, (7, 9, 0))]
 
 
-def test_a_pubrec_of_an_unknown_id_is_noted_so_that_its_pubrel_is_repeated() -> None:
+def test_a_pubrec_of_an_unknown_id_is_stored_so_that_its_pubrel_is_repeated() -> None:
     session = make()
     session.advance(SessionFlow("c", 1, received=[5]))
     assert session.exact == {5: (LOG_POSITION_QUEUE, 0, PHASE_PUBREL)}
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 65_535)), max_size=60))
-def test_received_ids_are_a_set_and_the_records_say_the_same(steps) -> None:
+def test_received_ids_are_a_set_and_the_records_agree(steps) -> None:
     session, table, model = make(), Table(), set()
     for taken, packet_id in steps:
         assert session.is_received(packet_id) == (packet_id in model)

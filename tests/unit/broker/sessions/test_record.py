@@ -25,7 +25,7 @@ def test_keys_and_offsets_round_trip(client_id: str, queue_id: int, offset: int)
     assert unpack_offset(pack_offset(offset, offset + 1)) == (offset, offset + 1)
 
 
-def test_a_session_comes_back_as_closed_at_the_start_of_the_broker() -> None:
+def test_a_session_is_restored_as_closed_at_the_start_of_the_broker() -> None:
     session = ClientSession("c", "anna", durable=True, expiry_s=5, epoch=1)
     session.subscriptions["a/+"] = Subscription(1, 7)
     session.inflight = [(1, 7, 3)]

@@ -93,7 +93,7 @@ async def test_offsets_and_subscriptions_after_a_restart(running) -> None:
     assert (await call(again, RequestCode.UNSUBSCRIBE, gone, Unsubscribed)).found == [True, False]
 
 
-async def test_a_gone_proxy_takes_its_clean_sessions_with_it(running) -> None:
+async def test_a_lost_proxy_ends_its_clean_sessions(running) -> None:
     connection = running.connect()
     await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", True, None, 0))
     await call(connection, RequestCode.SESSION_OPEN, SessionOpen("d", False, None, 60))
@@ -113,7 +113,7 @@ async def test_retain_handling_says_when_retained_messages_come(running, handlin
         assert len(answer.retained) == expected
 
 
-async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(running) -> None:
+async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_refused(running) -> None:
     connection = running.connect()
     opened = await call(connection, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
     subscribe = SubscribeRequest("c", opened.epoch, True, [FilterRequest("a", 2, 2, 5)])
@@ -133,7 +133,7 @@ async def test_steps_of_qos_2_survive_a_restart_and_a_fenced_proxy_is_not_heard(
     assert (stored.options, stored.subscription_id, stored.exact_from, stored.exact_below) == (2, 5, 0, 2)
 
 
-async def test_a_holder_hands_the_session_in_before_another_proxy_has_it(running) -> None:
+async def test_an_owner_hands_over_the_session_before_another_proxy_has_it(running) -> None:
     one, two, three = running.connect(), running.connect(), running.connect()
     pushes: asyncio.Queue[SessionFenced] = asyncio.Queue()
     one.on_push(lambda command: pushes.put_nowait(decode(SessionFenced, command.body)))
@@ -155,7 +155,7 @@ async def test_a_holder_hands_the_session_in_before_another_proxy_has_it(running
     assert pushes.empty()
 
 
-async def test_a_holder_that_does_not_answer_loses_the_session(running, monkeypatch) -> None:
+async def test_an_owner_that_does_not_answer_loses_the_session(running, monkeypatch) -> None:
     monkeypatch.setattr(requests, "HANDOVER_MS", 1)
     one, two = running.connect(), running.connect()
     first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("c", False, None, 60), SessionOpened)
@@ -171,8 +171,8 @@ def subscribing(client_id: str, epoch: int, *filters: str) -> Command:
     return Command(RequestCode.SUBSCRIBE, body=encode(request))
 
 
-async def test_subscribes_of_a_turn_make_their_queues_by_one_record(running) -> None:
-    """Whatever connections they come by; a bad filter is refused alone, and what is there is not made again."""
+async def test_subscribes_of_a_turn_create_their_queues_by_one_record(running) -> None:
+    """Whatever connections they come by; a bad filter is refused alone, and an existing one is not created again."""
     one, two = running.connect(), running.connect()
     first = await call(one, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)
     second = await call(two, RequestCode.SESSION_OPEN, SessionOpen("b", True, None, 0), SessionOpened)
@@ -191,7 +191,7 @@ async def test_subscribes_of_a_turn_make_their_queues_by_one_record(running) -> 
     assert running.store.end_position == end
 
 
-async def test_subscribes_of_a_turn_stand_between_the_publishes_around_them(running) -> None:
+async def test_subscribes_of_a_turn_keep_their_place_among_publishes(running) -> None:
     connection = running.connect()
     epoch = (await call(connection, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)).epoch
     _, reply, _ = await asyncio.gather(
@@ -204,7 +204,7 @@ async def test_subscribes_of_a_turn_stand_between_the_publishes_around_them(runn
     assert running.store.reading.bounds(result.queue_id)[1] == 3
 
 
-async def test_what_comes_behind_a_subscribe_in_its_turn_finds_it_done(running) -> None:
+async def test_what_follows_a_subscribe_in_its_turn_finds_it_done(running) -> None:
     connection = running.connect()
     opening = Command(RequestCode.SESSION_OPEN, body=encode(SessionOpen("a", True, None, 60)))
     epoch = decode(SessionOpened, (await connection.request(opening)).body).epoch
@@ -217,7 +217,7 @@ async def test_what_comes_behind_a_subscribe_in_its_turn_finds_it_done(running) 
     assert stored.filter == "t"
 
 
-async def test_one_refused_subscribe_of_a_turn_hurts_no_other(running) -> None:
+async def test_one_refused_subscribe_of_a_turn_affects_no_other(running) -> None:
     connection = running.connect()
     epoch = (await call(connection, RequestCode.SESSION_OPEN, SessionOpen("a", True, None, 0), SessionOpened)).epoch
     fenced, held = await asyncio.gather(

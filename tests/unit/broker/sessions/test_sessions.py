@@ -1,4 +1,4 @@
-"""Who owns a client id, what it resumes, and what survives: the session rules one by one."""
+"""Which connection owns a client id, what it resumes, and what survives: the session rules one by one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def wanted(*filters: tuple[str, int]) -> list[FilterRequest]:
     return [FilterRequest(*one) for one in filters]
 
 
-def test_present_is_true_exactly_for_a_durable_session_that_was_there(bench) -> None:
+def test_present_is_true_exactly_for_an_existing_durable_session(bench) -> None:
     _filters, sessions = make(bench.store)
     assert not sessions.open(opening(), "p", 0).reply.present
     assert sessions.open(opening(), "p", 0).reply.present
@@ -57,7 +57,7 @@ def test_present_is_true_exactly_for_a_durable_session_that_was_there(bench) -> 
 
 
 def test_a_proxy_that_asks_again_for_the_same_connection_does_not_fence_itself(bench) -> None:
-    """It takes a session again after a loss, hears nothing within its time limit and asks once more."""
+    """It reopens a session after a loss, gets no answer within its time limit and sends the request once more."""
     _filters, sessions = make(bench.store)
     first = sessions.open(opening(), "lost", 0).reply.epoch
     sessions.owner_closed("lost", 0)
@@ -67,8 +67,8 @@ def test_a_proxy_that_asks_again_for_the_same_connection_does_not_fence_itself(b
     assert sessions.require("c", again[-1].reply.epoch)
 
 
-def test_a_connection_that_was_followed_by_another_one_does_not_take_the_session_back(bench) -> None:
-    """The same proxy has both; what the first one asks late is refused."""
+def test_a_replaced_connection_does_not_take_the_session_back(bench) -> None:
+    """The same proxy has both; a late request of the first one is refused."""
     _filters, sessions = make(bench.store)
     first = sessions.open(opening(), "p", 0).reply.epoch
     second = sessions.open(opening(), "p", 0).reply.epoch
@@ -124,7 +124,7 @@ def test_subscription_offset_and_inflight_survive_a_restart(bench) -> None:
     assert filters.holders(b"plant/+/t") == 1
 
 
-def test_what_was_acknowledged_after_the_inflight_list_is_not_in_it(bench) -> None:
+def test_what_was_acknowledged_after_the_inflight_list_is_left_out(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
     queue_id = sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("+", 1))))[0][0].queue_id
@@ -158,7 +158,7 @@ def test_a_lost_proxy_closes_durable_sessions_and_they_expire_on_time(bench) -> 
     assert len(make(bench.reopen())[1]) == 0
 
 
-def test_a_session_that_came_back_does_not_expire_by_its_old_deadline(bench) -> None:
+def test_a_resumed_session_does_not_expire_by_its_old_deadline(bench) -> None:
     _filters, sessions = make(bench.store)
     for start in (0, 4_000):
         epoch = sessions.open(opening(expiry_s=5), "p", start).reply.epoch
@@ -167,7 +167,7 @@ def test_a_session_that_came_back_does_not_expire_by_its_old_deadline(bench) -> 
     assert sessions.expire(9_000) == 1
 
 
-def test_unsubscribe_says_what_was_there_and_forgets_the_offset(bench) -> None:
+def test_unsubscribe_returns_what_there_was_and_forgets_the_offset(bench) -> None:
     filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
     sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a/#", 1))))
@@ -247,7 +247,7 @@ def test_the_expiry_is_granted_up_to_the_brokers_own_and_may_change_at_close(ben
     assert make(bench.reopen(), now_ms=4_000)[1].expire(4_000) == 1
 
 
-def test_a_session_whose_time_is_over_is_not_present_even_before_the_sweep(bench) -> None:
+def test_an_expired_session_is_not_present_even_before_the_sweep(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(expiry_s=5), "p", 0).reply.epoch
     sessions.subscribe(SubscribeRequest("c", epoch, True, wanted(("a", 1))))
@@ -256,7 +256,7 @@ def test_a_session_whose_time_is_over_is_not_present_even_before_the_sweep(bench
     assert (reply.present, reply.subscriptions) == (False, [])
 
 
-def test_a_proxy_that_comes_back_too_late_does_not_take_the_session_from_its_new_owner(bench) -> None:
+def test_a_proxy_that_returns_too_late_does_not_take_the_session_from_its_new_owner(bench) -> None:
     _filters, sessions = make(bench.store)
     first = sessions.open(opening(), "old", 0).reply.epoch
     sessions.owner_closed("old", 0)
@@ -274,7 +274,7 @@ def test_what_a_session_did_not_get_is_added_up_and_kept(bench) -> None:
     assert make(bench.reopen())[1].get("c").removed == {"retention": 5}
 
 
-def test_ids_of_qos_2_publishes_come_back_and_end_with_the_session(bench) -> None:
+def test_ids_of_qos_2_publishes_are_restored_and_end_with_the_session(bench) -> None:
     _filters, sessions = make(bench.store)
     epoch = sessions.open(opening(), "p", 0).reply.epoch
     assert sessions.owned("c", "p") is sessions.get("c")
@@ -289,7 +289,7 @@ def test_ids_of_qos_2_publishes_come_back_and_end_with_the_session(bench) -> Non
     assert bench.store.state.count(state_kinds.SESSION_RECEIVED) == 0
 
 
-def test_a_will_goes_into_the_log_with_the_session_also_of_a_clean_one(bench) -> None:
+def test_a_will_is_stored_with_the_session_also_of_a_clean_one(bench) -> None:
     _filters, sessions = make(bench.store)
     spec = WillSpec(b"t", b"gone", 1, False)
     for name, clean in (("a", False), ("b", True)):

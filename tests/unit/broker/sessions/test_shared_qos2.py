@@ -1,4 +1,4 @@
-"""What a session has noted of a group's messages is its own: while it lives, after a restart, and when it ends."""
+"""A group's messages noted by a session belong to it: while it lives, after a restart, and when it ends."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def session(*places: tuple[int, int, int], subscribed: tuple[str, ...] = ()) -> 
 
 
 def claim(noted: ClientSession, groups: SharedGroups) -> None:
-    """What a start does with a session that was read from the log."""
+    """Claim as a start does for a session read from the log."""
     groups.pass_noted(noted.shared_places(), noted.subscriptions)
 
 
@@ -50,7 +50,7 @@ def test_only_new_notes_of_a_group_are_taken_back() -> None:
     one.take_back([2])
 
 
-def test_a_message_its_client_has_is_not_lost_with_the_session() -> None:
+def test_a_message_received_by_its_client_is_not_lost_with_the_session() -> None:
     assert session().unfinished() == 0
     log_place = 0xFFFF_FFFF
     places = [(PLACE, 3, PHASE_PUBLISH), (PLACE, 4, PHASE_PUBREL), (7, 3, PHASE_PUBLISH), (log_place, 3, PHASE_PUBLISH)]
@@ -78,11 +78,11 @@ def test_a_claim_goes_to_the_group_that_must_have_given_it(bench) -> None:
     groups.release("$share/h/x", "d")
     bench.store.queues.delete([queue])
     claim(both, groups)
-    assert one.offsets.next == 3, "a queue that is gone has no end to claim below"
+    assert one.offsets.next == 3, "a deleted queue has no end to claim below"
     claim(session(), groups)
 
 
-def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_takes_its_own_along(bench) -> None:
+def test_a_full_disk_leaves_the_message_with_the_group_and_an_ended_session_takes_its_own(bench) -> None:
     sessions = Sessions(
         bench.store,
         Filters(bench.store, expiry_ms=1_000, filters_max=9, now_ms=0),

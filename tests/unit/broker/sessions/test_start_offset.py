@@ -20,8 +20,8 @@ def queue(bench) -> int:
     return queue_id
 
 
-def test_each_wish_is_an_offset(bench, queue: int) -> None:
-    """By time, by offset, by number; never outside of what is there."""
+def test_each_start_is_an_offset(bench, queue: int) -> None:
+    """By time, by offset, by number; never outside the stored range."""
     begin_ms = bench.clock.now_ms() - 10_000
     wishes = [
         (HistoryStart(from_ms=0), 0),

@@ -40,7 +40,7 @@ def test_a_new_subscription_has_a_queue_and_a_start_to_write(book, bench) -> Non
     assert (stored.qos, stored.options, stored.subscription_id) == (1, 0b0011, 9)
 
 
-def test_saying_it_again_changes_options_but_not_the_place(book) -> None:
+def test_subscribing_again_changes_options_but_not_the_offset(book) -> None:
     session = make()
     first = book.subscribe(session, FilterRequest("a/b", 1), [])
     session.offsets[first.queue_id] = 5
@@ -53,7 +53,7 @@ def test_saying_it_again_changes_options_but_not_the_place(book) -> None:
 
 
 def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) -> None:
-    """Exact and wildcard, shared too, restored, said again with other options; until it is given back."""
+    """Exact and wildcard, shared too, restored, repeated with other options; until it is given back."""
     book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
     own = RecordView(encode_mqtt_image(b"a/b", b"", 0, 0, b"c"))
@@ -70,7 +70,7 @@ def test_every_subscription_counts_as_a_subscriber_of_its_queue(bench, filters) 
         assert not book.subscribers.want(own, queues)
 
 
-def test_what_is_not_granted_says_why_and_touches_nothing(book, filters) -> None:
+def test_what_is_not_granted_has_a_reason_and_changes_nothing(book, filters) -> None:
     session = make()
     assert book.subscribe(session, FilterRequest("a/#/b", 1), []).code == NOT_VALID
     assert book.subscribe(session, FilterRequest("a/+", 1), []).code == 1
@@ -81,7 +81,7 @@ def test_what_is_not_granted_says_why_and_touches_nothing(book, filters) -> None
     assert filters.holders(b"a/+") == 1
 
 
-def test_a_session_read_from_the_log_holds_its_filters_and_gives_them_back(book, filters) -> None:
+def test_a_restored_session_references_its_filters_and_gives_them_back(book, filters) -> None:
     session = make()
     result = book.subscribe(session, FilterRequest("a/+", 1), [])
     book.restore(session)
@@ -93,8 +93,8 @@ def test_a_session_read_from_the_log_holds_its_filters_and_gives_them_back(book,
     assert session.exact_below == {}
 
 
-def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filters) -> None:
-    """Its place is the group's: an ordinary subscription of the same filter keeps its own."""
+def test_a_shared_subscription_references_its_inner_queue_and_its_group(bench, filters) -> None:
+    """Its offset is the group's: an ordinary subscription of the same filter keeps its own."""
     shared = SharedGroups(bench.store)
     book = SubscriptionBook(bench.store, filters, shared, Subscribers(), subscriptions_max=5)
     session = make()
@@ -115,8 +115,8 @@ def test_a_shared_subscription_holds_its_inner_queue_and_its_group(bench, filter
     assert book.subscribe(session, FilterRequest("$share/+/a", 1), []).code == NOT_VALID
 
 
-def test_history_begins_lower_in_the_queue_and_moves_a_place_that_was_there(bench, filters) -> None:
-    """Said again with a wish the subscription goes back; a shared one has no history."""
+def test_history_starts_lower_in_the_queue_and_moves_an_existing_offset(bench, filters) -> None:
+    """Repeated with a start the subscription goes back; a shared one has no history."""
     book = SubscriptionBook(bench.store, filters, SharedGroups(bench.store), Subscribers(), subscriptions_max=5)
     session = make()
     queue_id = book.subscribe(session, FilterRequest("a/b", 1), []).queue_id

@@ -1,4 +1,4 @@
-"""Shared subscriptions over the wire: which member gets which message, also when members, proxies or the broker end."""
+"""Shared subscriptions over the wire: which member gets which message, also when one of the parties ends."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOPIC = b"plant/1"
 
 
 class Proxy:
-    """A proxy's connection: what it is given, by handle."""
+    """A proxy's connection: its messages by handle."""
 
     def __init__(self, running, connection: Connection | None = None) -> None:
         self.running = running
@@ -55,7 +55,7 @@ class Proxy:
         ]
 
     async def open(self, client_id: str, name: str = NAME, *, durable: bool = True) -> int:
-        """A session that is subscribed; its epoch."""
+        """Open a session with its subscription; returns its epoch."""
         body = encode(SessionOpen(client_id, not durable, None, 60 if durable else 0))
         reply = await self.connection.request(Command(RequestCode.SESSION_OPEN, body=body))
         epoch = decode(SessionOpened, reply.body).epoch
@@ -67,19 +67,19 @@ class Proxy:
         return epoch
 
     async def take(self, handle: int, client_id: str, epoch: int, credit: int, held=(), name: str = NAME) -> bool:
-        """Begin to take."""
+        """Join and grant."""
         body = encode(SharedTake([SharedMember(handle, client_id, epoch, name, credit, list(held))]))
         reply = await self.connection.request(Command(RequestCode.SHARED_TAKE, body=body))
         (joined,) = decode(SharedTaken, reply.body).joined
         return joined
 
     def settle(self, handle: int, credit: int = 0, done=(), back=()) -> None:
-        """Report what a member has."""
+        """Report what a member has acknowledged."""
         body = encode(SharedSettle([SharedSettled(handle, credit, list(done), list(back))]))
         self.connection.oneway(Command(RequestCode.SHARED_SETTLE, flag=FLAG_ONEWAY, body=body))
 
     async def until(self, count: int) -> list[tuple[int, int, bytes]]:
-        """What was given, once it is so many."""
+        """The messages given, once there are this many."""
         async with asyncio.timeout(5):
             while len(self.given) < count:
                 await asyncio.sleep(0)
@@ -100,7 +100,7 @@ async def turn() -> None:
 
 
 async def test_members_of_several_proxies_take_turns(running) -> None:
-    """Fair over all members with room, wherever they are; a message goes to one of them."""
+    """Fair over all members with a free window, wherever they are; a message goes to one of them."""
     one, two = Proxy(running), Proxy(running)
     a, b = await one.open("a"), await two.open("b")
     assert await one.take(1, "a", a, 10)
@@ -111,7 +111,7 @@ async def test_members_of_several_proxies_take_turns(running) -> None:
     assert [offset for _, offset, _ in given[0]] == [0, 2, 4]
 
 
-async def test_what_nobody_can_take_waits_for_room(running) -> None:
+async def test_a_message_without_a_free_member_waits_for_one(running) -> None:
     """No polling: the next credit brings the next messages."""
     proxy = Proxy(running)
     epoch = await proxy.open("a")
@@ -124,7 +124,7 @@ async def test_what_nobody_can_take_waits_for_room(running) -> None:
     assert group.offsets.low == 1
 
 
-async def test_only_the_owner_of_the_open_session_may_take(running) -> None:
+async def test_only_the_owner_of_the_open_session_may_join(running) -> None:
     """A fenced proxy, a filter without a subscription, a session that does not exist: not joined, nothing given."""
     one, two = Proxy(running), Proxy(running)
     old = await one.open("a")
@@ -154,7 +154,7 @@ async def test_what_a_lost_proxy_had_goes_to_members_elsewhere(running) -> None:
 
 
 async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> None:
-    """Messages it had are given anew; a late acknowledgement under the old handle is counted and changes nothing."""
+    """Messages it had are given again; a late acknowledgement under the old handle is counted and changes nothing."""
     proxy = Proxy(running)
     epoch = await proxy.open("a")
     await proxy.take(1, "a", epoch, 2)
@@ -173,7 +173,7 @@ async def test_a_member_that_leaves_is_forgotten_and_may_join_again(running) -> 
     assert running.broker.tools.metrics.shared_returned.child("joined_again").value == 2
 
 
-async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
+async def test_unsubscribing_keeps_what_is_in_flight(running) -> None:
     """[MQTT-3.10.4-3] nothing new; what was sent may still be acknowledged by its member."""
     proxy = Proxy(running)
     a, b = await proxy.open("a"), await proxy.open("b")
@@ -192,7 +192,7 @@ async def test_unsubscribing_keeps_what_is_under_way(running) -> None:
 
 
 async def test_a_restart_repeats_only_what_was_not_yet_written(running) -> None:
-    """Acknowledgements are written after an interval; members claim the rest before anything is handed to others."""
+    """Acknowledgements are written after an interval; members claim the rest before anything goes to others."""
     proxy = Proxy(running)
     epoch = await proxy.open("a")
     await proxy.take(1, "a", epoch, 4)
@@ -229,8 +229,8 @@ class FullPeer:
         return getattr(self._peer, name)
 
 
-async def test_a_proxy_whose_output_is_full_is_handed_nothing(running) -> None:
-    """Its members are passed over until there is room; then it goes on by itself."""
+async def test_a_proxy_whose_output_is_full_gets_nothing(running) -> None:
+    """Its members are skipped until there is room; then it continues by itself."""
     made: list[FullPeer] = []
 
     def through(peer: Peer, command: Command) -> Command | None:
@@ -255,7 +255,7 @@ async def test_a_proxy_whose_output_is_full_is_handed_nothing(running) -> None:
 
 
 async def test_large_backlogs_go_out_in_bounded_pushes(running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn of one group, a read and a push are bounded; everything comes all the same."""
+    """A turn of one group, a read and a push are bounded; everything arrives all the same."""
     monkeypatch.setattr(shared, "TURN_MESSAGES_MAX", 4)
     monkeypatch.setattr(shared, "READ_BYTES_MAX", 500)
     monkeypatch.setattr(shared, "PUSH_BYTES_MAX", 600)
@@ -266,8 +266,8 @@ async def test_large_backlogs_go_out_in_bounded_pushes(running, monkeypatch: pyt
     assert [offset for _, offset, _ in await proxy.until(30)] == list(range(30))
 
 
-async def test_unreadable_and_expired_messages_are_passed_over_and_counted(running, monkeypatch) -> None:
-    """A damaged stretch blocks no member."""
+async def test_unreadable_and_expired_messages_are_skipped_and_counted(running, monkeypatch) -> None:
+    """A damaged range blocks no member."""
     proxy = Proxy(running)
     epoch = await proxy.open("a")
     await publish(running, 4)
@@ -293,7 +293,7 @@ async def test_unreadable_and_expired_messages_are_passed_over_and_counted(runni
 
 
 async def test_a_take_over_moves_what_the_old_connection_had(running) -> None:
-    """The session goes on elsewhere; the fenced proxy's acknowledgements come too late."""
+    """The session continues elsewhere; the fenced proxy's acknowledgements come too late."""
     one, two = Proxy(running), Proxy(running)
     old = await one.open("a")
     await one.take(1, "a", old, 5)
@@ -306,7 +306,7 @@ async def test_a_take_over_moves_what_the_old_connection_had(running) -> None:
 
 
 async def test_a_group_of_durable_sessions_waits_and_one_of_clean_sessions_ends(running) -> None:
-    """While all members are away messages gather for the first; with the last clean session nothing is left."""
+    """While all members are away messages are kept for the first; with the last clean session nothing is left."""
     durable, clean = Proxy(running), Proxy(running)
     await durable.open("a")
     await clean.open("b", "$share/clean/plant/1", durable=False)
@@ -338,7 +338,7 @@ async def note(proxy: Proxy, client_id: str, epoch: int, *reserved: tuple[int, i
     await proxy.connection.request(Command(RequestCode.SESSION_FLOW, body=body))
 
 
-async def test_what_a_session_has_noted_is_its_own(running) -> None:
+async def test_what_a_session_has_noted_belongs_to_it(running) -> None:
     """[MQTT-4.8.2-4] no other member gets it when this one leaves, nor after a restart before the group is written."""
     proxy = Proxy(running)
     a, b = await proxy.open("a"), await proxy.open("b")
@@ -366,8 +366,8 @@ async def test_what_a_session_has_noted_is_its_own(running) -> None:
     assert not running.broker.shared.groups.get(NAME).offsets.dirty
 
 
-async def test_what_was_being_sent_ends_with_its_session_and_is_counted(running) -> None:
-    """[MQTT-4.8.2-5] without expiry when its connection ends, with one when it is cleaned away."""
+async def test_what_was_in_flight_ends_with_its_session_and_is_counted(running) -> None:
+    """[MQTT-4.8.2-5] without expiry when its connection ends, with one when it is cleaned."""
     proxy = Proxy(running)
     a, b = await proxy.open("a", durable=False), await proxy.open("b")
     await proxy.take(1, "a", a, 2)

@@ -17,7 +17,7 @@ def numbers(ranges: list[tuple[int, int]]) -> list[int]:
 
 @given(st.lists(st.integers(0, 40), unique=True))
 def test_ranges_hold_what_was_added_and_never_touch(offsets: list[int]) -> None:
-    """Whatever the order, the ranges are the set; neighbours are one range."""
+    """In any order, the ranges are the set; neighbours are one range."""
     ranges = OffsetRanges()
     for offset in offsets:
         ranges.add(offset, offset + 1)
@@ -44,7 +44,7 @@ def test_taking_the_front_returns_where_it_ends() -> None:
 
 
 def distribute(group: SharedGroup, end: int, size: int = 100) -> list[tuple[object, int]]:
-    """Hand out all that can be handed out; (owner, offset) in order."""
+    """Distribute all that can be; returns (owner, offset) in order."""
     given: list[tuple[object, int]] = []
     while offsets := group.offsets.upcoming(end, group.capacity(7)):
         for offset in offsets:
@@ -61,8 +61,8 @@ def member(group: SharedGroup, name: str, credit: int) -> ShareMember:
     return joined
 
 
-def test_offsets_go_round_those_who_can_take_them() -> None:
-    """Members with room take turns; one without room is passed over, and what no member can take stays."""
+def test_offsets_take_turns_among_members_with_room() -> None:
+    """One without room is skipped, and what no member can take stays."""
     group = SharedGroup(7, 10)
     member(group, "a", 3)
     member(group, "b", 1)
@@ -71,14 +71,14 @@ def test_offsets_go_round_those_who_can_take_them() -> None:
     assert distribute(group, 20) == []
 
 
-def test_what_a_member_leaves_behind_goes_to_another_first_and_in_order() -> None:
+def test_what_a_member_leaves_goes_to_another_first_and_in_order() -> None:
     """Nothing is lost with a member, and nothing newer overtakes it."""
     group = SharedGroup(7, 0)
     a, b = member(group, "a", 3), member(group, "b", 2)
     assert [offset for _, offset in distribute(group, 5)] == [0, 1, 2, 3, 4]
     group.settle(a, [2], [])
     group.leave(a)
-    group.leave(a)  # twice is once
+    group.leave(a)  # twice has the effect of once
     group.settle(b, [1, 3], [])
     group.grant(b, 10)
     assert distribute(group, 7) == [("b", 0), ("b", 4), ("b", 5), ("b", 6)]
@@ -88,7 +88,7 @@ def test_what_a_member_leaves_behind_goes_to_another_first_and_in_order() -> Non
     assert group.offsets.low == 4
 
 
-def test_a_late_acknowledgement_of_somebody_who_left_changes_nothing() -> None:
+def test_a_late_acknowledgement_of_a_former_member_changes_nothing() -> None:
     """What it had may be with another by then."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 1)
@@ -100,7 +100,7 @@ def test_a_late_acknowledgement_of_somebody_who_left_changes_nothing() -> None:
 
 
 def test_what_cannot_be_delivered_is_given_back() -> None:
-    """A member that finds its window taken returns what it was handed."""
+    """A member whose window is taken returns what it was given."""
     group = SharedGroup(7, 0)
     a, b = member(group, "a", 2), member(group, "b", 1)
     assert distribute(group, 3) == [("a", 0), ("b", 1), ("a", 2)]
@@ -109,8 +109,8 @@ def test_what_cannot_be_delivered_is_given_back() -> None:
     assert distribute(group, 3) == [("b", 0), ("b", 2)]
 
 
-def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
-    """[MQTT-3.10.4-3] what has been sent is finished; then the member is removed."""
+def test_an_unsubscribed_member_gets_nothing_new_but_keeps_what_it_has() -> None:
+    """[MQTT-3.10.4-3] what has been sent is completed; then the member is removed."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 5)
     distribute(group, 1)
@@ -125,8 +125,8 @@ def test_whoever_unsubscribed_gets_nothing_new_but_keeps_what_it_has() -> None:
     assert group.members == []
 
 
-def test_a_member_is_handed_bytes_up_to_a_limit() -> None:
-    """Large records: what is out with one member is bounded whatever its credit."""
+def test_a_member_gets_bytes_up_to_a_limit() -> None:
+    """Large records: what one member has in flight is bounded whatever its credit."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 100)
     assert distribute(group, 10, HELD_BYTES_MAX // 2) == [("a", 0), ("a", 1)]
@@ -134,8 +134,8 @@ def test_a_member_is_handed_bytes_up_to_a_limit() -> None:
     assert distribute(group, 10, HELD_BYTES_MAX // 2) == [("a", 2)]
 
 
-def test_a_suspended_member_is_passed_over() -> None:
-    """Its connection cannot take more now; its credit stays."""
+def test_a_suspended_member_is_skipped() -> None:
+    """Its connection accepts no more now; its credit stays."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 2)
     group.suspend(a, True)
@@ -146,7 +146,7 @@ def test_a_suspended_member_is_passed_over() -> None:
 
 
 def test_expired_and_unreadable_offsets_count_as_settled() -> None:
-    """What retention or damage took must not hold the group up; it is counted."""
+    """What retention removed or damage destroyed must not stop the group; it is counted."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 3)
     b = member(group, "b", 1)
@@ -163,14 +163,14 @@ def test_expired_and_unreadable_offsets_count_as_settled() -> None:
     assert (group.offsets.low, group.offsets.skipped) == (21, 18)
 
 
-def test_after_a_restart_members_claim_what_they_had_before_anything_goes_on() -> None:
-    """Order holds, and a client that still has a message unacknowledged is not sent it by another."""
-    group = SharedGroup(7, 2, 6, [(3, 4)])  # 2, 4, 5 were out
+def test_after_a_restart_members_claim_what_they_had_before_anything_continues() -> None:
+    """Order holds, and a message unacknowledged at one client is not sent to another."""
+    group = SharedGroup(7, 2, 6, [(3, 4)])  # 2, 4, 5 were in flight
     a = group.join("a", held=[2, 5], end=9)
     group.grant(a, 10)
     assert group.offsets.awaiting
     assert distribute(group, 9) == []
-    b = group.join("b", held=[4, 6, 99, 3], end=9)  # 6 was handed out after the record was written
+    b = group.join("b", held=[4, 6, 99, 3], end=9)  # 6 was given after the record was written
     group.grant(b, 10)
     assert not group.offsets.awaiting
     assert [offset for _, offset in distribute(group, 9)] == [7, 8]
@@ -179,8 +179,8 @@ def test_after_a_restart_members_claim_what_they_had_before_anything_goes_on() -
     assert group.offsets.low == 7
 
 
-def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
-    """A member that does not come back must not hold anything up for ever."""
+def test_what_is_not_claimed_is_distributed_when_the_wait_ends() -> None:
+    """A member that does not return must not hold up anything for ever."""
     group = SharedGroup(7, 0, 3)
     member(group, "a", 10)
     assert distribute(group, 5) == []
@@ -188,8 +188,8 @@ def test_what_nobody_claims_is_handed_out_when_the_wait_is_called_off() -> None:
     assert [offset for _, offset in distribute(group, 5)] == [0, 1, 2, 3, 4]
 
 
-def test_what_was_given_back_can_be_claimed_while_it_lies_there() -> None:
-    """A proxy whose connection was lost for a moment takes its clients' messages again if no member has them."""
+def test_what_was_given_back_can_be_claimed_while_it_is_free() -> None:
+    """A proxy whose connection was lost for a moment claims its clients' messages again if no member has them."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 2)
     distribute(group, 2)
@@ -213,7 +213,7 @@ class Model(RuleBasedStateMachine):
         super().__init__()
         self.group = SharedGroup(1, 0)
         self.end = 0
-        self.where: dict[int, object] = {}  # offset -> holder's name, "free" or "done"
+        self.where: dict[int, object] = {}  # offset -> member's name, "free" or "done"
         self.members: dict[str, ShareMember] = {}
         self.names = 0
 
@@ -263,7 +263,7 @@ class Model(RuleBasedStateMachine):
     @rule(data=st.data(), retire=st.booleans())
     @precondition(lambda self: self.members)
     def leave(self, data: st.DataObject, retire: bool) -> None:
-        """A member goes, at once or after unsubscribing."""
+        """A member leaves, at once or after unsubscribing."""
         name = data.draw(st.sampled_from(sorted(self.members)))
         left = self.members.pop(name)
         if retire:
@@ -273,7 +273,7 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """Written and read again: what was out is free, what was done is done."""
+        """Written and read again: what was in flight is free, what was done is done."""
         group = self.group
         self.group = SharedGroup(1, group.offsets.low, group.offsets.next, group.offsets.ranges())
         self.group.offsets.call_off()
@@ -296,7 +296,7 @@ TestModel = Model.TestCase
 TestModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-def test_what_was_sent_for_good_goes_to_nobody_else() -> None:
+def test_what_is_bound_to_a_member_goes_to_no_other() -> None:
     """It ends with its member unless that has acknowledged it or given it back."""
     group = SharedGroup(7, 0)
     a = member(group, "a", 5)
@@ -310,8 +310,8 @@ def test_what_was_sent_for_good_goes_to_nobody_else() -> None:
     assert (group.offsets.low, group.offsets.ranges()) == (2, [])
 
 
-def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
-    """Also what was handed out after the last record was written; not what lies above the queue's end, or is done."""
+def test_after_a_restart_what_a_session_has_noted_is_skipped() -> None:
+    """Also what was given after the last record was written; not what lies above the queue's end, or is done."""
     group = SharedGroup(7, 1, 3, [(2, 3)])
     for offset in (1, 2, 4, 9):
         group.offsets.pass_over(offset, 5)
@@ -326,8 +326,8 @@ def test_after_a_restart_what_a_session_has_noted_is_passed_over() -> None:
     assert [offset for _, offset in distribute(group, 6)] == [3, 5]
 
 
-def test_what_a_member_may_not_see_goes_to_one_that_may() -> None:
-    """It is not handed to the first one again; what all refuse goes to none."""
+def test_what_a_member_may_not_read_goes_to_one_that_may() -> None:
+    """It is not given to the first one again; what all refuse goes to none."""
     group = SharedGroup(1, 0)
     one, two = group.join("one"), group.join("two")
     group.grant(one, 10)

@@ -16,7 +16,7 @@ def publish(store, queue_id: int, count: int) -> None:
     store.append(*([placed((queue_id,))] * count))
 
 
-def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(bench) -> None:
+def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_session(bench) -> None:
     """History is not shared; acknowledgements do not outlive the group."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
@@ -38,8 +38,8 @@ def test_a_new_group_begins_with_the_next_message_and_ends_with_its_last_holder(
     assert len(SharedGroups(bench.reopen())) == 0
 
 
-def test_groups_of_one_filter_are_apart(bench) -> None:
-    """Two names over one queue: each has its own place."""
+def test_groups_of_one_filter_are_separate(bench) -> None:
+    """Two names over one queue: each has its own offset."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
     one, two = groups.join("$share/a/x", "c", queue), groups.join("$share/b/x", "c", queue)
@@ -50,8 +50,8 @@ def test_groups_of_one_filter_are_apart(bench) -> None:
     assert [name for name, _ in groups.items()] == ["$share/b/x"]
 
 
-def test_what_was_acknowledged_and_saved_survives(bench) -> None:
-    """Low-water mark and what is acknowledged above it are in the log; what was out is awaited."""
+def test_acknowledgements_survive_once_saved(bench) -> None:
+    """Low-water mark and what is acknowledged above it are in the log; claims of what was in flight are awaited."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
     group = groups.join(NAME, "a", queue)
@@ -70,7 +70,7 @@ def test_what_was_acknowledged_and_saved_survives(bench) -> None:
     assert again.expire(2_000) == 0, "a session is subscribed to it"
 
 
-def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
+def test_a_group_that_is_not_rejoined_ends_after_the_grace(bench) -> None:
     """Clean sessions are unknown after a restart until their proxies open them again."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
@@ -82,7 +82,7 @@ def test_a_group_nobody_comes_back_for_ends_after_the_grace(bench) -> None:
     assert len(SharedGroups(bench.reopen())) == 0
 
 
-def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
+def test_a_group_whose_queue_was_replaced_starts_over(bench) -> None:
     """A wildcard queue that expired has a new id; offsets of the old one mean nothing in it."""
     groups = SharedGroups(bench.store)
     old = bench.store.queues.open(b"%LMQ%q")
@@ -95,7 +95,7 @@ def test_a_group_whose_queue_is_another_by_now_begins_anew(bench) -> None:
     assert list(again.of_queue(old)) == []
 
 
-def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_does_not_stop_a_group(bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """What cannot be written is written later; until then it would be repeated after a crash, and that is counted."""
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")
@@ -116,7 +116,7 @@ def test_a_full_disk_keeps_nobody_from_going_on(bench, monkeypatch: pytest.Monke
 
 
 def test_a_record_holds_a_bounded_number_of_ranges(bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond it the higher ones are left out: handed out again after a restart, never lost."""
+    """Beyond it the higher ones are left out: given again after a restart, never lost."""
     monkeypatch.setattr(shared_groups, "RANGES_MAX", 2)
     groups = SharedGroups(bench.store)
     queue = bench.store.queues.open(b"%LMQ%q")

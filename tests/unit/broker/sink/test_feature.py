@@ -55,7 +55,7 @@ def visible(running, topic: bytes) -> int:
     return 0 if queue_id is None else running.store.reading.bounds(queue_id)[1]
 
 
-async def test_staged_rows_are_seen_only_after_the_commit_and_once(running) -> None:
+async def test_staged_rows_are_visible_only_after_the_commit_and_once(running) -> None:
     connection = running.connect()
     reply = await connection.request(staging(running, 0, b"out/x", b"out/x"))
     assert decode(StageReply, reply.body).count == 2
@@ -81,7 +81,7 @@ async def test_a_repeated_frame_stages_nothing_twice(running) -> None:
     assert wrong.code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_a_commit_of_many_groups_answers_every_caller_and_stays_whole(running) -> None:
+async def test_a_commit_of_many_groups_answers_every_caller_and_is_complete(running) -> None:
     connection = running.connect()
     running.broker.sink.ledger._group_bytes_max = 1_000
     await connection.request(staging(running, 0, *[b"out/x"] * 30))
@@ -120,7 +120,7 @@ def numbered(*rows: tuple[int, bytes]) -> bytes:
 
 @pytest.mark.parametrize("twin", ["pure", "compiled"])
 async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypatch, twin: str) -> None:
-    """By both requests and both twins; also when the topic has lost the queue between staging and commit."""
+    """By both requests and both twins; also when the topic lost the queue between staging and commit."""
     if twin == "compiled" and native.choice.name != twin:
         pytest.skip(f"no compiled twin: {native.choice.reason}")
     monkeypatch.setattr(native, "core", native.pure_core() if twin == "pure" else native.compiled_core())
@@ -158,8 +158,8 @@ async def test_rows_go_to_the_queues_they_name_or_are_refused(running, monkeypat
     assert [bytes(one.body) for one in views] == [b"a", b"d", b"h", b"j"]
 
 
-def wishing(topic: bytes, delay: bytes, *, retain: bool = False) -> bytes:
-    """A row as Spark sends it, without a client id, that wants to be delivered later."""
+def delayed_row(topic: bytes, delay: bytes, *, retain: bool = False) -> bytes:
+    """A row as Spark sends it, without a client id, that is to be delivered later."""
     properties = ((MQTT_TOPIC_KEY, topic), (b"delay-ms", delay))
     return encode_image(
         flags=FLAG_MQTT | (5 if retain else 1), queue_index=0xFFFF, born_ms=1, topic=parent_topic(topic),
@@ -175,9 +175,9 @@ async def test_a_delayed_row_counts_from_its_commit_and_is_shown_once(running) -
     async def stage(*entries: bytes) -> Command:
         return await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
 
-    refused = await stage(wishing(b"out/x", b"999999999999"))
+    refused = await stage(delayed_row(b"out/x", b"999999999999"))
     assert (refused.code, "exceeds" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
-    assert (await stage(wishing(b"out/x", b"500"), wishing(b"out/x", b"0", retain=True))).code == 0
+    assert (await stage(delayed_row(b"out/x", b"500"), delayed_row(b"out/x", b"0", retain=True))).code == 0
     running.clock.advance_ms(2_000)
     await running.restart()
     connection = running.connect()
@@ -198,12 +198,12 @@ async def test_a_delayed_row_counts_from_its_commit_and_is_shown_once(running) -
 
 
 async def test_retained_rows_count_for_the_quota(running) -> None:
-    """A sink has no way around it."""
+    """The quota applies to a sink too."""
     running.config = replace(running.config, limits=LimitsConfig(retained_messages_max=1))
     await running.restart()
     connection = running.connect()
     fields = {"sink": "s", "batch": "0", "partition": "0", "attempt": "0"}
-    entries = [wishing(b"out/%d" % n, b"0", retain=True) for n in range(2)]
+    entries = [delayed_row(b"out/%d" % n, b"0", retain=True) for n in range(2)]
     staged = await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries[:1])))
     assert staged.code == 0
     refused = await connection.request(Command(RequestCode.STAGE, fields=fields, body=b"".join(entries)))
@@ -242,8 +242,8 @@ async def test_an_aborted_batch_cannot_be_committed(running) -> None:
     assert visible(running, b"out/x") == 0
 
 
-async def test_a_sink_that_is_over_leaves_nothing_behind(running) -> None:
-    """Its rows stay, its ledger and what else was staged go, also over a restart."""
+async def test_a_finished_sink_leaves_nothing_behind(running) -> None:
+    """Its rows stay, its ledger and what else was staged is deleted, also over a restart."""
     connection = running.connect()
     await connection.request(staging(running, 0, b"out/x"))
     await connection.request(staging(running, 1, b"out/x"))
@@ -258,7 +258,7 @@ async def test_a_sink_that_is_over_leaves_nothing_behind(running) -> None:
         assert visible(running, b"out/x") == 1
 
 
-async def test_a_sink_whose_commit_has_begun_is_not_over(running) -> None:
+async def test_a_sink_whose_commit_has_begun_is_not_finished(running) -> None:
     connection = running.connect()
     running.broker.sink.ledger._group_bytes_max = 1_000
     await connection.request(staging(running, 0, *[b"out/x"] * 30))
@@ -312,7 +312,7 @@ async def test_a_repeated_frame_that_would_cut_a_batch_is_refused(running) -> No
     assert (cut.code, "inside a batch" in cut.remark) == (ResponseCode.INVALID_PARAMETER, True)
 
 
-async def test_a_large_commit_of_batches_takes_several_groups_and_goes_on_after_a_restart(tmp_path) -> None:
+async def test_a_large_commit_of_batches_takes_several_groups_and_continues_after_a_restart(tmp_path) -> None:
     from tests.unit.broker.conftest import BrokerBench
 
     bench = BrokerBench(tmp_path / "data", ManualClock(), limits=LimitsConfig(commit_group_bytes_max=1_500))
@@ -352,8 +352,8 @@ ALLOWED = {"out/x", "orders", "$sink/etl"}
         ({"sink": "a/b"}, "$sink/"),
     ],
 )
-async def test_what_the_rows_would_be_told(running, fields: dict[str, str], word: str) -> None:
-    """Topic first, then sink; nothing asked is nothing refused; a name with a slash is one level."""
+async def test_the_refusals_of_rows(running, fields: dict[str, str], word: str) -> None:
+    """Topic first, then sink; without a request there is no refusal; a name with a slash is one level."""
     running.judge_by(lambda _identity, action, what: action == "publish" and what in ALLOWED)
     reply = await running.connect().request(Command(RequestCode.CHECK_PUBLISH, fields=dict(fields)))
     assert reply.code == (ResponseCode.NO_PERMISSION if word else 0)
@@ -361,7 +361,7 @@ async def test_what_the_rows_would_be_told(running, fields: dict[str, str], word
 
 
 async def test_without_a_list_everything_is_allowed(running) -> None:
-    """And asking creates no topic."""
+    """And the check creates no topic."""
     reply = await running.connect().request(Command(RequestCode.CHECK_PUBLISH, fields={"topic": "brand-new"}))
     assert reply.code == 0
     assert running.broker.topics.table.get("brand-new") is None

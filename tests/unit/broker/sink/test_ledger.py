@@ -93,7 +93,7 @@ def test_an_empty_batch_is_committed_too(bench) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_a_large_commit_goes_on_after_a_restart_with_the_attempts_it_began_with(bench, rows, steps) -> None:
+def test_a_large_commit_continues_after_a_restart_with_the_attempts_it_began_with(bench, rows, steps) -> None:
     bodies = [b"%03d" % number for number in range(20)]
     sink = Sink(bench, group_bytes_max=1_000)
     handles = [sink.stage(rows(*bodies[:7]), 0, 0), sink.stage(rows(*bodies[7:]), 0, 1)]
@@ -127,7 +127,7 @@ def test_what_is_not_staged_or_not_complete_is_refused_and_changes_nothing(bench
     assert sink.commit(0, [(0, 0, 2)])
 
 
-def test_abort_and_expiry_forget_what_was_not_committed(bench, rows) -> None:
+def test_abort_and_expiry_drop_what_was_not_committed(bench, rows) -> None:
     sink = Sink(bench)
     handle = sink.stage(rows(b"1"), 0)
     assert sink.ledger.abort("s", 0) == 1
@@ -155,18 +155,18 @@ def test_what_is_prepared_survives_expiry_abort_and_restart(bench, rows) -> None
     assert len(again.stages) == 0
     assert again.ledger.prepare("s", 0, [handle]) <= bench.store.end_position, "a committed batch needs no preparation"
     late = again.stage(rows(b"3"), 1)
-    assert again.commit(1, [late]), "nothing of the batch before stands in the way"
+    assert again.commit(1, [late]), "nothing of the batch before is in the way"
 
 
-def test_prepared_attempts_end_some_time(bench, rows) -> None:
-    """A job without a name that died between two steps must not keep its rows for ever."""
+def test_prepared_attempts_end_eventually(bench, rows) -> None:
+    """A nameless job that died between two steps must not keep its rows for ever."""
     sink = Sink(bench)
     sink.ledger.prepare("s", 0, [sink.stage(rows(b"1"), 0)])
     assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000 - 1) == 0
     assert sink.ledger.expire(KEPT_EXPIRY_FACTOR * 1_000) == 1
 
 
-def test_only_complete_attempts_are_prepared_and_not_without_end(bench, rows) -> None:
+def test_only_complete_attempts_are_prepared_and_not_without_limit(bench, rows) -> None:
     """What is refused then is refused before anything is decided."""
     sink = Sink(bench)
     partition, attempt, count = sink.stage(rows(b"1"), 0)
@@ -178,8 +178,8 @@ def test_only_complete_attempts_are_prepared_and_not_without_end(bench, rows) ->
         sink.ledger.prepare("s", 0, [(partition, attempt, count)])
 
 
-def test_nothing_but_what_is_prepared_is_committed(bench, rows) -> None:
-    """Another group may have decided this batch: other rows for it would come on top."""
+def test_only_what_is_prepared_is_committed(bench, rows) -> None:
+    """Another group may have decided this batch: other rows for it would be duplicates."""
     sink = Sink(bench)
     first, second = sink.stage(rows(b"1"), 0, attempt=1), sink.stage(rows(b"2"), 0, attempt=2)
     other = sink.stage(rows(b"3"), 0, attempt=3)

@@ -63,7 +63,7 @@ def test_drop_and_abort_touch_only_their_own(bench) -> None:
 
 
 def test_kept_attempts_are_not_aborted_and_expire_later(bench) -> None:
-    """Keeping what is not there does nothing."""
+    """Keeping an unknown attempt does nothing."""
     stages = make(bench.store)
     stages.open(KEY, 0)
     stages.keep(KEY)

@@ -1,4 +1,4 @@
-"""The positions of an open log, and who is told of them."""
+"""The positions of an open log, and the listeners to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.sim.stores import message
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_positions_follow_each_other_up_to_the_limit(tmp_path: Path, flush: str) -> None:
-    """Confirmed is what is kept, as far as the group lets it; the certain end is the log's once the limit is off."""
+    """Confirmed is what is kept, as far as the group allows; the certain end is the log's once there is no limit."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, flush=flush, flush_interval_ms=1)
     store, kept = bench.store, []
     positions: ConfirmPositions = store.positions
@@ -32,8 +32,8 @@ def test_positions_follow_each_other_up_to_the_limit(tmp_path: Path, flush: str)
     bench.close()
 
 
-def test_listeners_outlive_a_cut(tmp_path: Path) -> None:
-    """Nothing that goes is told of as kept; what comes in its place is."""
+def test_listeners_survive_a_truncation(tmp_path: Path) -> None:
+    """Truncated bytes are never reported as kept; their replacements are."""
     master, replica = ReplicaBench(tmp_path / "m", epoch=1), ReplicaBench(tmp_path / "r", role="replica")
     queue = master.store.queues.open(b"q")
     ends = [master.store.append(message([queue], b"%d" % n)).end_position for n in range(9)]

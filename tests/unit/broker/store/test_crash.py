@@ -83,8 +83,8 @@ def filled(tmp_path: Path, **settings) -> tuple[StoreBench, int]:
     return bench, queue
 
 
-def test_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) -> None:
-    """A record that rots is reported by file and position, its neighbours stay readable, nothing is cut."""
+def test_a_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) -> None:
+    """A damaged record is reported by file and position, its neighbours stay readable, nothing is cut."""
     bench, queue = filled(tmp_path)
     victim = read_log(bench.directory)[30]
     bench.store.close()
@@ -117,8 +117,8 @@ def test_bit_flip_in_what_recovery_scans_is_refused(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_full_disk_refuses_messages_and_goes_on_reading(tmp_path: Path) -> None:
-    """Below the floor: StoreFull with the numbers; reads and deletions go on; with room again appends do too."""
+def test_a_full_disk_refuses_messages_and_continues_reading(tmp_path: Path) -> None:
+    """Below the floor: StoreFull with the numbers; reads and deletions continue; with room again appends do too."""
     bench, queue = filled(tmp_path, ballast_size_bytes=4096)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"c", b"x")])
@@ -142,7 +142,7 @@ def test_full_disk_refuses_messages_and_goes_on_reading(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["log.write", "log.allocate"])
-def test_enospc_takes_nothing_in(tmp_path: Path, point: str) -> None:
+def test_enospc_stores_nothing(tmp_path: Path, point: str) -> None:
     """A write that finds no space is refused as a whole and leaves no trace, also not after a restart."""
     bench, queue = filled(tmp_path)
     store = bench.store
@@ -160,7 +160,7 @@ def test_enospc_takes_nothing_in(tmp_path: Path, point: str) -> None:
 
 
 def test_failed_fdatasync_is_final(tmp_path: Path) -> None:
-    """After EIO nothing is acknowledged: every waiting callback and every append gets StoreFailed; reads go on."""
+    """After EIO nothing is acknowledged: every waiting callback and every append gets StoreFailed; reads continue."""
     bench, queue = filled(tmp_path)
     store, heard = bench.store, []
     bench.faults.arm("log.fsync", OSError(errno.EIO, "Input/output error"))

@@ -103,7 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert self.bench.store.epoch == epoch + 1
         assert self.bench.store.replayed_records == 0
 
-    # Not `self.groups`: what a power cut leaves of them is the disk's doing, and the steps must not depend on that.
+    # Not `self.groups`: a power cut decides what is left of them, and the steps must not depend on that.
     @precondition(lambda self: self.appends)
     @rule(seed=st.integers(0, 1 << 30))
     def power_cut(self, seed: int) -> None:
@@ -119,17 +119,17 @@ class StoreMachine(RuleBasedStateMachine):
         while self.groups and kept > len(survivors):
             kept -= len(self.groups[-1][1])
             end, _, _ = self.groups.pop()
-            assert end > confirmed, "a confirmed group is gone"
+            assert end > confirmed, "a confirmed group is missing"
         assert [body for _, messages, _ in self.groups for _, body in messages] == survivors
         self.drop_lost_states(confirmed)
         end = self.bench.store.end_position  # it may lie within what was one append of single messages
         self.groups = [(min(group[0], end), *group[1:]) for group in self.groups]
 
     def drop_lost_states(self, confirmed: int) -> None:
-        """A group of changes only leaves no message behind: what the tables say decides whether it survived."""
+        """A group of changes only leaves no message: the tables show whether it survived."""
         while self.groups and not self.groups[-1][1] and self.groups[-1][0] > self.bench.store.end_position:
             end, _, _ = self.groups.pop()
-            assert end > confirmed, "a confirmed group is gone"
+            assert end > confirmed, "a confirmed group is missing"
 
     @invariant()
     def agrees(self) -> None:
@@ -170,7 +170,7 @@ def bench(tmp_path: Path):
 
 
 def test_read_statuses(bench: StoreBench) -> None:
-    """Each way a read can go has its own status."""
+    """Each outcome of a read has its own status."""
     store = bench.store
     queue = store.queues.open(b"q")
     store.append(*[message([queue], b"%d" % n) for n in range(10)])
@@ -185,7 +185,7 @@ def test_read_statuses(bench: StoreBench) -> None:
 
 
 def test_callbacks_and_listeners(bench: StoreBench) -> None:
-    """Callbacks come in order after the flush; listeners hear each moved queue once per move."""
+    """Callbacks come in order after the flush; listeners are called once per move for each moved queue."""
     store, heard, moved = bench.store, [], []
     queues = store.queues.open_all([b"a", b"b"])
     bench.settle()
@@ -203,8 +203,8 @@ def test_callbacks_and_listeners(bench: StoreBench) -> None:
     assert heard[-1] == ("now", None)
 
 
-def test_queue_ids_never_come_back(bench: StoreBench) -> None:
-    """A deleted queue's id stays dead, also after the log has been replayed from its begin."""
+def test_queue_ids_are_never_reused(bench: StoreBench) -> None:
+    """A deleted queue's id stays unused, also after the log has been replayed from its begin."""
     first = bench.store.queues.open(b"gone")
     bench.store.queues.delete([first])
     assert bench.store.queues.find(b"gone") is None
@@ -246,8 +246,8 @@ def test_asynchronous_flush_confirms_at_the_end_of_the_turn(tmp_path: Path) -> N
     bench.close()
 
 
-def test_closed_store_says_so(tmp_path: Path) -> None:
-    """After close nothing is appended and waiting callbacks hear an error."""
+def test_a_closed_store_refuses(tmp_path: Path) -> None:
+    """After close nothing is appended and waiting callbacks get an error."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.close()
@@ -303,7 +303,7 @@ def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
 
 
 def disk_bytes(folder: Path) -> int:
-    """What the files of a folder really take of the disk, as `du` counts it."""
+    """The allocated size of a folder's files, as counted by `du`."""
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 

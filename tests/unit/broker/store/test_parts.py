@@ -1,4 +1,4 @@
-"""The parts of an open store, and cutting the log of a replica."""
+"""The parts of an open store, and truncating the log of a replica."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def pair(tmp_path: Path, epoch: int = 3) -> tuple[ReplicaBench, ReplicaBench]:
 
 
 def test_replica_has_the_same_bytes_queues_and_state(tmp_path: Path) -> None:
-    """Parts of any size: the log files agree byte for byte, and what is read of them too."""
+    """Parts of any size: the log files agree byte for byte, and so does what is read of them."""
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     for number in range(300):
@@ -92,7 +92,7 @@ def test_nothing_is_confirmed_beyond_the_limit(tmp_path: Path) -> None:
     master.close()
 
 
-def test_waiting_appends_hear_that_the_store_was_closed(tmp_path: Path) -> None:
+def test_waiting_appends_fail_when_the_store_is_closed(tmp_path: Path) -> None:
     """The end of a role: what the group did not confirm fails, with an error that says why."""
     master, _ = pair(tmp_path)
     heard: list[Exception | None] = []
@@ -104,7 +104,7 @@ def test_waiting_appends_hear_that_the_store_was_closed(tmp_path: Path) -> None:
 
 
 def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) -> None:
-    """A clean close writes runs and snapshot of what is confirmed only; the rest waits for the group again."""
+    """A clean close writes runs and a snapshot only of what is confirmed; the rest waits for the group again."""
     master, _ = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     ends = [master.store.append(message([queue], b"%d" % number)).end_position for number in range(4)]
@@ -122,8 +122,8 @@ def test_unconfirmed_records_stay_unconfirmed_after_a_restart(tmp_path: Path) ->
     master.close()
 
 
-def test_who_waits_hears_that_a_master_is_one_no_more(tmp_path: Path) -> None:
-    """At once and also who asks later, with the reason; nothing more is confirmed, whatever the group said before."""
+def test_waiting_and_later_callbacks_learn_of_the_end_of_a_mastership(tmp_path: Path) -> None:
+    """At once and with the reason; nothing more is confirmed, whatever the group reported before."""
     master, _ = pair(tmp_path)
     store, heard = master.store, []
     queue = store.queues.open(b"q")
@@ -145,7 +145,7 @@ def test_who_waits_hears_that_a_master_is_one_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: Path, is_killed: bool) -> None:
+def test_unconfirmed_entries_in_runs_are_hidden_again_by_a_start(tmp_path: Path, is_killed: bool) -> None:
     """More than the tail holds waits for the group: a start, in any role, shows what was confirmed and no more."""
     master = ReplicaBench(tmp_path / "master", epoch=3, index_tail_entries=32)
     store = master.store
@@ -175,7 +175,7 @@ def test_what_runs_had_to_take_unconfirmed_is_hidden_again_by_a_start(tmp_path: 
 
 
 def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
-    """The tail is smaller than what waits: the start itself makes runs, and a kill behind it changes nothing."""
+    """The tail is smaller than what waits: the start itself writes runs, and a kill after it changes nothing."""
     master = ReplicaBench(tmp_path / "master", epoch=3)
     queue = master.store.queues.open(b"q")
     ends = [master.store.append(message([queue], b"%03d" % one)).end_position for one in range(200)]
@@ -195,7 +195,7 @@ def test_a_replay_that_fills_the_tail_confirms_nothing(tmp_path: Path) -> None:
 
 
 def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> None:
-    """Half an atomic group may be written, but it is neither indexed nor acknowledged, and it goes with a restart."""
+    """Half an atomic group may be written, but it is neither indexed nor acknowledged, and a restart removes it."""
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     start = master.store.end_position
@@ -219,7 +219,7 @@ def test_flushed_end_of_a_replica_is_the_end_of_whole_groups(tmp_path: Path) -> 
 
 
 def test_epochs_are_durable_and_bytes_never_cross_them(tmp_path: Path) -> None:
-    """A master's next epoch begins at the end of its log; a part ends where an epoch does; the replica notes both."""
+    """A master's next epoch begins at the end of its log; a part ends where an epoch does; the replica records both."""
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     middle = master.store.end_position
@@ -241,8 +241,8 @@ def test_epochs_are_durable_and_bytes_never_cross_them(tmp_path: Path) -> None:
     replica.close()
 
 
-def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
-    """Flipped bits, another epoch, another file, bytes for another place: nothing is written, the log goes on."""
+def test_a_replica_refuses_what_no_correct_master_sends(tmp_path: Path) -> None:
+    """Flipped bits, another epoch, another file, bytes for another position: nothing is written, the log continues."""
     master, replica = pair(tmp_path)
     queue = master.store.queues.open(b"q")
     master.store.append(message([queue], bytes(100)))
@@ -273,7 +273,7 @@ def test_a_replica_refuses_what_no_sound_master_sends(tmp_path: Path) -> None:
     master.close()
 
 
-def test_a_replica_says_nothing_and_a_master_takes_no_bytes(tmp_path: Path) -> None:
+def test_a_replica_appends_nothing_and_a_master_accepts_no_bytes(tmp_path: Path) -> None:
     """Each way to append is refused in the other role."""
     master, replica = pair(tmp_path)
     master.store.queues.open(b"q")
@@ -295,7 +295,7 @@ def test_a_replica_says_nothing_and_a_master_takes_no_bytes(tmp_path: Path) -> N
     master.close()
 
 
-def test_listeners_hear_of_writes_and_flushes(tmp_path: Path) -> None:
+def test_listeners_are_told_of_writes_and_flushes(tmp_path: Path) -> None:
     """The sender is told of every append, the acknowledger of every flush that moved the end."""
     master, replica = pair(tmp_path)
     written: list[int] = []
@@ -313,7 +313,7 @@ def test_listeners_hear_of_writes_and_flushes(tmp_path: Path) -> None:
 
 
 def test_async_counts_what_is_written(tmp_path: Path) -> None:
-    """Before any flush, to the end of whole groups; what the files prove durable is still only what was flushed."""
+    """Before any flush, to the end of whole groups; the files still prove only what was flushed."""
     settings = {"flush": "async", "flush_interval_ms": 3_600_000}
     master = ReplicaBench(tmp_path / "master", epoch=1, **settings)
     replica = ReplicaBench(tmp_path / "replica", role="replica", **settings)
@@ -342,7 +342,7 @@ def test_async_counts_what_is_written(tmp_path: Path) -> None:
     master.close()
 
 
-def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None:
+def test_files_of_another_size_are_resized_to_the_masters(tmp_path: Path) -> None:
     """A master with larger or smaller files than the replica's settings, and one whose last file was made larger."""
     for name, sizes in (("up", (8192, 32768)), ("down", (32768, 8192))):
         master = ReplicaBench(tmp_path / name / "master", epoch=1, segment_size_bytes=8192)
@@ -366,7 +366,7 @@ def test_files_of_another_size_are_made_the_masters_size(tmp_path: Path) -> None
 
 
 def test_a_store_of_one_node_becomes_the_first_replica(tmp_path: Path) -> None:
-    """Opened in a group its records' epochs are listed, a new epoch must be higher, and it goes back the same way."""
+    """Opened in a group its records' epochs are listed, a new epoch must be higher, and the way back is the same."""
     bench = ReplicaBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for _ in range(3):

@@ -13,7 +13,7 @@ from tests.sim.stores import StoreBench, message
 
 
 def test_names_and_ids(tmp_path: Path) -> None:
-    """Opened once, found again after a start, gone for ever once deleted; an empty name is nobody's."""
+    """Opened once, found again after a start, never reused once deleted; an empty name belongs to no queue."""
     bench = StoreBench(tmp_path / "data")
     queues: Queues = bench.store.queues
     first = queues.open(b"a")
@@ -31,8 +31,8 @@ def test_names_and_ids(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
-    """Reading answers with a status; questions about its bounds are a mistake of the caller."""
+def test_a_queue_that_does_not_exist(tmp_path: Path) -> None:
+    """A read returns a status; asking for its bounds is misuse."""
     bench = StoreBench(tmp_path / "data")
     queue, reading = bench.store.queues.open(b"q"), bench.store.reading
     assert isinstance(reading, Reading)

@@ -1,4 +1,4 @@
-"""Cutting a replica's log, and crashes on the way."""
+"""Truncating a replica's log, and crashes on the way."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Crash(Exception):
 
 
 def diverged(tmp_path: Path, **settings) -> tuple[ReplicaBench, int]:
-    """A former master with epochs 1 and 2, all of it confirmed in runs and a snapshot, and where epoch 2 began."""
+    """A former master with epochs 1 and 2, all of it confirmed in runs and a snapshot, and the begin of epoch 2."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, **settings)
     queue = bench.store.queues.open(b"q")
     for number in range(60):
@@ -49,7 +49,7 @@ def diverged(tmp_path: Path, **settings) -> tuple[ReplicaBench, int]:
 
 
 def check_cut(bench: ReplicaBench, cut: int) -> None:
-    """The store is what a store is that never had more than the log up to the cut."""
+    """The store equals one that never had more than the log up to the cut."""
     store = bench.store
     assert store.end_position == store.positions.flushed == cut
     store.positions.limit_confirm(cut)
@@ -91,7 +91,7 @@ def test_index_state_and_epochs_follow_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_crash_on_the_way_leaves_a_log_that_opens(tmp_path: Path, step: str) -> None:
-    """Whatever was done by then: no damage is reported, epochs tell the same cut, and it is done again."""
+    """Whatever was done by then: no damage is reported, epochs give the same cut, and it is repeated."""
     bench, cut = diverged(tmp_path)
     end = bench.store.end_position
     bench.faults.arm(f"truncate.{step}", Crash())
@@ -111,8 +111,8 @@ def test_a_crash_on_the_way_leaves_a_log_that_opens(tmp_path: Path, step: str) -
 
 
 @pytest.mark.parametrize("step", ["tail", "state", "mark", "log", "epochs", "settle"])
-def test_a_crash_while_beginning_anew(tmp_path: Path, step: str) -> None:
-    """The same for a reset: what opens is a beginning of the former log or nothing, and the reset is done again."""
+def test_a_crash_during_a_reset(tmp_path: Path, step: str) -> None:
+    """What opens is a beginning of the former log or nothing, and the reset is repeated."""
     bench, _ = diverged(tmp_path)
     bench.faults.arm(f"truncate.{step}", Crash())
     with pytest.raises(Crash):
@@ -125,7 +125,7 @@ def test_a_crash_while_beginning_anew(tmp_path: Path, step: str) -> None:
 
 
 def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
-    """A master whose log has expired in part: what is left is enough for queues that go on and state that holds."""
+    """A master whose log has expired in part: what is left is enough for queues that continue and state that holds."""
     master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
     queue, idle = master.store.queues.open_all([b"q", b"idle"])
     master.store.append(*[message([idle], b"x") for _ in range(5)])
@@ -188,7 +188,7 @@ def test_cuts_that_do_nothing_and_cuts_that_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_cut_within_a_group_or_a_record_ends_before_it(tmp_path: Path) -> None:
-    """Half a group is nothing; the store says where its log really ends."""
+    """Half a group is left out; the store reports where its log really ends."""
     bench = ReplicaBench(tmp_path / "data", epoch=1)
     queue = bench.store.queues.open(b"q")
     start = bench.store.end_position
@@ -204,8 +204,8 @@ def test_a_cut_within_a_group_or_a_record_ends_before_it(tmp_path: Path) -> None
     bench.close()
 
 
-def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> None:
-    """What was written and not flushed is cut without a word; the next flush is heard again."""
+def test_listeners_stay_and_truncated_bytes_are_never_acknowledged(tmp_path: Path) -> None:
+    """What was written and not flushed is cut silently; the next flush is reported again."""
     master = ReplicaBench(tmp_path / "master", epoch=1)
     queue = master.store.queues.open(b"q")
     replica = ReplicaBench(tmp_path / "replica", role="replica")
@@ -230,8 +230,8 @@ def test_listeners_stay_and_nobody_acknowledges_what_goes(tmp_path: Path) -> Non
     master.close()
 
 
-def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
-    """Beside its runs an index knows where queues stood whose messages expired; that is nothing to the next log."""
+def test_next_offsets_are_forgotten_with_the_log(tmp_path: Path) -> None:
+    """An index has the next offsets of queues whose messages expired; they mean nothing to the next log."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, retention_size_bytes=40_000, index_merge_runs=50)
     queue = expired(bench)
     bench.reopen_as(role="replica")
@@ -249,7 +249,7 @@ def test_where_queues_stood_is_forgotten_with_the_log(tmp_path: Path) -> None:
 
 
 def expired(bench: ReplicaBench) -> int:
-    """Fill the log of a master until all runs are younger than what is noted of the expired ones; the one queue."""
+    """Fill the log of a master until all runs are newer than the recorded next offsets; returns the one queue."""
     queue = bench.store.queues.open(b"q")
     for _ in range(100):
         bench.store.append(*[message([queue], bytes(900)) for _ in range(10)])
@@ -292,8 +292,8 @@ def test_a_queue_that_appears_late_after_a_reset_is_no_damage(tmp_path: Path) ->
         bench.close()
 
 
-def test_a_run_with_a_hole_at_the_cut_goes_too(tmp_path: Path) -> None:
-    """What damage took stands in the index where the damage begins, and the run may end there."""
+def test_a_run_with_a_hole_at_the_cut_is_removed_too(tmp_path: Path) -> None:
+    """What damage destroyed is in the index where the damage begins, and the run may end there."""
     for number, positions in enumerate(([0, 500], [1_000, 2_000]), 1):
         data = run_data([7, 7], [2 * number, 2 * number + 1], positions, [500, 0], [0, 0], [1, 1])
         write_run(run_path(tmp_path, number), number, 0, (1_000 * (number - 1), 1_000 * number), data)

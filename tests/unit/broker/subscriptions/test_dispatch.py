@@ -107,7 +107,7 @@ def test_the_cache_never_differs_from_a_fresh_answer(bench, steps) -> None:
 
 
 @pytest.mark.parametrize("topic", [b"$SYS", b"$SYS/broker/uptime"])
-def test_nobody_publishes_in_the_servers_name(bench, topic: bytes) -> None:
+def test_clients_cannot_publish_in_the_servers_name(bench, topic: bytes) -> None:
     """Neither by an MQTT topic nor by naming its light queue; names that only look alike are ordinary."""
     topics, _filters, dispatcher = make(bench.store)
     topics.ensure("orders", 2)
@@ -118,6 +118,6 @@ def test_nobody_publishes_in_the_servers_name(bench, topic: bytes) -> None:
         dispatcher.queue("orders", 1, names.light_queue_name(topic))
     assert refused.value.code == ResponseCode.NO_PERMISSION
     dispatcher.mqtt(b"$SYSTEM/x")
-    dispatcher.mqtt(b"$SYS/broker/connection/plant-7/state")  # a bridge's own word
+    dispatcher.mqtt(b"$SYS/broker/connection/plant-7/state")  # a bridge's own state
     dispatcher.mqtt(b"a/$SYS")
     dispatcher.queue("orders", 1, names.light_queue_name(b"$SYSTEM"))

@@ -6,7 +6,7 @@ from broker.subscriptions.feature import SubscriptionFeature
 from remoting.protocol.frames.codes import RequestCode
 
 
-async def test_a_filter_that_nobody_holds_ends_with_its_time(running) -> None:
+async def test_a_filter_without_subscriptions_ends_with_its_time(running) -> None:
     subscriptions = running.broker.subscriptions
     assert isinstance(subscriptions, SubscriptionFeature)
     assert set(subscriptions.handlers()) == {RequestCode.FOLLOW}

@@ -14,7 +14,7 @@ def make(store, now_ms: int = 0, most: int = 10) -> Filters:
     return Filters(store, expiry_ms=1_000, filters_max=most, now_ms=now_ms)
 
 
-def test_a_filter_has_one_queue_however_many_hold_it(bench) -> None:
+def test_a_filter_has_one_queue_for_all_its_subscriptions(bench) -> None:
     filters = make(bench.store)
     changed = []
     filters.on_change(changed.append)
@@ -26,7 +26,7 @@ def test_a_filter_has_one_queue_however_many_hold_it(bench) -> None:
     assert filters.holders(b"plant/+/t") == 2
 
 
-def test_the_queue_expires_only_after_the_last_holder_and_comes_back_new(bench) -> None:
+def test_the_queue_expires_only_after_the_last_subscription_and_is_created_anew(bench) -> None:
     filters = make(bench.store)
     queue_id = filters.acquire(b"a/#")
     filters.acquire(b"a/#")
@@ -39,7 +39,7 @@ def test_the_queue_expires_only_after_the_last_holder_and_comes_back_new(bench) 
     assert filters.acquire(b"a/#") != queue_id
 
 
-def test_a_filter_survives_a_restart_and_expires_when_nobody_comes_back(bench) -> None:
+def test_a_filter_survives_a_restart_and_expires_without_subscribers(bench) -> None:
     queue_id = make(bench.store).acquire(b"a/+")
     filters = make(bench.reopen(), now_ms=10_000)
     assert filters.match(b"a/b") == [queue_id]
@@ -102,7 +102,7 @@ def test_other_options_count_from_then_on() -> None:
     assert not subscribers.want(*message(1, 2))
 
 
-def test_what_nobody_can_know_counts_as_wanted() -> None:
-    """A message that waits for its time, and one that is no MQTT message."""
+def test_what_cannot_be_known_counts_as_wanted() -> None:
+    """A message that waits for its time, and one that is not an MQTT message."""
     assert Subscribers().want(*message(1, flags=FLAG_STAGED))
     assert Subscribers().want(*message(1, flags=0))

@@ -20,7 +20,7 @@ async def notified(pushes: list, queue_id: int, end: int) -> None:
             await asyncio.sleep(0)
 
 
-async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
+async def test_a_follower_is_notified_of_its_own_queues_only(running) -> None:
     store = running.store
     mine = store.queues.open(names.light_queue_name(b"a/1"))
     running.broker.subscriptions.dispatcher.mqtt(b"a/2")
@@ -38,7 +38,7 @@ async def test_a_follower_hears_its_queues_and_nobody_elses(running) -> None:
     assert not strange
 
 
-async def test_leaving_and_closing_end_the_news(running) -> None:
+async def test_leaving_and_closing_end_the_notifications(running) -> None:
     mine = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection, other = running.connect(), running.connect()
     pushes = []
@@ -51,7 +51,7 @@ async def test_leaving_and_closing_end_the_news(running) -> None:
     assert len(running.broker.subscriptions.followers) == 0
 
 
-async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(running) -> None:
+async def test_a_follower_whose_output_is_full_gets_the_newest_end_later(running) -> None:
     sent = []
 
     class SlowPeer:
@@ -79,8 +79,8 @@ async def test_a_follower_whose_output_is_full_is_told_the_newest_end_later(runn
     assert len(sent) == 1
 
 
-async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> None:
-    """Each record once, though it lies in two queues of the follower; nothing of queues it does not follow."""
+async def test_a_follower_of_records_gets_what_was_just_confirmed(running) -> None:
+    """Each record once, though it is in two queues of the follower; nothing of queues it does not follow."""
     exact, wide = running.store.queues.open_all([names.light_queue_name(b"a/1"), names.light_queue_name(b"a/2")])
     connection = running.connect()
     pushes = []
@@ -95,7 +95,7 @@ async def test_who_asks_for_records_gets_what_was_just_confirmed(running) -> Non
     assert wide not in {queue for view in views for queue, _ in view.dispatch()}
 
 
-async def test_a_large_append_is_told_but_not_pushed(running) -> None:
+async def test_a_large_append_is_notified_but_not_pushed(running) -> None:
     """Pushing has a limit; the rest is pulled."""
     exact = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection = running.connect()
@@ -108,7 +108,7 @@ async def test_a_large_append_is_told_but_not_pushed(running) -> None:
 
 
 @pytest.mark.parametrize("policy", [False, True])
-async def test_who_takes_all_gets_it_as_it_was_written(running, policy: bool) -> None:
+async def test_a_follower_of_everything_gets_it_as_it_was_written(running, policy: bool) -> None:
     """Records of other queues among them; but only its own where something may be refused to it."""
     exact = running.store.queues.open(names.light_queue_name(b"a/1"))
     connection = running.connect()

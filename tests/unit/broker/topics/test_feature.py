@@ -72,7 +72,7 @@ async def test_a_topic_that_keeps_an_hour(running) -> None:
     assert bounds(running, b"plant/b") == (1, 1), "what was hidden stays hidden"
 
 
-async def test_a_topic_of_a_size_and_a_rule_for_what_is_there_already(running) -> None:
+async def test_a_topic_of_a_size_and_a_rule_for_existing_messages(running) -> None:
     """Queues made before and after the rule follow it; a deleted topic leaves its light queues as they are."""
     for _ in range(10):
         await publish(running, b"plant/a", b"plant/b")
@@ -106,7 +106,7 @@ def test_which_light_queues_belong_to_a_topic(bench, topic: bytes, mine: list[by
     assert topic not in {topic_of(names.light_queue_name(name)) for name in others}
 
 
-def test_names_that_no_topic_gives_belong_to_none(bench) -> None:
+def test_names_outside_every_topic_belong_to_none(bench) -> None:
     assert topic_of(b"%LMQ%no.escape") == b""
     topics = Topics(bench.store, topics_max=5)
     TopicRetention(bench.store, topics)
@@ -129,7 +129,7 @@ def test_rules() -> None:
     assert rule(retention_ms="9", retention_bytes="5") == GroupRule((7,), 9, 5)
 
 
-async def test_topics_with_their_messages_and_only_those_one_may_read(running) -> None:
+async def test_topics_with_their_messages_and_only_readable_ones(running) -> None:
     connection = running.connect()
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"a/1", b"a/2", b"b/1")))
     body = msgspec.json.decode((await connection.request(Command(RequestCode.TOPIC_LIST))).body)

@@ -1,4 +1,4 @@
-"""Answers wait for every controller within reach, no longer than the limit, and each is let go once."""
+"""Answers wait for every reachable controller, no longer than the limit, and each is released once."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_several_topics_are_waited_for_and_published_ones_cost_nothing() -
     assert bench.released == ["known", "known+t+u"]
 
 
-async def test_who_is_out_of_reach_is_not_waited_for_until_it_acknowledges_something() -> None:
+async def test_an_unreachable_controller_is_not_waited_for_until_it_acknowledges_something() -> None:
     bench = Bench("a", "b")
     bench.publication.changed("t", 1)
     bench.wait("t")

@@ -27,7 +27,7 @@ def test_changes_are_added_and_removed() -> None:
     }  # fmt: skip
     assert changed(kept, "-message.type", created=False) == {"queue.type": "BatchCQ"}
     assert changed(kept, "", created=False) == kept
-    assert changed(kept, "+queue.type=BatchCQ", created=False) == kept, "saying the same again changes nothing"
+    assert changed(kept, "+queue.type=BatchCQ", created=False) == kept, "the same change again changes nothing"
     assert not is_batch({})
     assert not is_batch({"queue.type": "SimpleCQ"})
 
@@ -52,7 +52,7 @@ def test_spaces_and_empty_pieces_do_not_matter() -> None:
         ("+retention.bytes=-1", "bytes"),
     ],
 )
-def test_what_is_wrong_is_named(text: str, remark: str) -> None:
+def test_mistakes_are_named(text: str, remark: str) -> None:
     with pytest.raises(Refused, match=remark) as refused:
         changed({}, text, created=True)
     assert refused.value.code == ResponseCode.INVALID_PARAMETER

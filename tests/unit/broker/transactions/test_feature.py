@@ -28,7 +28,7 @@ def sending(topic: str = "orders", *, code: int = RequestCode.SEND_MESSAGE_V2, *
 
 
 def ending(sent: Command, outcome: int = COMMIT, **fields: object) -> Command:
-    """The producer's decision about what was sent."""
+    """The producer's decision on a message."""
     said = {
         "topic": "orders",
         "producerGroup": GROUP,
@@ -56,7 +56,7 @@ async def stored(connection: Connection, topic: str = "orders", queue: int = 1) 
 
 
 async def producer(running) -> tuple[Connection, list[Command]]:
-    """A connected producer of the group, and what it is asked."""
+    """A connected producer of the group, and the checks it gets."""
     connection = running.connect()
     asked: list[Command] = []
     connection.on_push(asked.append)
@@ -66,7 +66,7 @@ async def producer(running) -> tuple[Connection, list[Command]]:
     return connection, asked
 
 
-async def test_nothing_is_seen_before_the_commit_and_the_message_as_sent_after_it(running) -> None:
+async def test_nothing_is_visible_before_the_commit_and_the_message_as_sent_after_it(running) -> None:
     connection = running.connect()
     sent = await prepare(connection)
     assert sent.fields["transactionId"] == "7F0001"
@@ -127,7 +127,7 @@ async def test_the_same_decision_twice_is_one_and_another_one_is_refused(running
         ({"commitLogOffset": "x"}, ResponseCode.INVALID_PARAMETER),
     ],
 )
-async def test_a_decision_that_fits_nothing_is_refused_and_the_transaction_stays_open(running, fields, code) -> None:
+async def test_a_decision_that_matches_nothing_is_refused_and_the_transaction_stays_open(running, fields, code) -> None:
     connection = running.connect()
     sent = await prepare(connection)
     assert (await connection.request(ending(sent, **fields))).code == code
@@ -150,7 +150,7 @@ async def test_half_messages_that_cannot_be_kept_are_refused(running, command, n
     assert named in reply.remark
 
 
-async def test_open_transactions_outlive_a_restart_and_ended_ones_do_not_come_back(running) -> None:
+async def test_open_transactions_survive_a_restart_and_ended_ones_stay_ended(running) -> None:
     connection = running.connect()
     first, second, third = [await prepare(connection) for _ in range(3)]
     assert (await connection.request(ending(second))).code == ResponseCode.SUCCESS
@@ -190,7 +190,7 @@ async def test_a_producer_is_asked_and_its_answer_commits(running) -> None:
     assert len(asked) == 1
 
 
-async def test_what_nobody_decides_goes_to_the_topic_for_operators(running) -> None:
+async def test_what_is_never_decided_goes_to_the_topic_for_operators(running) -> None:
     connection, asked = await producer(running)
     await prepare(connection)
     feature, config = running.broker.transactions, running.config
@@ -249,7 +249,7 @@ async def test_half_messages_are_hidden_from_every_reader(running) -> None:
     assert queue_id in running.broker.topics.hidden
 
 
-async def test_who_may_not_publish_to_the_topic_decides_nothing(running) -> None:
+async def test_a_producer_without_the_right_to_publish_decides_nothing(running) -> None:
     connection = running.connect()
     sent = await prepare(connection)
 

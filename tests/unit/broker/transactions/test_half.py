@@ -10,13 +10,13 @@ from broker.transactions.transactions import COMMITTED, COPIED, COPY_PREFIX, FLO
 
 
 def table_of(written: dict[bytes, bytes]) -> HalfTable:
-    """What a restart makes of the state."""
+    """The state after a restart."""
     outcomes = {int(key): value for key, value in written.items() if key != FLOOR_KEY}
     return HalfTable(int(written.get(FLOOR_KEY, b"0")), outcomes)
 
 
 def write(written: dict[bytes, bytes], table: HalfTable, offset: int, outcome: bytes) -> None:
-    """End one as the owner does: write what changes, then take it over."""
+    """End one as the owner does: write what changes, then apply it."""
     ending = table.ending(offset, outcome)
     for key, value in ending.changes(table.floor):
         if value is None:
@@ -65,7 +65,7 @@ def test_what_ended_last_is_kept_when_all_have_ended(monkeypatch) -> None:
     assert len(table) == 0
 
 
-def test_those_whose_time_has_come_are_taken_in_order_and_once() -> None:
+def test_due_ones_are_taken_in_order_and_once() -> None:
     table = HalfTable()
     see(table, 5)
     write({}, table, 1, COMMITTED)
@@ -77,7 +77,7 @@ def test_those_whose_time_has_come_are_taken_in_order_and_once() -> None:
     assert [half.offset for half in table.take_due(60, 9)] == [4, 0]
 
 
-def test_what_can_no_longer_be_read_is_passed_over() -> None:
+def test_unreadable_ones_are_skipped() -> None:
     table = HalfTable()
     see(table, 1)
     table.skip(4)

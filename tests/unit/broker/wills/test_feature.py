@@ -62,7 +62,7 @@ def published(running, topic=b"state/pump") -> list[bytes]:
     return [bytes(RecordView(data).body) for data in running.store.reading.read(queue, 0, 100, 1 << 20).records]
 
 
-async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running) -> None:
+async def test_the_proxy_is_asked_and_the_message_has_all_fields_of_the_will(running) -> None:
     judge = await Judge(running).watch()
     epoch = await judge.open()
     await judge.close(epoch)
@@ -83,7 +83,7 @@ async def test_the_proxy_is_asked_and_the_message_has_all_the_will_said(running)
     assert len(running.broker.wills.table) == 0
 
 
-async def test_a_denied_will_is_counted_and_gone(running) -> None:
+async def test_a_denied_will_is_counted_and_removed(running) -> None:
     judge = await Judge(running).watch()
     await judge.close(await judge.open())
     await judge.verdict(await judge.due(), allowed=False)
@@ -134,7 +134,7 @@ async def test_on_a_full_disk_it_stays_due(running) -> None:
     assert published(running) == [b"gone"]
 
 
-async def test_many_at_once_are_asked_about_in_portions(running, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_at_once_are_judged_in_portions(running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASKED_PER_RUN_MAX", 2)
     judge = Judge(running)
     for name in "abcde":
@@ -147,7 +147,7 @@ async def test_many_at_once_are_asked_about_in_portions(running, monkeypatch: py
         running.clock.advance_ms(module.RUN_PAUSE_MS)
 
 
-async def test_a_stopped_room_asks_nobody(running) -> None:
+async def test_after_the_stop_no_proxy_is_asked(running) -> None:
     judge = await Judge(running).watch()
     epoch = await judge.open()
     running.broker.wills.stop()

@@ -50,7 +50,7 @@ def at(bench) -> Bench:
     return Bench(bench)
 
 
-def test_a_connection_that_takes_its_leave_leaves_nothing(at) -> None:
+def test_a_connection_that_disconnects_leaves_nothing(at) -> None:
     at.open(1)
     at.close(1, is_due=False)
     at.now += 10**9
@@ -81,7 +81,7 @@ def test_the_delay_ends_with_the_session_at_the_latest(at, delay_s, expiry_s, wa
     assert at.due() == [1]
 
 
-def test_the_delay_goes_on_over_a_restart(at) -> None:
+def test_the_delay_continues_over_a_restart(at) -> None:
     at.open(1, delay_s=10)
     at.close(1)
     at.now += 4_000
@@ -101,7 +101,7 @@ def test_a_session_that_continues_within_the_delay_cancels_it(at) -> None:
     assert len(at.wills) == 0
 
 
-def test_a_session_begun_anew_does_not_cancel_it(at) -> None:
+def test_a_new_session_does_not_cancel_it(at) -> None:
     at.open(1, delay_s=10)
     at.close(1)
     at.open(2, present=False, leaves_will=False)
@@ -117,7 +117,7 @@ def test_a_take_over_ends_the_connection_but_not_the_session(at, delay_s, due) -
     assert at.due() == [2]
 
 
-def test_a_lost_proxy_has_time_to_come_back_and_goes_on_with_the_same_will(at) -> None:
+def test_a_lost_proxy_has_time_to_return_and_continues_with_the_same_will(at) -> None:
     at.open(1)
     at.wills.proxy_lost("c", 1, at.now)
     at.now += GRACE_MS - 1
@@ -130,7 +130,7 @@ def test_a_lost_proxy_has_time_to_come_back_and_goes_on_with_the_same_will(at) -
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_proxy_that_never_heard_the_new_epoch_goes_on_with_the_same_will(at, restarts) -> None:
+def test_a_proxy_that_never_learned_the_new_epoch_continues_with_the_same_will(at, restarts) -> None:
     """The answer is lost on its way, alone or with the broker: the proxy names the epoch it knows once more."""
     at.open(1)
     at.open(2, continues=1)
@@ -154,7 +154,7 @@ def test_a_lost_proxy_that_stays_away_has_its_wills_published(at) -> None:
     assert at.due() == [], "the connection's will was removed: it is not stored again"
 
 
-def test_a_client_that_comes_back_elsewhere_while_its_proxy_is_lost(at) -> None:
+def test_a_client_that_reconnects_elsewhere_while_its_proxy_is_lost(at) -> None:
     at.open(1)
     at.wills.proxy_lost("c", 1, at.now)
     at.open(2, present=True, leaves_will=False)
@@ -169,7 +169,7 @@ def test_a_restart_gives_every_connection_the_grace(at) -> None:
     assert at.due() == [1]
 
 
-def test_a_will_that_was_handed_out_is_not_cancelled_by_another_connection(at) -> None:
+def test_a_will_being_judged_is_not_cancelled_by_another_connection(at) -> None:
     at.open(1, delay_s=1)
     at.close(1)
     at.now += 1_000
@@ -192,7 +192,7 @@ def test_what_could_not_be_written_is_kept(at) -> None:
     assert at.due() == [1]
 
 
-def test_cancelled_wills_do_not_pile_up(at) -> None:
+def test_cancelled_wills_do_not_accumulate(at) -> None:
     for epoch in range(1, 5_000):
         at.wills.opened("c", epoch, WillRecord(60, 0, WillSpec(b"t", b"", 0, False, 50)), 0, continues=0, present=True)
         at.wills.closed("c", epoch, 0, is_due=True, expiry_s=60)

@@ -32,7 +32,7 @@ def test_every_size_around_the_end_of_a_segment(bench: StoreBench) -> None:
 
 
 def test_refusals_change_nothing(bench: StoreBench) -> None:
-    """Too large, unknown queue, too many queues: nothing of the batch is there."""
+    """Too large, unknown queue, too many queues: nothing of the batch is stored."""
     queue = bench.store.queues.open(b"q")
     end = bench.store.end_position
     good = message([queue], b"x")

@@ -27,8 +27,8 @@ def filled(tmp_path: Path, **settings) -> tuple[ReplicaBench, ReplicaBench, int]
     return master, replica, queue
 
 
-def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
-    """Nothing is taken over while there is no room, and the same part once there is."""
+def test_a_full_disk_refuses_and_continues(tmp_path: Path) -> None:
+    """Nothing is appended while there is no room, and the same part once there is."""
     master, replica, queue = filled(tmp_path)
     master.store.append(message([queue], b"0050"))
     replica.faults.arm("log.write", OSError(errno.ENOSPC, "full"))
@@ -44,7 +44,7 @@ def test_a_full_disk_refuses_and_goes_on(tmp_path: Path) -> None:
     master.close()
 
 
-def test_a_failed_write_is_for_good(tmp_path: Path) -> None:
+def test_a_failed_write_is_final(tmp_path: Path) -> None:
     """An I/O error ends this instance; after a reopen the log is what had been written."""
     master, replica, queue = filled(tmp_path)
     master.store.append(message([queue], b"0050"))
@@ -61,7 +61,7 @@ def test_a_failed_write_is_for_good(tmp_path: Path) -> None:
     master.close()
 
 
-def test_runs_snapshots_and_keys_while_bytes_come_in(tmp_path: Path) -> None:
+def test_runs_snapshots_and_keys_while_bytes_arrive(tmp_path: Path) -> None:
     """A small tail is emptied into runs of what is confirmed; after a kill all of it is found again."""
     master, replica, queue = filled(tmp_path, index_tail_entries=32, snapshot_log_bytes=4096)
     for number in range(50, 400):
@@ -90,8 +90,8 @@ def test_runs_snapshots_and_keys_while_bytes_come_in(tmp_path: Path) -> None:
         bench.close()
 
 
-def test_a_tail_that_nothing_confirms_is_emptied_all_the_same(tmp_path: Path) -> None:
-    """More than the tail holds without a word from the master: runs take what is not confirmed, nothing stops."""
+def test_a_tail_that_is_never_confirmed_is_emptied_all_the_same(tmp_path: Path) -> None:
+    """More than the tail holds without a confirm position: runs take what is not confirmed, nothing stops."""
     master, replica, queue = filled(tmp_path, index_tail_entries=32)
     for _ in range(8):
         master.store.append(*[message([queue], b"x") for _ in range(20)])
@@ -132,8 +132,8 @@ def test_parts_are_whole_records_within_one_file_and_one_epoch(tmp_path: Path) -
     bench.close()
 
 
-def test_what_has_expired_is_refused(tmp_path: Path) -> None:
-    """Below the begin there is nothing to send: the replica must start again."""
+def test_expired_bytes_are_refused(tmp_path: Path) -> None:
+    """Below the begin there is nothing to send: the replica must start over."""
     bench = ReplicaBench(tmp_path / "data", retention_size_bytes=20_000)
     queue = bench.store.queues.open(b"q")
     for _ in range(60):

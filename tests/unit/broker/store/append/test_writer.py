@@ -72,8 +72,8 @@ class FailingPen:
 
 
 @pytest.mark.parametrize(("number", "error"), [(errno.ENOSPC, StoreFull), (errno.EIO, StoreFailed)])
-def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, error: type) -> None:
-    """A full disk refuses, anything else is final, as on the long way."""
+def test_what_a_failed_native_write_leaves_is_erased(bench: StoreBench, number: int, error: type) -> None:
+    """A full disk refuses, anything else is final, as on the path in Python."""
     store = bench.store
     queue = store.queues.open(b"q")
     end = store.append(message([queue], b"x")).end_position
@@ -84,8 +84,8 @@ def test_what_a_failed_pen_leaves_is_erased(bench: StoreBench, number: int, erro
     assert (store.end_position, store.reading.next_offset(queue), store.disk.full) == (end, 1, error is StoreFull)
 
 
-def test_long_and_short_way_make_one_log(bench: StoreBench) -> None:
-    """Over many files, with state changes and armed faults between: dense queues, all bodies in order."""
+def test_both_write_paths_make_one_log(bench: StoreBench) -> None:
+    """Over many files, with state changes and armed faults in between: dense queues, all bodies in order."""
     store = bench.store
     queues, sent = store.queues.open_all([b"a", b"b"]), []
     bench.faults.arm("log.write", lambda: None, after=10_000, times=None)

@@ -1,4 +1,4 @@
-"""A store in this process, and what another process would see of its directory."""
+"""A store in this process, and its directory as another process would see it."""
 
 from __future__ import annotations
 

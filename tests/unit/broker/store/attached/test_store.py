@@ -65,7 +65,7 @@ def test_what_has_expired(pair) -> None:
     assert pair.read(0) == list(range(low, 400))
 
 
-def test_a_segment_that_goes_before_the_writer_says_so(pair) -> None:
+def test_a_segment_deleted_before_the_new_begin_is_published(pair) -> None:
     """The file is deleted but the new begin is not published yet: offset too small, no damage."""
     pair.append(400)
     pair.make_run()
@@ -77,7 +77,7 @@ def test_a_segment_that_goes_before_the_writer_says_so(pair) -> None:
     assert pair.bench.store.reading.bounds(pair.queue)[0] == found.first_offset
 
 
-def test_a_damaged_record_is_no_answer(pair) -> None:
+def test_a_damaged_record_is_not_returned(pair) -> None:
     pair.append(10)
     segment = pair.bench.store._log.segments[0]
     position = int(pair.attached._attached().read(pair.queue, 4, 1).positions[0])
@@ -91,7 +91,7 @@ def test_a_damaged_record_is_no_answer(pair) -> None:
 
 @pytest.mark.parametrize("in_a_run", [True, False])
 def test_what_is_quarantined_is_refused_and_all_else_is_read(pair, in_a_run: bool) -> None:
-    """The next start puts a damaged stretch aside; here as at the store itself its offsets have no record."""
+    """The next start quarantines a damaged range; here as at the store itself its offsets have no record."""
     pair.append(20)
     if in_a_run:
         pair.make_run()
@@ -130,7 +130,7 @@ def test_a_writer_that_starts_again(pair) -> None:
     assert pair.attached.attachments == 2
 
 
-def test_until_the_next_writer_is_ready_the_last_one_is_believed(pair) -> None:
+def test_until_the_next_writer_is_ready_the_last_one_counts(pair) -> None:
     pair.append(10)
     tail = pair.directory / "index" / "tail"
     content = tail.read_bytes()
@@ -158,7 +158,7 @@ def test_more_queues_than_before(pair) -> None:
     assert pair.read(0, queue=queues[-1]) == [0, 1, 2]
 
 
-def test_what_never_comes_to_rest_is_refused(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_never_settles_is_refused(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.append(5)
 
     def moves(*_: object) -> None:
@@ -170,7 +170,7 @@ def test_what_never_comes_to_rest_is_refused(pair, monkeypatch: pytest.MonkeyPat
     assert pair.attached.retries == attached_store.ATTEMPTS_MAX - 1
 
 
-def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
+def test_an_empty_directory_stays_empty(tmp_path: Path) -> None:
     with pytest.raises(Unsettled):
         AttachedStore(tmp_path / "data")
     assert list(tmp_path.iterdir()) == []
@@ -215,7 +215,7 @@ def offsets(view: TailView, queue: int, offset: int, limit: int, start: int = 1)
     return view.find(queue, offset, limit, start)[0].offsets.tolist()
 
 
-def test_a_file_is_believed_when_its_writer_says_so(tmp_path: Path) -> None:
+def test_a_file_is_used_when_its_writer_has_published_it(tmp_path: Path) -> None:
     path = tmp_path / "tail"
     with pytest.raises(FileNotFoundError):
         TailView(path)
@@ -252,7 +252,7 @@ def test_entries_of_a_queue(filled: Filled, tmp_path: Path) -> None:
     view.close()
 
 
-def test_what_is_not_published_is_not_there(filled: Filled, tmp_path: Path) -> None:
+def test_what_is_not_published_is_invisible(filled: Filled, tmp_path: Path) -> None:
     filled.add([1, 1])
     filled.add([1, 1], publish=False)
     view = TailView(tmp_path / "tail")
@@ -283,8 +283,8 @@ def test_around_the_end_of_the_ring(filled: Filled, tmp_path: Path) -> None:
     view.close()
 
 
-def test_written_over_while_it_was_read(filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is thrown away when the writer took the slots meanwhile, whatever was in it."""
+def test_overwritten_while_it_was_read(filled: Filled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is discarded when the writer reused the slots meanwhile, whatever was in it."""
     filled.add([1] * 60)
     view = TailView(tmp_path / "tail")
     before = view._numbers_of
@@ -343,7 +343,7 @@ def test_a_read_across_runs_and_tail(pair) -> None:
     view.close()
 
 
-def test_following_looks_at_new_entries_only(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_reads_new_entries_only(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     view = view_of(pair)
     starts = []
     find = view.tail.find
@@ -352,15 +352,15 @@ def test_following_looks_at_new_entries_only(pair, monkeypatch: pytest.MonkeyPat
         pair.append(5)
         assert view.read(pair.queue, 5 * turn, 5).end == 5 * turn + 5
     assert starts == [starts[0] + 5 * turn for turn in range(4)]
-    assert view.read(pair.queue, 3, 1).offsets.tolist() == [3], "going back looks from the beginning"
+    assert view.read(pair.queue, 3, 1).offsets.tolist() == [3], "going back reads from the beginning"
     assert starts[-1] == starts[0]
     pair.make_run()
     pair.append(5)
-    assert view.read(pair.queue, 20, 5).end == 25, "a place that is gone is not used"
+    assert view.read(pair.queue, 20, 5).end == 25, "an expired position is not used"
     view.close()
 
 
-def test_entries_that_move_into_a_run_during_the_look(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_that_move_into_a_run_during_the_read(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything moved between reading the runs and the tail: nothing is missing, `Moved` is raised."""
     pair.append(20)
     view = view_of(pair)
@@ -401,7 +401,7 @@ def test_the_oldest_offset(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     view.close()
 
 
-def test_a_queue_whose_records_are_all_gone(pair) -> None:
+def test_a_queue_whose_records_have_all_expired(pair) -> None:
     pair.append(3, pair.other)
     pair.append(400)
     pair.expire(pair.bench.store._log.segments[1].base)
@@ -413,14 +413,14 @@ def test_a_queue_whose_records_are_all_gone(pair) -> None:
     view.close()
 
 
-def test_runs_come_merge_and_go(pair) -> None:
+def test_runs_are_written_merged_and_deleted(pair) -> None:
     runs = RunSet(pair.directory / "index")
     runs.load(0)
     assert runs.runs == []
     pair.append(5)
     pair.make_run()
     runs.load(0)
-    assert runs.runs == [], "the writer has not said anything"
+    assert runs.runs == [], "the writer has not published anything"
     runs.load(1)
     (first,) = runs.runs
     pair.append(5)
@@ -434,7 +434,7 @@ def test_runs_come_merge_and_go(pair) -> None:
     assert [run.entry_count for run in runs.runs] == [15], "three of them were merged"
 
 
-def test_a_run_that_went_before_it_was_opened(pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_deleted_before_it_was_opened(pair, monkeypatch: pytest.MonkeyPatch) -> None:
     pair.append(5)
     pair.make_run()
     runs = RunSet(pair.directory / "index")
@@ -470,12 +470,12 @@ def make(directory: Path, base: int, fill: bytes, size: int = SIZE) -> None:
 
 
 def mapped(directory: Path) -> list[int]:
-    """Bases of the segments that are mapped; what other tests have open, and let go meanwhile, does not count."""
+    """Bases of the mapped segments; what other tests have open, and release meanwhile, does not count."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     return sorted({int(Path(line.split()[-1]).name) for line in maps if str(directory) in line})
 
 
-def test_positions_find_their_segment_as_it_appears_and_goes(tmp_path: Path) -> None:
+def test_positions_find_their_segment_as_it_appears_and_disappears(tmp_path: Path) -> None:
     view = LogView(tmp_path)
     assert (view.begin(), view.segment_at(0)) == (0, None)
     make(tmp_path, 0, b"a")
@@ -506,7 +506,7 @@ def test_the_newest_segment_may_grow(tmp_path: Path) -> None:
     assert (grown.size, grown.view[SIZE : SIZE + 1]) == (2 * SIZE, b"b")
 
 
-def test_a_file_without_a_byte_is_not_there_yet(tmp_path: Path) -> None:
+def test_an_empty_file_is_not_used_yet(tmp_path: Path) -> None:
     segment_path(tmp_path, 0).touch()
     assert LogView(tmp_path).segment_at(0) is None
     assert LogView(tmp_path / "none").segment_at(0) is None
@@ -520,4 +520,4 @@ def test_the_number_of_mappings_has_a_bound(tmp_path: Path, monkeypatch) -> None
     for base in range(0, 4 * SIZE, SIZE):
         assert view.segment_at(base) is not None
     assert mapped(tmp_path) == [2 * SIZE, 3 * SIZE]
-    assert view.segment_at(0) is not None, "what was given up is mapped again"
+    assert view.segment_at(0) is not None, "what was unmapped is mapped again"

@@ -44,7 +44,7 @@ def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_room_is_made_also_behind_another_job(tmp_path: Path) -> None:
+def test_room_is_also_made_after_another_job(tmp_path: Path) -> None:
     """Waiting for a job that makes no room is no failure."""
     bench = StoreBench(tmp_path / "data")
     queue, flusher = bench.store.queues.open(b"q"), bench.store._parts.index_flusher

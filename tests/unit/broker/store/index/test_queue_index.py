@@ -35,7 +35,7 @@ def flusher_of(index: QueueIndex, merge: int = 100) -> IndexFlusher:
 
 
 def put(index: QueueIndex, queue: int, count: int, messages: int = 1) -> None:
-    """Append entries of one queue; entry n of the log stands at position 10 n."""
+    """Append entries of one queue; entry n of the log is at position 10 n."""
     for _ in range(count):
         offset, at = index.next_offset(queue), index.end_position
         entries = native.core.make_block([queue], [offset], [at], [10], [0], [messages])
@@ -69,7 +69,7 @@ def test_reads_across_runs_and_tail(tmp_path: Path) -> None:
 
 
 def test_minimum_moves_with_the_begin(tmp_path: Path) -> None:
-    """Whole runs go, a run that is half in the log stays, an empty queue's minimum is its next offset."""
+    """Whole runs are deleted, a run that is half in the log stays, an empty queue's minimum is its next offset."""
     index = QueueIndex(tmp_path, 64, 0)
     index.grow(2)
     flusher = flusher_of(index)
@@ -95,8 +95,8 @@ def test_minimum_moves_with_the_begin(tmp_path: Path) -> None:
     again.close()
 
 
-def test_strangers_are_removed(tmp_path: Path) -> None:
-    """What a crash left without the manifest naming it."""
+def test_unknown_files_are_removed(tmp_path: Path) -> None:
+    """Files that a crash left without an entry in the manifest."""
     QueueIndex(tmp_path, 64, 0).close()
     (tmp_path / "run-0000000007").write_bytes(b"x")
     (tmp_path / "offsets-0000000008").write_bytes(b"x")
@@ -208,8 +208,8 @@ def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
     assert former.confirmed_beyond(following) == []
 
 
-def test_rubbish_says_nothing(tmp_path: Path) -> None:
-    """No file, an empty one, one of another layout, one that is cut."""
+def test_invalid_files_say_nothing(tmp_path: Path) -> None:
+    """No file, an empty one, one of another layout, a truncated one."""
     import numpy as np
 
     path = tmp_path / "tail"

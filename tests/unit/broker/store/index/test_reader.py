@@ -57,8 +57,8 @@ def test_limits_by_count_and_bytes(tmp_path: Path, check: bool) -> None:
     bench.close()
 
 
-def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path: Path) -> None:
-    """The records lie back to back in one piece, with the start of each, within both limits."""
+def test_a_range_over_runs_tail_and_segments_equals_single_reads(tmp_path: Path) -> None:
+    """The records are contiguous, with the start of each, within both limits."""
     bench = StoreBench(tmp_path / "data")
     queue, other = bench.store.queues.open(b"q"), bench.store.queues.open(b"other")
     for n in range(700):
@@ -87,7 +87,7 @@ def test_a_range_over_runs_tail_and_segments_is_what_single_reads_give(tmp_path:
     bench.close()
 
 
-def test_a_range_never_hands_out_what_is_no_record(tmp_path: Path) -> None:
+def test_a_range_never_returns_what_is_not_a_record(tmp_path: Path) -> None:
     """A size or position that contradicts the index is corruption, named by file and position."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
@@ -121,7 +121,7 @@ def test_the_last_message_of_a_batch_alone(tmp_path: Path) -> None:
 
 
 def batch(queues: list[int], count: int, body: bytes) -> Placed:
-    """A batch record of so many messages."""
+    """A batch record of this many messages."""
     return message(queues, body, flags=FLAGS_BATCH, count=count)
 
 
@@ -159,7 +159,7 @@ def test_reads_from_the_middle_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_time_search_among_batches(tmp_path: Path) -> None:
-    """The answer is the first message of a record, never one inside of it."""
+    """The answer is the first message of a record, never one inside it."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for count in (1, 7, 1, 30, 2):
@@ -177,7 +177,7 @@ def test_time_search_among_batches(tmp_path: Path) -> None:
 
 
 def test_a_hole_is_corruption_with_its_offsets(tmp_path: Path) -> None:
-    """What stands before it is read; at it the queue's offsets are named; behind it reading goes on."""
+    """What precedes it is read; at it the queue's offsets are named; after it reading continues."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.append(message([queue], b"0"), message([queue], b"1"))
@@ -214,7 +214,7 @@ def filled(directory: Path, times: list[int], **settings: object) -> tuple[Store
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_time_finds_what_counting_finds(tmp_path: Path, seed: int) -> None:
-    """Over tail, runs and log files; for times between, at, before and behind the records, both boundaries."""
+    """Over tail, runs and log files; for times between, at, before and after the records, both boundaries."""
     choice = random.Random(seed)
     at, times = StoreBench(tmp_path / "clock").clock.now_ms(), []
     for _ in range(500):
@@ -228,8 +228,8 @@ def test_every_time_finds_what_counting_finds(tmp_path: Path, seed: int) -> None
     bench.close()
 
 
-def test_few_records_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even times: about five probes in a queue of 4,000; the times of the log files are remembered."""
+def test_few_records_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even times: about five probes in a queue of 4,000; the times of the log files are cached."""
     start = 2 * 10**12
     times = [start + 7 * n for n in range(4000)]
     bench, queue = filled(tmp_path / "data", times, segment_size_bytes=256 * 1024, index_tail_entries=1024)
@@ -245,8 +245,8 @@ def test_few_records_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     bench.close()
 
 
-def test_expired_and_unreadable_records_are_passed_over(tmp_path: Path) -> None:
-    """A record that is no record any more counts as its neighbours; the answer is at most that far off."""
+def test_expired_and_unreadable_records_are_skipped(tmp_path: Path) -> None:
+    """A record that can no longer be read counts like its neighbours; the answer is at most that far off."""
     times = [2 * 10**12 + 10 * n for n in range(60)]
     bench, queue = filled(tmp_path / "data", times)
     positions = [RecordView(record).position for record in bench.store.reading.read(queue, 0, 60, 1 << 20).records]

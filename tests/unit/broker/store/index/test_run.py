@@ -1,4 +1,4 @@
-"""Runs, the MANIFEST and the offsets file: sorted, checked, merged, and what is not confirmed in them."""
+"""Runs, the MANIFEST and the offsets file: sorted, checked, merged, and unconfirmed entries in them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def make(
     position: int,
     counts: list[int] | None = None,
 ) -> Run:
-    """A run of entries in log order; `start` holds each queue's next offset and is moved on."""
+    """A run of entries in log order; `start` has each queue's next offset and is advanced."""
     offsets, n = [], len(queues)
     counts = counts or [1] * n
     for queue, count in zip(queues, counts, strict=True):
@@ -96,8 +96,8 @@ def test_merge_is_the_concatenation(parts) -> None:
 @pytest.mark.parametrize(
     ("column", "values"), [("starts", [0, 1, 4]), ("starts", [1, 2, 3]), ("starts", [0, 3, 3]), ("queues", [3, 1])]
 )
-def test_a_directory_that_does_not_add_up(tmp_path: Path, column: str, values: list[int]) -> None:
-    """With sums that match, it is refused before a merge, and when its entries are listed."""
+def test_an_inconsistent_directory(tmp_path: Path, column: str, values: list[int]) -> None:
+    """With correct checksums it is refused before a merge, and when its entries are listed."""
     data = run_data(np.array([1, 3, 3]), np.array([0, 0, 5]), np.arange(3), np.full(3, 8), np.zeros(3), np.ones(3))
     setattr(data, column, np.array(values, "<u4"))
     write_run(run_path(tmp_path, 1), 1, 0, (0, 3), data)
@@ -125,7 +125,7 @@ def test_every_byte_is_covered(tmp_path: Path, counts: list[int] | None) -> None
 
 
 def test_join() -> None:
-    """Neighbours become one stretch; nothing stays nothing."""
+    """Neighbours become one range; nothing stays nothing."""
     one = Entries(np.array([4, 5]), np.array([1, 2]), np.array([8, 8]), np.array([0, 0]), 6)
     two = Entries(np.array([6]), np.array([3]), np.array([9]), np.array([1]), 9)
     assert len(Entries.joined([])) == len(Entries.empty()) == 0
@@ -175,7 +175,7 @@ def run_of_one(directory: Path, file_id: int, queue: int, offset: int) -> Run:
 
 
 def test_young_runs_raise_and_never_lower(tmp_path: Path) -> None:
-    """Older runs add nothing, a merged one may hold an older number, floors count too."""
+    """Older runs add nothing, a merged one may have an older number, floors count too."""
     runs = [run_of_one(tmp_path, 1, 0, 99), run_of_one(tmp_path, 5, 1, 3), run_of_one(tmp_path, 6, 3, 6)]
     assert next_offsets_of(tmp_path, Manifest(), []).tolist() == []
     assert next_offsets_of(tmp_path, Manifest(), runs).tolist() == [100, 4, 0, 7]
@@ -187,7 +187,7 @@ def test_young_runs_raise_and_never_lower(tmp_path: Path) -> None:
 
 
 def runs_of(directory: Path) -> tuple[list[Run], list[int], int]:
-    """Runs over forty records, every fifth of them in two queues; where each begins; where the last ends."""
+    """Runs over forty records, every fifth of them in two queues; returns where each begins and where the last ends."""
     bench = ReplicaBench(directory, epoch=1, index_tail_entries=16)
     one, two = bench.store.queues.open(b"one"), bench.store.queues.open(b"two")
     begins = []
@@ -201,8 +201,8 @@ def runs_of(directory: Path) -> tuple[list[Run], list[int], int]:
     return runs, begins, end
 
 
-def test_only_what_stands_behind_the_position_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In log order; a record in two queues is in one block; blocks follow each other up to where the runs end."""
+def test_only_what_lies_after_the_position_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In log order; a record in two queues is in one block; blocks are contiguous up to the end of the runs."""
     monkeypatch.setattr(run_module, "BLOCK_ENTRIES", 3)
     runs, begins, end = runs_of(tmp_path / "store")
     found = unconfirmed_entries(runs, begins[7], end)
@@ -227,8 +227,8 @@ def test_queues_end_before_what_is_hidden(tmp_path: Path) -> None:
     assert rows[:, CONFIRMED].sum() == 1_009
 
 
-def test_a_damaged_run_is_told(tmp_path: Path) -> None:
-    """Its columns are checked before anything is made of them."""
+def test_a_damaged_run_is_reported(tmp_path: Path) -> None:
+    """Its columns are checked before they are used."""
     _, begins, end = runs_of(tmp_path / "store")
     path = min((tmp_path / "store" / "index").glob("run-*"))
     data = bytearray(path.read_bytes())
@@ -243,7 +243,7 @@ Part = list[tuple[int, int]]
 
 
 def written(directory: Path, file_id: int, part: Part, start: dict[int, int]) -> Run:
-    """A run of (queue, count) in log order; entry n of run r stands at 1000 r + n."""
+    """A run of (queue, count) in log order; entry n of run r is at 1000 r + n."""
     offsets = []
     for queue, count in part:
         offsets.append(start.get(queue, 0))

@@ -61,7 +61,7 @@ def test_like_a_list(steps, walk_max: int) -> None:
 
 
 def test_grows_in_place(tmp_path: Path) -> None:
-    """More queues: the rows and entries there are stay."""
+    """More queues: the existing rows and entries stay."""
     tail, model = Tail(tmp_path / "tail", 64), {}
     add(tail, model, [1, 2, 1], 0)
     tail.grow(100_000)
@@ -72,8 +72,8 @@ def test_grows_in_place(tmp_path: Path) -> None:
     tail.close()
 
 
-def test_durable_position_survives(tmp_path: Path) -> None:
-    """The next start reads what was proved; anything damaged proves nothing."""
+def test_the_durable_position_survives(tmp_path: Path) -> None:
+    """The next start reads what was proved; a damaged file proves nothing."""
     path = tmp_path / "tail"
     assert read_durable(path) == 0
     tail = Tail(path, 64)
@@ -92,7 +92,7 @@ def test_durable_position_survives(tmp_path: Path) -> None:
 def test_a_full_disk_gives_the_former_tails_space_to_the_new_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A restart needs no more room than there was; any other failure is raised and leaves the former file."""
+    """A restart needs no more space than before; any other failure is raised and leaves the former file."""
     path = tmp_path / "tail"
     Tail(path, 16).close()
     allocate, seen = os.posix_fallocate, []

@@ -1,4 +1,4 @@
-"""A closed store with a bit of everything."""
+"""A closed store with records of every kind."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from runtime.files import DirectoryLock
 
 
 def test_parts_and_durable_position(directory: Path) -> None:
-    """A cleanly closed store is durable to its end and belongs to nobody."""
+    """A cleanly closed store is durable to its end and has no owner."""
     found = open_directory(directory)
     assert found.owner_pid is None
     assert found.checkpoint is not None
@@ -21,8 +21,8 @@ def test_parts_and_durable_position(directory: Path) -> None:
     assert len(found.runs) == len(found.manifest.runs) > 0
 
 
-def test_owner_is_named_and_not_disturbed(directory: Path) -> None:
-    """Looking takes no lock that stays."""
+def test_the_owner_is_named_and_not_disturbed(directory: Path) -> None:
+    """Inspecting takes no lasting lock."""
     assert owner_of(directory) is None
     with DirectoryLock(directory):
         assert (owner_of(directory) or 0) > 0
@@ -41,7 +41,7 @@ def test_locate(directory: Path, tmp_path: Path) -> None:
 
 
 def test_unreadable_files_are_listed(directory: Path) -> None:
-    """What the log can replace does not stop a look."""
+    """A file that the log can replace does not stop an inspection."""
     for path in (directory / "CHECKPOINT", directory / "index" / "MANIFEST", directory / "state" / "SNAPSHOT"):
         data = bytearray(path.read_bytes())
         data[3] ^= 1

@@ -20,8 +20,8 @@ def rebuild(directory: Path) -> dict[str, int]:
     return rebuild_index(directory, clock=ManualClock(), log=structlog.get_logger())
 
 
-def test_index_comes_back(directory: Path) -> None:
-    """A damaged one is replaced by one that says what the log says."""
+def test_the_index_is_rebuilt(directory: Path) -> None:
+    """A damaged one is replaced by one that agrees with the log."""
     run = next((directory / "index").glob("run-*"))
     data = bytearray(run.read_bytes())
     data[-1] ^= 1
@@ -35,7 +35,7 @@ def test_index_comes_back(directory: Path) -> None:
 
 
 def test_store_in_use_is_refused(directory: Path) -> None:
-    """The owner keeps working on an index that is still its own."""
+    """The owner keeps working with its own index."""
     bench = StoreBench(directory)
     with pytest.raises(DirectoryLocked):
         rebuild(directory)

@@ -16,7 +16,7 @@ from tests.sim.stores import StoreBench, message
 
 @pytest.fixture
 def keyed(tmp_path: Path) -> Path:
-    """A closed store: keys in several runs, and a stretch without any that no run covers."""
+    """A closed store: keys in several runs, and a range without keys that no run covers."""
     bench = StoreBench(tmp_path / "keyed", key_index_entries=64, index_merge_runs=30)
     queue = bench.store.queues.open(b"q")
     for n in range(240):
@@ -33,7 +33,7 @@ def keyed(tmp_path: Path) -> Path:
 
 
 def keys_of(directory: Path) -> tuple[KeyFiles, LogKeys]:
-    """What the files say and what the log says."""
+    """The keys in the files and those in the log."""
     found = open_directory(directory)
     keys = LogKeys(found.keys)
     for file, at, head in Walk(found.files, 0):
@@ -42,7 +42,7 @@ def keys_of(directory: Path) -> tuple[KeyFiles, LogKeys]:
 
 
 def test_a_sound_index(keyed: Path) -> None:
-    """Nothing to say, and verify and stat count what is there."""
+    """Nothing to report, and verify and stat count what there is."""
     files, keys = keys_of(keyed)
     assert len(files.runs) > 2
     assert list(check_keys(files, keys, 0)) == []
@@ -53,7 +53,7 @@ def test_a_sound_index(keyed: Path) -> None:
 
 
 def test_a_valid_run_with_wrong_content(keyed: Path) -> None:
-    """Checksums in order, content not: the difference is named."""
+    """Valid checksums, wrong content: the difference is named."""
     files, keys = keys_of(keyed)
     run = max(files.runs, key=lambda each: each.entry_count)
     columns = tuple(column.copy() for column in run.columns())
@@ -63,7 +63,7 @@ def test_a_valid_run_with_wrong_content(keyed: Path) -> None:
     ((path, text),) = check_keys(files, keys, 0)
     assert path == run.path
     assert f"second {columns[3][5]}/{columns[3][5] - 1}" in text
-    assert list(check_keys(files, keys, 0, [(run.first_position, run.end_position)])) == []  # damage: nobody knows
+    assert list(check_keys(files, keys, 0, [(run.first_position, run.end_position)])) == []  # damage: unknown
 
 
 def test_a_run_that_lacks_a_key_and_one_that_is_missing(keyed: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_run_that_lacks_a_key_and_one_that_is_missing(keyed: Path) -> None:
 
 
 def test_damage_of_the_key_index_is_reported(keyed: Path) -> None:
-    """A header or a missing file as unreadable metadata, a column by its checksum; nothing there is nothing wrong."""
+    """A header or a missing file as unreadable metadata, a column by its checksum; an empty index is sound."""
     runs = sorted((keyed / "keys").glob("run-*"))
     data = runs[0].read_bytes()
     runs[0].write_bytes(data[:-1] + bytes([data[-1] ^ 1]))

@@ -8,7 +8,7 @@ from broker.store.inspection.directory import LogFiles, Walk
 from tests.sim.log_judge import read_log
 
 
-def test_walk_sees_what_the_judge_sees(directory: Path) -> None:
+def test_the_walk_agrees_with_the_judge(directory: Path) -> None:
     """Every record, fillers left out, and the end."""
     files = LogFiles(directory / "log")
     walk = Walk(files, files.begin)
@@ -20,7 +20,7 @@ def test_walk_sees_what_the_judge_sees(directory: Path) -> None:
 
 
 def test_record_start_rounds_up(directory: Path) -> None:
-    """A position inside a record leads to the one behind it."""
+    """A position inside a record leads to the next one."""
     files = LogFiles(directory / "log")
     judged = read_log(directory)
     assert files.record_start(judged[7].position) == judged[7].position
@@ -29,7 +29,7 @@ def test_record_start_rounds_up(directory: Path) -> None:
 
 
 def test_damage_ends_the_walk(directory: Path) -> None:
-    """The reason is kept; an empty file holds nothing."""
+    """The reason is kept; an empty file contains nothing."""
     judged = read_log(directory)
     path = directory / "log" / "0".zfill(20)
     data = bytearray(path.read_bytes())

@@ -13,7 +13,7 @@ from tests.sim.log_judge import read_log
 
 
 def test_all_records(directory: Path) -> None:
-    """Each one, in order, as JSON can hold it."""
+    """Each one, in order, as JSON."""
     found = list(records(directory))
     assert [each["position"] for each in found] == [seen.position for seen in read_log(directory)]
     assert {each["type"] for each in found} == {"message", "control"}
@@ -25,7 +25,7 @@ def test_all_records(directory: Path) -> None:
 
 
 def test_queue_start_and_limit(directory: Path) -> None:
-    """By name or id, from a position inside a record, at most so many."""
+    """By name or id, from a position inside a record, at most this many."""
     by_name = list(records(directory, queue="plant/7"))
     assert by_name == list(records(directory, queue="1"))
     assert [each["queues"][1][1] for each in by_name] == list(range(len(by_name)))
@@ -35,8 +35,8 @@ def test_queue_start_and_limit(directory: Path) -> None:
         records(directory, queue="nobody")
 
 
-def test_damage_stands_in_its_place(directory: Path) -> None:
-    """What stands before and behind the damage is printed, and between them where it is."""
+def test_damage_is_shown_in_its_place(directory: Path) -> None:
+    """What lies before and after the damage is printed, and the damage between them."""
     judged = read_log(directory)
     victim = judged[5].position
     path = directory / "log" / "0".zfill(20)
@@ -51,6 +51,6 @@ def test_damage_stands_in_its_place(directory: Path) -> None:
 
 
 def test_text_or_base64() -> None:
-    """Bytes that are no text are told from text by the name."""
+    """The name distinguishes bytes that are not text from text."""
     assert text("body", b"\xff") == {"body_base64": "/w=="}
     assert text("body", b"x") == {"body": "x"}

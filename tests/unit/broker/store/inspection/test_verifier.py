@@ -42,7 +42,7 @@ def test_sound(directory: Path) -> None:
 
 
 def test_live_store_is_sound_too(tmp_path: Path, directory: Path) -> None:
-    """Beside an open store: what is in the tail is in no run yet, and that is no error."""
+    """Beside an open store: what is in the tail is in no run yet, which is no error."""
     bench = StoreBench(directory)
     from tests.unit.broker.store.inspection.conftest import fill
 
@@ -54,7 +54,7 @@ def test_live_store_is_sound_too(tmp_path: Path, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["log", "run", "snapshot", "manifest", "cut"])
-def test_damage_is_told(directory: Path, where: str) -> None:
+def test_damage_is_reported(directory: Path, where: str) -> None:
     """By the check that found it."""
     log = directory / "log" / "0".zfill(20)
     if where == "log":
@@ -74,8 +74,8 @@ def test_damage_is_told(directory: Path, where: str) -> None:
         assert checks(directory) == {"metadata"}
 
 
-def test_snapshot_that_says_something_else(directory: Path) -> None:
-    """A valid file with a wrong content is found by replaying the log."""
+def test_a_snapshot_with_other_content(directory: Path) -> None:
+    """A valid file with wrong content is found by replaying the log."""
     end = verify(directory).end_position
     tables = StateTables()
     tables.load(state_kinds.LEDGER, b"sink", (b"999", 8))
@@ -173,7 +173,7 @@ def entries_of(found) -> LogEntries:
 
 
 def test_sound_runs(directory: Path) -> None:
-    """Nothing to say about what the store wrote."""
+    """Nothing to report about what the store wrote."""
     found = open_directory(directory)
     entries = entries_of(found)
     assert len(entries) == sum(run.entry_count for run in found.runs)
@@ -182,7 +182,7 @@ def test_sound_runs(directory: Path) -> None:
 
 
 def test_valid_run_with_wrong_content(directory: Path) -> None:
-    """Checksums in order, content not: the difference is named."""
+    """Valid checksums, wrong content: the difference is named."""
     found = open_directory(directory)
     entries = entries_of(found)
     run = found.runs[0]
@@ -196,14 +196,14 @@ def test_valid_run_with_wrong_content(directory: Path) -> None:
 
 
 def test_holes_in_the_cover(directory: Path) -> None:
-    """A run that is missing between two others shows."""
+    """A run missing between two others is found."""
     found = open_directory(directory)
     assert len(found.runs) > 1
     assert list(check_cover(found.runs[1:], 0, found.manifest.end_position))
     assert list(check_cover(found.runs, 0, 8))
 
 
-def test_an_index_begun_anew_covers_nothing_yet(directory: Path) -> None:
+def test_a_restarted_index_covers_nothing_yet(directory: Path) -> None:
     """A rebuild that was cut short before its first run, in a log that retention has shortened."""
     assert list(check_cover([], 4096, 0)) == []
     found = open_directory(directory)
@@ -223,7 +223,7 @@ def test_whole_log_gives_the_tables_of_the_store(directory: Path) -> None:
 
 
 def test_open_group_leaves_no_trace(directory: Path) -> None:
-    """Without its last record a group is not there."""
+    """Without its last record a group does not exist."""
     steps = list(Walk(LogFiles(directory / "log"), 0))
     opened = next(at for at, (_, _, head) in enumerate(steps) if head[9] & 0x10)
     replay = StateReplay(StateTables(), 0)

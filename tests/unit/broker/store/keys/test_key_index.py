@@ -33,7 +33,7 @@ NUMBER = key_hash(b"t", b"k")
 
 
 def filled(directory: Path, count: int) -> tuple[KeyIndex, list[int]]:
-    """An index that has taken in `count` records with the key k, three a chunk."""
+    """An index with `count` records with the key k, three a chunk."""
     index = KeyIndex(directory, KEYS_PER_RECORD_MAX + 2, 0)
     data, positions = back_to_back([{"keys": b"k", "store_ms": 1000 * n} for n in range(count)])
     index.take(data, 0, 0, len(data))
@@ -47,7 +47,7 @@ def positions_in(index: KeyIndex, low: int = 0, high: int = 1 << 40) -> list[int
 
 
 def test_newest_first_between_two_positions(tmp_path: Path) -> None:
-    """From several chunks; the end is not included."""
+    """From several chunks; the end is exclusive."""
     index, positions = filled(tmp_path, 8)
     assert index.full_chunks == 2
     assert index.entry_count == 8
@@ -57,7 +57,7 @@ def test_newest_first_between_two_positions(tmp_path: Path) -> None:
 
 
 def test_sealed_chunks_stay_readable_until_their_run_is_installed(tmp_path: Path) -> None:
-    """What is taken in meanwhile goes to a new chunk and stays; nothing is there twice."""
+    """What is added meanwhile goes to a new chunk and stays; nothing is there twice."""
     index, positions = filled(tmp_path, 4)
     sealed = index.seal()
     assert (sealed.first, sealed.end) == (0, index.end_position)
@@ -76,8 +76,8 @@ def test_sealed_chunks_stay_readable_until_their_run_is_installed(tmp_path: Path
     assert again.end_position == sealed.end
 
 
-def test_files_the_manifest_does_not_name_go(tmp_path: Path) -> None:
-    """What a crash left behind is deleted at the start; a named file that is missing is reported."""
+def test_files_not_in_the_manifest_are_deleted(tmp_path: Path) -> None:
+    """What a crash left is deleted at the start; a named file that is missing is reported."""
     write_key_run(key_run_path(tmp_path, 7), 7, 0, (0, 8), sort_keys([KeyIndex(tmp_path, 64, 0)._chunks[0].columns()]))
     (tmp_path / ".MANIFEST.1.tmp").write_bytes(b"x")
     KeyIndex(tmp_path, 64, 0)
@@ -87,7 +87,7 @@ def test_files_the_manifest_does_not_name_go(tmp_path: Path) -> None:
         KeyIndex(tmp_path, 64, 0)
 
 
-def test_runs_outside_the_positions_are_not_looked_at(tmp_path: Path) -> None:
+def test_runs_outside_the_positions_are_not_read(tmp_path: Path) -> None:
     """A lookup between two positions costs nothing in older and newer runs."""
     index, _ = filled(tmp_path, 1)
     path = key_run_path(tmp_path, 1)
@@ -107,7 +107,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"{}\nbad\n", sealed_json({"runs": [1]}), sealed_json({"runs": 5})])
-def test_an_unreadable_one_is_told(tmp_path: Path, content: bytes) -> None:
+def test_an_unreadable_one_is_reported(tmp_path: Path, content: bytes) -> None:
     """A wrong checksum, a missing member, a member of another kind."""
     (tmp_path / MANIFEST_NAME).write_bytes(content)
     with pytest.raises(CorruptIndex):
@@ -185,7 +185,7 @@ def test_a_full_disk_while_writing_a_run_loses_nothing(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_failure_before_the_manifest_leaves_a_file_nobody_names(tmp_path: Path) -> None:
+def test_a_failure_before_the_manifest_leaves_an_unnamed_file(tmp_path: Path) -> None:
     """The next start takes the keys from the log again; nothing is there twice."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
@@ -200,7 +200,7 @@ def test_a_failure_before_the_manifest_leaves_a_file_nobody_names(tmp_path: Path
     bench.close()
 
 
-def test_the_manifest_names_what_is_there_and_ids_rise(tmp_path: Path) -> None:
+def test_the_manifest_names_what_exists_and_ids_rise(tmp_path: Path) -> None:
     """Through runs, merges and restarts."""
     bench, seen = StoreBench(tmp_path / "data", key_index_entries=64), 0
     queue, keys = bench.store.queues.open(b"q"), tmp_path / "data" / "keys"
@@ -223,8 +223,8 @@ def test_the_manifest_names_what_is_there_and_ids_rise(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_run_never_holds_more_than_it_says(tmp_path: Path) -> None:
-    """Also when one append fills it many times over; else a start would take keys in twice."""
+def test_a_run_covers_exactly_its_range(tmp_path: Path) -> None:
+    """Also when one append fills it many times over; otherwise a start would add keys twice."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
     bench.store.append(*[keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(500)])

@@ -17,7 +17,7 @@ from tests.sim.stores import StoreBench, message
 
 
 def test_what_is_confirmed_is_found_and_nothing_else(tmp_path: Path) -> None:
-    """The newest first; another topic's, staged, and queueless records are not there."""
+    """The newest first; records of other topics, staged ones, and those without a queue are not found."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.settle()
@@ -93,7 +93,7 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
 
 
 def test_it_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
-    """Off, its files go; on, everything in the log is found again, what was written meanwhile too."""
+    """Off, its files are deleted; on, everything in the log is found again, including what was written meanwhile."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.append(keyed_message([queue], b"one", keys=b"k"))
@@ -113,7 +113,7 @@ def test_it_can_be_switched_off_and_on_again(tmp_path: Path) -> None:
 
 
 def test_an_index_that_cannot_be_written_stops_the_store(tmp_path: Path) -> None:
-    """Memory is bounded: with no run written and nothing refused before, appends fail instead of growing."""
+    """Memory is bounded: without a written run and without earlier refusals appends fail instead of growing."""
     bench = StoreBench(tmp_path / "data", key_index_entries=64)
     queue = bench.store.queues.open(b"q")
     bench.faults.arm("keys.write", ValueError("no such thing"), times=None)
@@ -229,8 +229,8 @@ def everything(bench: StoreBench) -> list[int]:
 
 
 @pytest.mark.parametrize("what", ["gone", "manifest", "run", "short", "ahead", "older"])
-def test_an_unreadable_index_is_made_from_the_log(tmp_path: Path, what: str) -> None:
-    """Nothing there, a damaged MANIFEST, a damaged or missing run, one of another log, one that is behind."""
+def test_an_unreadable_index_is_rebuilt_from_the_log(tmp_path: Path, what: str) -> None:
+    """Missing, a damaged MANIFEST, a damaged or missing run, one of another log, one that is behind."""
     bench = bench_of(tmp_path / "data")
     keys = tmp_path / "data" / "keys"
     runs = sorted(keys.glob("run-*"))
@@ -255,8 +255,8 @@ def test_an_unreadable_index_is_made_from_the_log(tmp_path: Path, what: str) -> 
     bench.close()
 
 
-def test_damage_in_the_log_costs_the_keys_behind_it_in_its_file_only(tmp_path: Path) -> None:
-    """A rebuild goes on with the next log file."""
+def test_damage_in_the_log_costs_only_the_keys_after_it_in_its_file(tmp_path: Path) -> None:
+    """A rebuild continues with the next log file."""
     bench = bench_of(tmp_path / "data")
     shutil.rmtree(tmp_path / "data" / "keys")
     log = sorted((tmp_path / "data" / "log").iterdir())

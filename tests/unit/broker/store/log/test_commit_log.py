@@ -1,4 +1,4 @@
-"""The log and its files: growth, sync, cut, repair, failed writes, missing files, ends of whole groups."""
+"""The log and its files: growth, sync, truncation, repair, failed writes, missing files, ends of whole groups."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_missing_file_is_corruption(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_failed_write_is_taken_back(tmp_path: Path) -> None:
+def test_a_failed_write_is_undone(tmp_path: Path) -> None:
     """After ENOSPC in the second piece the first one is removed too."""
     faults = FaultPoints()
     log = make(tmp_path, faults)
@@ -75,8 +75,8 @@ def test_failed_write_is_taken_back(tmp_path: Path) -> None:
     log.close()
 
 
-def test_remains_that_cannot_go_are_final(tmp_path: Path) -> None:
-    """When a failed write cannot even be taken back the store has failed."""
+def test_remains_that_cannot_be_removed_are_final(tmp_path: Path) -> None:
+    """When a failed write cannot even be undone the store has failed."""
     faults = FaultPoints()
     log = make(tmp_path, faults)
     segment = log.segment_to_append(0)
@@ -102,8 +102,8 @@ def test_sync_flushes_only_files_with_something_new(tmp_path: Path) -> None:
     log.close()
 
 
-def test_failed_sync_stays_failed(tmp_path: Path) -> None:
-    """A second fdatasync must not pass for success."""
+def test_a_failed_sync_stays_failed(tmp_path: Path) -> None:
+    """A second fdatasync must not count as success."""
     faults = FaultPoints()
     log = make(tmp_path, faults)
     put(log, 0, b"x")
@@ -114,8 +114,8 @@ def test_failed_sync_stays_failed(tmp_path: Path) -> None:
     log.close()
 
 
-def test_cut_zeroes_across_files(tmp_path: Path) -> None:
-    """Everything behind the cut is zero in every file."""
+def test_truncation_zeroes_across_files(tmp_path: Path) -> None:
+    """Everything after the cut is zero in every file."""
     log = make(tmp_path)
     for position in (0, 4096):
         put(log, position, b"x" * 4096)
@@ -160,7 +160,7 @@ def test_files_grow_with_the_log(tmp_path: Path) -> None:
 
 
 def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
-    """Whole files below the position go, oldest first; the file being written stays."""
+    """Whole files below the position are deleted, oldest first; the file being written stays."""
     log = make(tmp_path)
     for position in (0, 4096, 8192):
         put(log, position, b"x" * 4096)
@@ -172,8 +172,8 @@ def test_drop_before_keeps_the_last(tmp_path: Path) -> None:
     log.close()
 
 
-def test_files_that_go_together_go_durably_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power cut must not bring an older one back without its successor: that gap would be taken for damage."""
+def test_files_deleted_together_are_deleted_durably_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power cut must not restore an older one without its successor: that gap would be taken for damage."""
     log = make(tmp_path)
     for position in (0, 4096, 8192):
         put(log, position, b"x" * 4096)
@@ -201,8 +201,8 @@ def test_the_names_a_start_finds_are_durable_before_it_uses_them(
     assert durable == [[0]]
 
 
-def test_a_log_that_is_closed_soon_prepares_nothing(tmp_path: Path) -> None:
-    """What was begun is given up, and the next file is made when it is needed after all."""
+def test_a_log_that_is_soon_closed_prepares_nothing(tmp_path: Path) -> None:
+    """What was begun is dropped, and the next file is made when it is needed after all."""
     log = make(tmp_path)
     log.segment_to_append(0)
     log.growing = False
@@ -213,7 +213,7 @@ def test_a_log_that_is_closed_soon_prepares_nothing(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_last_file_gets_another_size(tmp_path: Path) -> None:
+def test_the_last_file_is_resized(tmp_path: Path) -> None:
     """Longer in place, shorter as another file; bytes below the end and views of them stay."""
     log = make(tmp_path)
     segment = log.segment_to_append(0)
@@ -231,8 +231,8 @@ def test_the_last_file_gets_another_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1024, 8192])
-def test_empty_files_behind_the_end_go_when_its_file_gets_another_size(tmp_path: Path, size: int) -> None:
-    """A power cut can leave the names of files whose bytes it took."""
+def test_empty_files_after_the_end_are_deleted_when_its_file_is_resized(tmp_path: Path, size: int) -> None:
+    """A power cut can leave the names of files whose bytes were lost."""
     log = make(tmp_path)
     for base in (0, 4096, 8192):
         segment = log.segment_to_append(base)
@@ -245,7 +245,7 @@ def test_empty_files_behind_the_end_go_when_its_file_gets_another_size(tmp_path:
     log.close()
 
 
-def test_files_behind_a_cut_go_and_the_rest_is_zeros(tmp_path: Path) -> None:
+def test_files_after_a_cut_are_deleted_and_the_rest_is_zeros(tmp_path: Path) -> None:
     """Truncated within the second of three files, then restarted elsewhere."""
     log = make(tmp_path)
     for base in (0, 4096, 8192):
@@ -260,7 +260,7 @@ def test_files_behind_a_cut_go_and_the_rest_is_zeros(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_stretch_without_entries_is_one_group() -> None:
+def test_a_range_without_entries_is_one_group() -> None:
     """State changes alone are confirmed too."""
     (group,) = taken_groups(8, 96, [])
     assert (group.first_position, group.end_position, len(group.entries), group.pieces) == (8, 96, 0, [])
@@ -303,7 +303,7 @@ def test_file_is_private_and_full_size(tmp_path: Path) -> None:
 
 
 def test_write_shows_in_the_view(tmp_path: Path) -> None:
-    """What pwrite put there is what the read-only map shows."""
+    """What pwrite wrote there is visible in the read-only map."""
     segment = segment_of(tmp_path)
     segment.write(4100, b"hello")
     segment.sync()
@@ -334,15 +334,15 @@ def test_views_survive_the_drop(tmp_path: Path) -> None:
     assert list_segments(tmp_path) == []
 
 
-def test_list_is_in_order_and_ignores_strangers(tmp_path: Path) -> None:
+def test_the_list_is_in_order_and_ignores_other_files(tmp_path: Path) -> None:
     """Only 20-digit names are segments."""
     for name in ("0" * 19 + "9", "0" * 18 + "10", "notes.txt", ".next"):
         (tmp_path / name).write_bytes(b"")
     assert [int(path.name) for path in list_segments(tmp_path)] == [9, 10]
 
 
-def test_a_cut_file_gets_its_size_back_with_its_space_reserved(tmp_path: Path) -> None:
-    """A hole would be space that is not there: to read it through the map ends the process on a full tmpfs."""
+def test_a_truncated_file_gets_its_size_back_with_its_space_reserved(tmp_path: Path) -> None:
+    """A hole would be space that does not exist: reading it through the map ends the process on a full tmpfs."""
     path = segment_path(tmp_path, 0)
     allocate(path, 256 * 1024, zeroed=True)
     os.truncate(path, 10_000)
@@ -354,7 +354,7 @@ def test_a_cut_file_gets_its_size_back_with_its_space_reserved(tmp_path: Path) -
     segment.close()
 
 
-def test_zeros_that_nobody_wants_any_more_are_not_written(tmp_path: Path) -> None:
+def test_unneeded_zeros_are_not_written(tmp_path: Path) -> None:
     """A log that is about to be closed does not wait for its next file."""
     asked = iter([True, True, False])
     allocate(tmp_path / "next", 1 << 20, zeroed=True, wanted=lambda: next(asked))

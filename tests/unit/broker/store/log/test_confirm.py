@@ -69,7 +69,7 @@ def test_fresh_batches_are_handed_on_when_they_are_confirmed() -> None:
     assert heard == [[batch.end_position], [0, 1]]
 
 
-def test_failure_reaches_everybody_in_order() -> None:
+def test_a_failure_reaches_all_callbacks_in_order() -> None:
     """Waiting callbacks get the error by position; later ones too; confirmed ones do not."""
     confirm, heard = make(), []
     confirm.add_group(group(100, entries([], [])))
@@ -84,7 +84,7 @@ def test_failure_reaches_everybody_in_order() -> None:
     assert heard == [(150, failure), (200, failure), (300, failure), (100, None)]
 
 
-def test_a_callback_that_raises_harms_nobody() -> None:
+def test_a_callback_that_raises_affects_no_other() -> None:
     """One handler's bug leaves the other callbacks and listeners alone."""
     confirm, heard = make(), []
 
@@ -100,7 +100,7 @@ def test_a_callback_that_raises_harms_nobody() -> None:
     assert heard == [None, [2]]
 
 
-def test_who_waits_for_the_failure_hears_of_nothing_else() -> None:
+def test_a_callback_for_the_failure_is_called_for_nothing_else() -> None:
     """A position that is never reached delays no other callback, and its own is called last, once."""
     confirm, heard = make(), []
     confirm.when_confirmed(NEVER, lambda error: heard.append(("never", error)))
@@ -116,7 +116,7 @@ def test_who_waits_for_the_failure_hears_of_nothing_else() -> None:
     assert heard == [(10, None), (20, failure), ("never", failure), ("late", failure)]
 
 
-def test_a_listener_is_told_while_what_it_looks_after_has_members() -> None:
+def test_a_listener_is_called_while_it_has_members() -> None:
     """A listener that waits for nothing is not called at every move."""
     confirm, heard, waiting = make(), [], set()
     confirm.on_advance(heard.append, waiting)
@@ -249,8 +249,8 @@ def make_inline(loop: Loop, turn: Turn, sync):
     return flusher, flushed, failed
 
 
-def test_a_little_is_flushed_at_the_end_of_the_turn() -> None:
-    """Once for all requests of the turn, on the loop's own thread; much, or a busy disk, is the thread's."""
+def test_little_is_flushed_at_the_end_of_the_turn() -> None:
+    """Once for all requests of the turn, on the loop's own thread; much, or a busy disk, is left to the thread."""
     loop, turn, threads = Loop(), Turn(), []
 
     def sync() -> int:

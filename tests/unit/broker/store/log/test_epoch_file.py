@@ -24,7 +24,7 @@ from tests.sim.replicas import ReplicaBench
 from tests.sim.stores import message
 
 
-def test_saved_entries_come_back(tmp_path: Path) -> None:
+def test_saved_entries_are_loaded(tmp_path: Path) -> None:
     """No file is None, an empty list is one."""
     assert load_epochs(tmp_path) is None
     for epochs in ([], [(1, 0)], [(1, 0), (5, 96), (6, 2**40)]):
@@ -44,13 +44,13 @@ def test_saved_entries_come_back(tmp_path: Path) -> None:
     ],
 )
 def test_entries_that_contradict_each_other_are_refused(tmp_path: Path, value: object) -> None:
-    """Epochs and starts both rise, or the file is as good as unreadable."""
+    """Epochs and starts both rise, or the file counts as unreadable."""
     (tmp_path / "EPOCHS").write_bytes(sealed_json(value))
     with pytest.raises(CorruptIndex):
         load_epochs(tmp_path)
 
 
-def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
+def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     """The checksum covers all of it."""
     save_epochs(tmp_path, [(1, 0), (2, 96)])
     data = bytearray((tmp_path / "EPOCHS").read_bytes())
@@ -61,15 +61,15 @@ def test_a_flipped_bit_is_seen(tmp_path: Path) -> None:
 
 
 def test_an_entry_that_wrote_nothing_is_replaced() -> None:
-    """The empty epoch trap: what starts where another one started, or behind a cut, takes its place."""
+    """The empty epoch trap: an entry that starts where another one started, or after a cut, replaces it."""
     assert with_epoch([], 1, 0) == [(1, 0)]
     assert with_epoch([(1, 0)], 2, 96) == [(1, 0), (2, 96)]
     assert with_epoch([(1, 0), (2, 96)], 3, 96) == [(1, 0), (3, 96)]
     assert with_epoch([(1, 0)], 2, 0) == [(2, 0)]
 
 
-def test_entries_after_a_cut_and_after_a_start() -> None:
-    """A cut takes epochs without a byte, a start leaves the one that begins at the end; all but the last expired go."""
+def test_entries_after_a_truncation_and_after_a_start() -> None:
+    """A truncation removes epochs without a byte, a start leaves one at the end; the last expired one stays."""
     epochs = [(1, 0), (3, 100), (4, 200), (6, 300)]
     assert below(epochs, 200) == [(1, 0), (3, 100)]
     assert below(epochs, 0) == []
@@ -85,8 +85,8 @@ def test_the_epoch_of_a_byte() -> None:
     assert [epoch_at(epochs, at) for at in (0, 99, 100, 250)] == [(1, 100), (1, 100), (3, 200), (4, None)]
 
 
-def test_the_records_tell_the_same_as_the_file(tmp_path: Path) -> None:
-    """Epochs that begin within a file, at its begin, one record apart, and behind records larger than a piece."""
+def test_the_records_agree_with_the_file(tmp_path: Path) -> None:
+    """Epochs that begin within a file, at its begin, one record apart, and after records larger than a piece."""
     bench = ReplicaBench(tmp_path / "data", epoch=1, segment_size_bytes=512 * 1024)
     queue = bench.store.queues.open(b"q")
     for epoch in range(2, 12):
@@ -119,7 +119,7 @@ def grouped(tmp_path: Path) -> ReplicaBench:
 
 
 @pytest.mark.parametrize("damage", ["gone", "flipped", "short", "old"])
-def test_a_file_that_does_not_tell_all_is_made_anew(tmp_path: Path, damage: str) -> None:
+def test_an_incomplete_file_is_rebuilt(tmp_path: Path, damage: str) -> None:
     """Missing, unreadable or outdated: rebuilt from the records and, for a start without any, from the checkpoint."""
     bench = grouped(tmp_path)
     path = bench.directory / "EPOCHS"
@@ -138,8 +138,8 @@ def test_a_file_that_does_not_tell_all_is_made_anew(tmp_path: Path, damage: str)
     bench.close()
 
 
-def test_entries_behind_the_end_are_dropped(tmp_path: Path) -> None:
-    """Durable before its first byte: a crash may leave an entry of an epoch whose log never got so far."""
+def test_entries_after_the_end_are_dropped(tmp_path: Path) -> None:
+    """Durable before its first byte: a crash may leave an entry of an epoch whose log never got that far."""
     bench = grouped(tmp_path)
     epochs = load_epochs(bench.directory)
     assert epochs is not None
@@ -152,7 +152,7 @@ def test_entries_behind_the_end_are_dropped(tmp_path: Path) -> None:
 
 
 def test_an_epoch_is_used_once(tmp_path: Path) -> None:
-    """Not below and not the same as any the log has seen, one without records too."""
+    """Not below and not equal to any that the log has had, one without records included."""
     bench = grouped(tmp_path)
     for epoch in (1, 5, 6, 7):
         with pytest.raises(LocalMisuse, match="has seen epoch 7"):
@@ -161,8 +161,8 @@ def test_an_epoch_is_used_once(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_node_by_itself_does_not_look_through_its_log(tmp_path: Path) -> None:
-    """Without the file it goes on without; an empty directory gets one, and each start that wrote an entry."""
+def test_a_single_node_does_not_scan_its_log(tmp_path: Path) -> None:
+    """Without the file it continues without; an empty directory gets one, and each start that wrote an entry."""
     bench = ReplicaBench(tmp_path / "data")
     assert load_epochs(bench.directory) == [(1, 0)]
     bench.reopen_as()
@@ -181,7 +181,7 @@ def test_a_node_by_itself_does_not_look_through_its_log(tmp_path: Path) -> None:
 
 
 def test_roles_by_name() -> None:
-    """A writer without an epoch is a node by itself; with one, like every replica, it belongs to a group."""
+    """A writer without an epoch is a single node; with one, like every replica, it belongs to a group."""
     assert role_of("writer", None) == Role()
     assert role_of("writer", 4) == Role(epoch=4)
     assert role_of("replica", None) == Role(replica=True)
@@ -193,7 +193,7 @@ def test_roles_by_name() -> None:
 
 
 @pytest.mark.parametrize(("name", "epoch"), [("replica", 3), ("leader", None), ("", 1)])
-def test_what_is_no_role(name: str, epoch: int | None) -> None:
+def test_invalid_roles(name: str, epoch: int | None) -> None:
     """A replica has no epoch of its own, and there are two roles only."""
     with pytest.raises(LocalMisuse):
         role_of(name, epoch)

@@ -21,7 +21,7 @@ def bench(tmp_path: Path) -> Iterator[StoreBench]:
     made.close()
 
 
-def test_a_full_disk_refuses_all_but_what_makes_room(bench: StoreBench) -> None:
+def test_a_full_disk_refuses_all_but_what_frees_space(bench: StoreBench) -> None:
     failure: Failure = bench.store._parts.failure
     failure.check()
     assert isinstance(failure.write_failed(OSError(errno.ENOSPC, "full")), StoreFull)
@@ -31,7 +31,7 @@ def test_a_full_disk_refuses_all_but_what_makes_room(bench: StoreBench) -> None:
         failure.check()
 
 
-def test_the_first_failure_is_the_one_everybody_hears_of(bench: StoreBench) -> None:
+def test_the_first_failure_reaches_all_callbacks(bench: StoreBench) -> None:
     """Pending and later callbacks get it, and closing does not hide it."""
     store, heard = bench.store, []
     store.when_confirmed(store.end_position + 1, heard.append)
@@ -47,7 +47,7 @@ def test_the_first_failure_is_the_one_everybody_hears_of(bench: StoreBench) -> N
 
 
 class Recorder:
-    """Remembers the names of events."""
+    """Records the names of events."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -59,7 +59,7 @@ class Recorder:
 
 
 def test_floor_and_ballast(tmp_path: Path) -> None:
-    """Below the floor the ballast goes and appends are refused; with room again it comes back."""
+    """Below the floor the ballast is removed and appends are refused; with room again it is restored."""
     faults = FaultPoints()
     events = Recorder()
     guard = DiskGuard(tmp_path, 1, 8192, 4096, faults, events)
@@ -76,7 +76,7 @@ def test_floor_and_ballast(tmp_path: Path) -> None:
 
 
 def test_the_ballast_of_a_small_log_is_small(tmp_path: Path) -> None:
-    """It gets its size when the log does, and none when the full one is there already."""
+    """It grows with the log, and no new one is written when the full one exists already."""
     log_bytes, ballast = [0], tmp_path / "BALLAST"
     guard = DiskGuard(tmp_path, 1, 65_536, 4096, FaultPoints(), Recorder(), lambda: log_bytes[0])
     assert ballast.stat().st_size == 4096
@@ -104,5 +104,5 @@ def test_a_write_without_room_waits_until_a_file_fits(tmp_path: Path) -> None:
 
 
 def test_a_floor_above_the_disk_is_full_at_once(tmp_path: Path) -> None:
-    """More wanted than any disk has."""
+    """Higher than any disk."""
     assert DiskGuard(tmp_path, 1 << 62, 0, 0, FaultPoints(), Recorder()).full

@@ -25,7 +25,7 @@ def test_results_come_in_order_on_the_loop_thread() -> None:
     thread.close()
 
 
-def test_drain_delivers_what_follow_up_jobs_give() -> None:
+def test_drain_delivers_the_results_of_follow_up_jobs() -> None:
     """Draining also waits for jobs that results start; the scheduled deliveries find nothing left."""
     due: queue.SimpleQueue = queue.SimpleQueue()
     thread, heard = IndexThread(due.put), []

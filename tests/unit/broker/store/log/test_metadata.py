@@ -1,4 +1,4 @@
-"""FORMAT, CHECKPOINT and DURABLE: what they hold, and what makes them unreadable."""
+"""FORMAT, CHECKPOINT and DURABLE: their content, and what makes them unreadable."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_missing_field_is_named(tmp_path: Path) -> None:
         load_checkpoint(tmp_path)
 
 
-def test_the_last_word_counts(tmp_path: Path) -> None:
-    """Also after another process went on."""
+def test_the_last_mark_counts(tmp_path: Path) -> None:
+    """Also after another process continued."""
     assert load_mark(tmp_path) is None
     mark = DurableMark(tmp_path)
     for position in (10, 20, 30):
@@ -61,7 +61,7 @@ def test_the_last_word_counts(tmp_path: Path) -> None:
     assert (tmp_path / MARK_NAME).stat().st_mode & 0o077 == 0
 
 
-def test_nothing_falls(tmp_path: Path) -> None:
+def test_no_mark_falls(tmp_path: Path) -> None:
     """Marks of two jobs may come in the wrong order."""
     mark = DurableMark(tmp_path)
     mark.save(Mark(3, 100, 7))
@@ -71,7 +71,7 @@ def test_nothing_falls(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_a_torn_slot_leaves_the_other(tmp_path: Path, slot: int) -> None:
-    """One of the two last marks is there, whichever slot is hurt."""
+    """One of the two last marks survives, whichever slot is damaged."""
     mark = DurableMark(tmp_path)
     for position in (10, 20, 30):
         mark.save(Mark(1, position, 0))
@@ -85,7 +85,7 @@ def test_a_torn_slot_leaves_the_other(tmp_path: Path, slot: int) -> None:
     assert load_mark(tmp_path) == Mark(1, 40, 0)
 
 
-def test_no_readable_slot_is_told(tmp_path: Path) -> None:
+def test_no_readable_slot_is_reported(tmp_path: Path) -> None:
     """A file without a readable slot is not the same as no file."""
     (tmp_path / MARK_NAME).write_bytes(bytes(100))
     with pytest.raises(CorruptIndex, match="neither"):
@@ -93,8 +93,8 @@ def test_no_readable_slot_is_told(tmp_path: Path) -> None:
     DurableMark(tmp_path).save(Mark(1, 1, 1))
 
 
-def test_a_cut_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
-    """Both slots hold the lowered mark, whatever they held, and later marks are numbered from there."""
+def test_a_truncation_lowers_what_otherwise_never_falls(tmp_path: Path) -> None:
+    """Both slots have the lowered mark, whatever they had, and later marks are numbered from there."""
     DurableMark(tmp_path).save(Mark(5, 900, 7))
     lower_mark(tmp_path, Mark(3, 100, 0))
     assert load_mark(tmp_path) == Mark(3, 100, 0)
@@ -111,8 +111,8 @@ def test_fresh_directory_is_marked(tmp_path: Path) -> None:
     assert (tmp_path / "FORMAT").read_text() == "lightmq-store 2\n"
 
 
-def test_log_without_format_is_not_ours(tmp_path: Path) -> None:
-    """A directory of somebody else's log is left alone."""
+def test_a_log_without_format_is_foreign(tmp_path: Path) -> None:
+    """A directory with another program's log is left alone."""
     (tmp_path / "log").mkdir()
     with pytest.raises(WrongFormat, match="not a data directory"):
         check_format(tmp_path)

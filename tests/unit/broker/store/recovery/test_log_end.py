@@ -86,7 +86,7 @@ def test_ends_at_zeros(tmp_path: Path) -> None:
 
 
 def test_a_torn_record_ends_the_log_wherever_it_is_cut(tmp_path: Path) -> None:
-    """Zeros behind the cut complete a record only where they are what stood there."""
+    """Zeros after the cut complete a record only where its own bytes are zeros."""
     whole = b"".join(record(n * SIZE) for n in range(3))
     for cut in range(0, len(whole), 7):
         (tmp_path / str(cut)).mkdir()
@@ -98,7 +98,7 @@ def test_a_torn_record_ends_the_log_wherever_it_is_cut(tmp_path: Path) -> None:
         log.close()
 
 
-def test_open_group_ends_before_it(tmp_path: Path) -> None:
+def test_an_open_group_is_left_out(tmp_path: Path) -> None:
     """An unfinished atomic group is no part of the log."""
     log = make(tmp_path)
     put(log, record(0))
@@ -112,7 +112,7 @@ def test_open_group_ends_before_it(tmp_path: Path) -> None:
 
 
 def test_stale_record_of_an_earlier_start_is_rejected(tmp_path: Path) -> None:
-    """Right place, right checksum, lower epoch: a leftover behind a shorter new tail."""
+    """Right position, right checksum, lower epoch: a leftover after a shorter new tail."""
     log = make(tmp_path)
     put(log, record(0, epoch=2))
     put(log, record(SIZE, epoch=1))
@@ -151,7 +151,7 @@ def files(folder: Path, *sizes: int) -> list[Path]:
     return made
 
 
-def test_what_files_should_have(tmp_path: Path) -> None:
+def test_the_sizes_of_files(tmp_path: Path) -> None:
     """A middle one up to the next one, the last one its configured size; nothing is changed."""
     files(tmp_path, 4000, 4096, 0)
     found = find_short_files(tmp_path, 4096, 4096, 3999)
@@ -166,7 +166,7 @@ def test_what_files_should_have(tmp_path: Path) -> None:
     ("sizes", "durable", "cut"), [((4000, 4096), 4001, 0), ((4096, 100), 4197, 4096), ((4000, 4096), 9000, 0)]
 )
 def test_missing_durable_bytes(tmp_path: Path, sizes, durable: int, cut: int) -> None:
-    """They are known from those that a torn tail may lack."""
+    """They are distinguished from those that a torn tail may lack."""
     files(tmp_path, *sizes)
     assert [file.base for file in durable_cuts(find_short_files(tmp_path, 4096, 4096, durable), durable)][:1] == [cut]
 
@@ -179,15 +179,15 @@ def test_no_directory_and_longer_files(tmp_path: Path) -> None:
 
 
 def test_the_last_file_is_as_large_as_the_log_made_it(tmp_path: Path) -> None:
-    """A small file of a small log is whole; one that is shorter than it was made is not."""
+    """A small file of a small log is complete; one shorter than it was made is not."""
     files(tmp_path, 4096, 4096)
     assert not find_short_files(tmp_path, 4096, 1 << 20, 8192)
     files(tmp_path, 4096, 4096, 4096)
     assert [file.full_size for file in find_short_files(tmp_path, 4096, 1 << 20, 8192)] == [8192]
 
 
-def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
-    """Cut behind the last record: everything is there, and appends go on."""
+def test_a_store_continues_in_a_truncated_file(tmp_path: Path) -> None:
+    """Truncated after the last record: everything is there, and appends continue."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.append(message([queue], b"1"))
@@ -203,7 +203,7 @@ def test_store_goes_on_in_a_file_that_was_cut(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_refused_start_leaves_the_newest_file_as_it_is(tmp_path: Path) -> None:
+def test_a_refused_start_leaves_the_newest_file_unchanged(tmp_path: Path) -> None:
     """A larger size of files is no reason to touch a damaged log."""
     bench = StoreBench(tmp_path / "data", segment_size_bytes=4096)
     queue = bench.store.queues.open(b"q")
@@ -231,7 +231,7 @@ def log(tmp_path: Path) -> CommitLog:
     return made
 
 
-def test_bytes_are_kept_over_the_end_of_a_file(tmp_path: Path, log: CommitLog) -> None:
+def test_bytes_are_kept_across_the_end_of_a_file(tmp_path: Path, log: CommitLog) -> None:
     """Zeros at the end are not."""
     keep_torn_tail(log, tmp_path, 140, 7, structlog.get_logger())
     (kept,) = (tmp_path / "quarantine").iterdir()
@@ -256,8 +256,8 @@ def test_few_and_small(tmp_path: Path, log: CommitLog, monkeypatch: pytest.Monke
     assert {path.stat().st_size for path in kept} <= set(range(10, 17))
 
 
-def test_no_room_is_no_reason_to_stop(tmp_path: Path, log: CommitLog) -> None:
-    """A file stands where the folder should be."""
+def test_no_room_does_not_stop_a_start(tmp_path: Path, log: CommitLog) -> None:
+    """A file is where the folder should be."""
     (tmp_path / "quarantine").write_bytes(b"")
     keep_torn_tail(log, tmp_path, 140, 7, structlog.get_logger())
     assert (tmp_path / "quarantine").is_file()
@@ -288,7 +288,7 @@ def test_found_by_position() -> None:
     ],
 )
 def test_neighbours_are_joined(new: tuple[int, int], expected: list[tuple[int, int]], news: bool) -> None:
-    """What touches becomes one range, which is not settled any more."""
+    """Touching ranges become one, which is not settled any more."""
     ranges = Quarantine([DamagedRange(100, 200, "x", settled=True), DamagedRange(300, 400, "y", settled=True)])
     assert ranges.add(DamagedRange(*new, "z")) == news
     assert spans(ranges) == expected
@@ -307,7 +307,7 @@ def test_settled_and_expired(tmp_path: Path) -> None:
 
 
 def test_no_file_and_an_unreadable_one(tmp_path: Path) -> None:
-    """None is none; an unreadable one is told."""
+    """Without a file there are none; an unreadable one is reported."""
     assert not len(load_quarantine(tmp_path))
     save_quarantine(tmp_path, [DamagedRange(1, 2, "x")])
     (tmp_path / QUARANTINE).write_bytes((tmp_path / QUARANTINE).read_bytes()[:-3] + b"00\n")
@@ -315,7 +315,7 @@ def test_no_file_and_an_unreadable_one(tmp_path: Path) -> None:
         load_quarantine(tmp_path)
 
 
-def test_more_ranges_than_are_kept_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_ranges_than_are_kept_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     """The two oldest become one."""
     monkeypatch.setattr(log_end, "RANGES_MAX", 2)
     ranges = Quarantine(DamagedRange(at, at + 8, "x") for at in (0, 100, 200))

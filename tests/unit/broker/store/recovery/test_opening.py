@@ -31,7 +31,7 @@ def closed(tmp_path: Path) -> StoreBench:
 
 
 def check(bench: StoreBench) -> None:
-    """Open, look, close."""
+    """Open, check, close."""
     store = bench.open()
     queue = store.queues.find(b"q")
     assert queue is not None
@@ -47,8 +47,8 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_what_an_opening_hands_over(closed: StoreBench) -> None:
-    """A clean directory has nothing to replay, to confirm later, or to say again."""
+def test_the_result_of_an_opening(closed: StoreBench) -> None:
+    """A clean directory has nothing to replay, to confirm later, or to append again."""
     opened = Opening(
         closed.directory, closed.settings, closed.faults, closed.log, lambda _index, _confirmed: lambda _entries: None
     ).run()
@@ -68,22 +68,22 @@ def test_damaged_metadata_is_rebuilt(closed: StoreBench, victim: str) -> None:
 
 @pytest.mark.parametrize("victim", ["index", "state", "CHECKPOINT"])
 def test_missing_metadata_is_rebuilt(closed: StoreBench, victim: str) -> None:
-    """So does a file or folder that is gone."""
+    """So does a missing file or folder."""
     path = closed.directory / victim
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     check(closed)
 
 
 def test_missing_run_and_offsets_are_rebuilt(closed: StoreBench) -> None:
-    """Files the manifest names; the unreadable index is kept for a look."""
+    """Files the manifest names; the unreadable index is kept for inspection."""
     for pattern in ("run-*", "offsets-*"):
         next((closed.directory / "index").glob(pattern)).unlink()
         check(closed)
         assert (closed.directory / "index.unreadable").is_dir()
 
 
-def test_everything_derived_gone(closed: StoreBench) -> None:
-    """The log alone tells everything, and the epoch still rises."""
+def test_all_derived_files_are_missing(closed: StoreBench) -> None:
+    """The log alone has everything, and the epoch still rises."""
     epoch = closed.store.epoch
     for name in ("index", "state"):
         shutil.rmtree(closed.directory / name)
@@ -101,7 +101,7 @@ def test_missing_log_is_refused(closed: StoreBench) -> None:
 
 
 def test_directories_and_files_are_private(closed: StoreBench) -> None:
-    """0700 and 0600 for everything that holds data."""
+    """0700 and 0600 for everything that contains data."""
     for path in closed.directory.rglob("*"):
         if path.name != "lock":
             assert path.stat().st_mode & 0o077 == 0, path
@@ -113,7 +113,7 @@ def dies(*_: object, **__: object) -> None:
 
 
 def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tail file that proved it is made anew at every start; damage below is still no torn tail."""
+    """The tail file that proved it is created anew at every start; damage below is still no torn tail."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for n in range(20):
@@ -135,7 +135,7 @@ def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypa
         StoreBench(crashed, damage_policy="refuse")
 
 
-def test_the_epoch_never_comes_back(closed: StoreBench) -> None:
+def test_the_epoch_is_never_reused(closed: StoreBench) -> None:
     """Either copy of it is enough, also after starts that wrote no record."""
     epoch = closed.store.epoch
     for lost in ("CHECKPOINT", "DURABLE", "CHECKPOINT"):
@@ -173,7 +173,7 @@ def test_store_times_do_not_fall(tmp_path: Path, clean: bool) -> None:
 
 
 def test_a_torn_tail_is_kept_before_it_is_zeroed(closed: StoreBench) -> None:
-    """For whoever looks for a cause."""
+    """So that a cause can be found."""
     end = read_log(closed.directory)[-1].end
     path = closed.directory / "log" / f"{end // (16 * 1024) * 16 * 1024:020d}"
     with path.open("r+b") as file:

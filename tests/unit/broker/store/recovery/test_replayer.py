@@ -1,4 +1,4 @@
-"""Replaying the log, and restoring what damage took."""
+"""Replaying the log, and restoring what damage destroyed."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def test_same_tables_and_offsets(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_queue_that_only_the_state_knows_goes_on_without_a_hole(tmp_path: Path) -> None:
-    """A rebuild that a crash cut short has not said yet where queues go on whose messages had all expired."""
+def test_a_queue_known_only_from_the_state_continues_without_a_hole(tmp_path: Path) -> None:
+    """A rebuild cut short by a crash has not yet recorded the next offsets of queues whose messages had all expired."""
     bench = StoreBench(tmp_path / "data", index_tail_entries=4096)
     store = bench.store
     queue = store.queues.open(b"a")
@@ -91,7 +91,7 @@ def bench(tmp_path: Path) -> StoreBench:
 
 
 def test_a_queue_whose_name_is_lost(tmp_path: Path, bench: StoreBench) -> None:
-    """It gets a placeholder, keeps its id and its records, and no queue gets an id that may have been given out."""
+    """It gets a placeholder, keeps its id and its records, and no queue gets an id that may have been used."""
     kept = bench.store.queues.open(b"kept")
     lost = bench.store.queues.open(b"lost")
     gone = bench.store.queues.open(b"gone")
@@ -117,8 +117,8 @@ def test_a_queue_whose_name_is_lost(tmp_path: Path, bench: StoreBench) -> None:
     assert verify(tmp_path / "crashed").errors == []
 
 
-def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None:
-    """Its first word has expired with its log file, and records of it stand on both sides of the second."""
+def test_a_queue_whose_name_was_written_again_in_the_damage(tmp_path: Path) -> None:
+    """Its first record has expired with its log file, and records of it lie on both sides of the second."""
     settings = {"retention_size_bytes": 64 * 1024}
     bench = StoreBench(tmp_path / "data", **settings)
     lost = bench.store.queues.open(b"lost")
@@ -145,8 +145,8 @@ def test_a_queue_whose_name_was_said_again_in_the_damage(tmp_path: Path) -> None
     after.close()
 
 
-def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
-    """The last messages of a queue are lost: what was confirmed becomes a hole, new ones go behind it."""
+def test_offsets_at_the_end_are_not_reused(tmp_path: Path, bench: StoreBench) -> None:
+    """The last messages of a queue are lost: what was confirmed becomes a hole, new ones follow it."""
     queue, other = bench.store.queues.open_all([b"q", b"other"])
     bench.store.append(*[message([queue], b"%d" % n) for n in range(10)])
     bench.store.append(message([other], b"o"))
@@ -176,8 +176,8 @@ def test_offsets_at_the_end_do_not_come_back(tmp_path: Path, bench: StoreBench) 
     assert verify(tmp_path / "crashed").errors == []
 
 
-def test_offsets_behind_what_a_run_knows_do_not_come_back(tmp_path: Path, bench: StoreBench) -> None:
-    """A run holds entries of damaged records; confirmed offsets behind those were lost all the same."""
+def test_offsets_after_those_in_a_run_are_not_reused(tmp_path: Path, bench: StoreBench) -> None:
+    """A run has entries of damaged records; confirmed offsets after those were lost too."""
     queue = bench.store.queues.open(b"q")
     bench.store.append(*[message([queue], b"%d" % n) for n in range(6)])
     bench.settle()
@@ -211,8 +211,8 @@ def test_holes_between_records(tmp_path: Path, bench: StoreBench) -> None:
     after.close()
 
 
-def test_state_that_a_snapshot_still_knows_is_said_again(tmp_path: Path, bench: StoreBench) -> None:
-    """So the log alone tells it again; a retained message that cannot be read is no more."""
+def test_state_known_from_a_snapshot_is_written_again(tmp_path: Path, bench: StoreBench) -> None:
+    """So that the log alone has it again; a retained message that cannot be read is dropped."""
     bench.store.append_state([StateChange(state_kinds.SESSION, b"s", b"value")])
     bench.store.append(message([], b"kept", flags=0x0C, mqtt_topic=b"t"))
     bench.settle()

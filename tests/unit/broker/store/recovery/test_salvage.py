@@ -1,4 +1,4 @@
-"""What is found behind damage, on both twins."""
+"""What is found after damage, on both twins."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(position: int, body: bytes = b"body", *, epoch: int = 1, magic: int =
 
 
 def filled(directory: Path, bodies: list[bytes]) -> tuple[CommitLog, list[int]]:
-    """A log of two files with these records; where each stands, and the end."""
+    """A log of two files with these records; returns the position of each, and the end."""
     log = CommitLog(directory, SEGMENT, FaultPoints(), zeroed=False)
     position, positions = 0, []
     for body in bodies:
@@ -49,7 +49,7 @@ def hurt(log: CommitLog, position: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("at", [0, 4, 16, 40, 90])
 def test_one_record_is_left_out(tmp_path: Path, at: int) -> None:
-    """Whatever byte of it is hurt: size, magic, position, lengths, body; both searches agree."""
+    """Whatever byte of it is damaged: size, magic, position, lengths, body; both searches agree."""
     log, positions = filled(tmp_path, [b"x" * 50] * 40)
     victim = positions[7]
     hurt(log, victim + at, b"\xee")
@@ -72,8 +72,8 @@ def test_damage_over_the_end_of_a_file(tmp_path: Path) -> None:
     assert scan.records_end == positions[-1]
 
 
-def test_bytes_of_a_message_never_pass_for_a_record(tmp_path: Path) -> None:
-    """A body that holds a forged record for the very place it stands at; the body is damaged elsewhere."""
+def test_bytes_of_a_message_are_never_taken_for_a_record(tmp_path: Path) -> None:
+    """A body contains a forged record for its very position; the body is damaged elsewhere."""
     log, positions = filled(tmp_path, [b"x" * 50] * 3)
     at = positions[-1]
     inner = at + 80 + 40
@@ -94,8 +94,8 @@ def test_stale_records_of_earlier_epochs_do_not_count(tmp_path: Path) -> None:
     assert LogFiles(tmp_path).next_sound(positions[1], 2) == 0
 
 
-def test_nothing_behind(tmp_path: Path) -> None:
-    """The log goes on where it was durable; what is torn above it ends the scan."""
+def test_nothing_after_the_damage(tmp_path: Path) -> None:
+    """The log continues where it was durable; a torn tail above it ends the scan."""
     log, positions = filled(tmp_path, [b"x" * 50] * 5)
     hurt(log, positions[3], bytes(positions[-1] - positions[3]))
     scan, found = scan_over_damage(log, 0, positions[-1], Quarantine(), log.capacity_end)
@@ -106,7 +106,7 @@ def test_nothing_behind(tmp_path: Path) -> None:
     assert scan.records_end == positions[3]
 
 
-def test_known_damage_is_walked_around_and_a_mended_one_is_read(tmp_path: Path) -> None:
+def test_known_damage_is_skipped_and_a_repaired_range_is_read(tmp_path: Path) -> None:
     """A known range matters only where a record fails."""
     log, positions = filled(tmp_path, [b"x" * 50] * 6)
     known = Quarantine([DamagedRange(positions[2], positions[4], "known")])
@@ -117,8 +117,8 @@ def test_known_damage_is_walked_around_and_a_mended_one_is_read(tmp_path: Path) 
     assert (scan.records, scan.gaps, found) == (5, ((positions[3], positions[4]),), [])
 
 
-def test_a_group_is_not_held_open_over_damage(tmp_path: Path) -> None:
-    """Its last record is damaged; what is behind is whole all the same."""
+def test_a_group_does_not_stay_open_over_damage(tmp_path: Path) -> None:
+    """Its last record is damaged; what follows is complete all the same."""
     log, positions = filled(tmp_path, [b"x" * 50] * 4)
     hurt(log, positions[1], record(positions[1], b"x" * 50, flags=FLAG_GROUP_OPEN))
     hurt(log, positions[2] + 90, b"?")
@@ -128,7 +128,7 @@ def test_a_group_is_not_held_open_over_damage(tmp_path: Path) -> None:
 
 
 def test_missing_files_are_refused(tmp_path: Path) -> None:
-    """What was durable must have a place."""
+    """What was durable must have a file."""
     log, positions = filled(tmp_path, [b"x" * 50] * 4)
     with pytest.raises(CorruptLog, match="were durable"):
         scan_over_damage(log, 0, SEGMENT + 8, Quarantine(), log.capacity_end)

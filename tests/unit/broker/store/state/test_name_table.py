@@ -24,7 +24,7 @@ def loaded(table: NameTable) -> NameTable:
 
 
 class AgainstDicts(RuleBasedStateMachine):
-    """Any order of changes leaves what two dicts hold."""
+    """Any order of changes leaves the content of two dicts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,19 +43,19 @@ class AgainstDicts(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def delete(self, name: bytes) -> None:
-        """Also what is not there."""
+        """Also of one that does not exist."""
         self.meant.pop(name, None)
         self.table.discard(name)
 
     @rule()
     def through_a_snapshot(self) -> None:
-        """Ids that were deleted last come back only by the floor."""
+        """Ids that were deleted last are restored only by the floor."""
         self.table.put(b"", VALUE.pack(self.next_id, 0), self.position)
         self.table = loaded(self.table)
 
     @invariant()
     def same(self) -> None:
-        """Every way of looking agrees."""
+        """All lookups agree."""
         table = self.table
         assert table.next_id == self.next_id
         assert table.count == len(self.meant)
@@ -90,8 +90,8 @@ def test_growth_and_compaction() -> None:
 
 
 @given(st.lists(st.integers(0, 2000), unique=True, min_size=1, max_size=200))
-def test_slots_that_run_over_the_end(codes: list[int]) -> None:
-    """Names whose home is the last slot go on at the beginning, at growth and one by one."""
+def test_slots_that_wrap_around(codes: list[int]) -> None:
+    """Names whose home is the last slot continue at the beginning, at growth and one by one."""
     table = NameTable()
     for queue, code in enumerate(codes):
         table.put(b"%d" % code, VALUE.pack(queue, 0), 0)
@@ -114,7 +114,7 @@ def test_names_by_prefix() -> None:
 
 
 def test_an_id_that_changes_its_name() -> None:
-    """The record that was said last counts."""
+    """The last record counts."""
     table = NameTable()
     table.put(b"a", VALUE.pack(0, 1), 1)
     table.put(b"b", VALUE.pack(0, 2), 2)

@@ -12,7 +12,7 @@ from remoting.protocol.errors import CorruptRecord
 
 
 def test_numbers_are_fixed() -> None:
-    """One line per kind that any released store may hold."""
+    """One line per kind that any released store may contain."""
     assert state_kinds.NAMES == {
         1: "queue",
         2: "topic",
@@ -52,15 +52,15 @@ def test_round_trip(changes) -> None:
 
 @given(CHANGES, st.integers(1, 200))
 def test_split_keeps_order_and_bound(changes, bytes_max: int) -> None:
-    """Batches together are the input; only a single change may pass the bound."""
+    """Batches together are the input; only a single change may exceed the bound."""
     batches = list(split_batches(changes, bytes_max))
     assert [change for batch in batches for change in batch] == changes
     assert all(len(batch) == 1 or len(encode_changes(batch)) <= bytes_max + 4 for batch in batches)
 
 
 @given(CHANGES.filter(bool), st.data())
-def test_cut_short_is_corrupt(changes, data) -> None:
-    """No prefix passes for the whole."""
+def test_truncated_is_corrupt(changes, data) -> None:
+    """No prefix counts as complete."""
     body = encode_changes(changes)
     with pytest.raises(CorruptRecord):
         list(decode_changes(body[: data.draw(st.integers(0, len(body) - 1))]))

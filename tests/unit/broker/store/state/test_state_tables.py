@@ -32,7 +32,7 @@ from broker.store.state.state_tables import (
 
 
 def test_set_replace_delete() -> None:
-    """The position is that of the record that said the value."""
+    """The position is that of the record with the value."""
     tables, heard = StateTables(), []
     tables.subscribe(4, lambda *change: heard.append(change))
     tables.apply(StateChange(4, b"k", b"1"), 10)
@@ -47,7 +47,7 @@ def test_set_replace_delete() -> None:
 
 
 def test_older_than_in_small_lists(monkeypatch) -> None:
-    """Entries said below a position, over all kinds; queues by their ids; what is said meanwhile does not come."""
+    """Entries written below a position, over all kinds; queues by their ids; what is written meanwhile is left out."""
     tables = StateTables()
     for kind, key, position in ((4, b"c", 30), (7, b"a", 10), (4, b"b", 20)):
         tables.apply(StateChange(kind, key, b"v"), position)
@@ -79,7 +79,7 @@ KEYS = st.integers(0, 40).map(lambda number: b"key-%d" % number)
 
 @given(st.lists(st.one_of(st.tuples(KEYS, st.integers()), KEYS, st.none()), max_size=120))
 def test_against_a_dict(steps) -> None:
-    """Set, delete and freeze in any order: the table is a dict, and each frozen copy what the dict was then."""
+    """Set, delete and freeze in any order: the table is a dict, and each frozen copy the dict of that time."""
     table, meant, copies = SharedTable(), {}, []
     for step in steps:
         if step is None:
@@ -130,7 +130,7 @@ def test_create_find_delete() -> None:
 
 
 def test_floor_of_ids_survives_a_rebuild() -> None:
-    """After the deleted queue's own record has expired the empty name still keeps its id from coming back."""
+    """After the deleted queue's own record has expired the empty name still keeps its id from being reused."""
     tables, registry, _ = make()
     for change in registry.creation([b"a"]):
         tables.apply(change, 1)
@@ -140,14 +140,14 @@ def test_floor_of_ids_survives_a_rebuild() -> None:
     assert again.next_id == 1
 
 
-def test_carried_value_has_the_present_next_offset() -> None:
-    """What retention says again lets an empty queue go on where it stopped."""
+def test_a_carried_value_has_the_present_next_offset() -> None:
+    """What retention writes again lets an empty queue continue where it stopped."""
     assert carried_value(b"q", queue_value(3, 0), lambda queue: 100 + queue) == queue_value(3, 103)
     assert carried_value(b"", queue_value(9, 0), lambda queue: 0) == queue_value(9, 0)
 
 
 def test_queues_and_positions() -> None:
-    """A queue begins where its group does; the position never moves back; other queues know no group."""
+    """A queue begins where its group does; the position never moves back; other queues have no group."""
     heard: list[int] = []
     groups = QueueGroups(StateTables(), lambda: heard.append(1))
     groups.define(b"plant", GroupRule((3, 4), age_ms=1000))

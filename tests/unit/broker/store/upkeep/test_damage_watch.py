@@ -1,4 +1,4 @@
-"""Readers around damage: nothing is skipped in silence, nobody is stuck."""
+"""Readers around damage: nothing is skipped silently, no reader is stuck."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = 1 << 8
 
 @pytest.fixture
 def bench(tmp_path: Path) -> StoreBench:
-    """A store with two queues: one record of `other` behind every record of `q`, one of which is a batch of 10."""
+    """A store with two queues: one record of `other` after every record of `q`, one of which is a batch of 10."""
     made = StoreBench(tmp_path / "data", segment_size_bytes=64 * 1024)
     queue, other = made.store.queues.open_all([b"q", b"other"])
     batch = message([queue], b"batch", flags=BATCH, count=10)
@@ -40,7 +40,7 @@ def of_queue(bench: StoreBench, queue: int) -> list[Seen]:
 
 
 def read_all(bench: StoreBench, queue: int, *, ranges: bool = False) -> tuple[list[int], list[tuple[int, int]]]:
-    """First offsets of the records read, and the spans that could not be."""
+    """First offsets of the records read, and the unreadable ranges."""
     at, high = bench.store.reading.bounds(queue)
     read, missing = [], []
     while at < high:
@@ -62,7 +62,7 @@ def read_all(bench: StoreBench, queue: int, *, ranges: bool = False) -> tuple[li
 
 
 def test_one_record_and_its_neighbours(bench: StoreBench) -> None:
-    """Before it, the refusal, behind it; noted once, counted each time."""
+    """Before it, the refusal, after it; recorded once, counted each time."""
     victim = of_queue(bench, 0)[4]
     rot(bench, victim)
     assert read_all(bench, 0) == ([0, 1, 2, 3, *range(5, 10), *range(19, 29)], [(4, 5)])
@@ -76,7 +76,7 @@ def test_one_record_and_its_neighbours(bench: StoreBench) -> None:
     bench.close()
 
 
-def test_a_damaged_batch_is_one_span(bench: StoreBench) -> None:
+def test_a_damaged_batch_is_one_range(bench: StoreBench) -> None:
     """Also when the read begins in its middle."""
     rot(bench, of_queue(bench, 0)[9])
     assert read_all(bench, 0) == ([*range(9), *range(19, 29)], [(9, 19)])
@@ -87,7 +87,7 @@ def test_a_damaged_batch_is_one_span(bench: StoreBench) -> None:
 
 
 def test_damage_to_the_end_of_the_queue(bench: StoreBench) -> None:
-    """The reader is led to the end and gets what comes then."""
+    """The reader continues at the end and gets what comes then."""
     rot(bench, *of_queue(bench, 0)[17:])
     assert read_all(bench, 0)[1] == [(26, 29)]
     bench.store.append(message([0], b"new"))
@@ -97,8 +97,8 @@ def test_damage_to_the_end_of_the_queue(bench: StoreBench) -> None:
     bench.close()
 
 
-def test_ranges_do_not_hand_out_known_damage(bench: StoreBench) -> None:
-    """A range looks at no checksums; what is known it leaves out all the same."""
+def test_ranges_leave_out_known_damage(bench: StoreBench) -> None:
+    """A range checks no checksums, but known damage is left out."""
     rot(bench, of_queue(bench, 0)[4])
     assert read_all(bench, 0, ranges=True)[1] == []
     read_all(bench, 0)
@@ -106,8 +106,8 @@ def test_ranges_do_not_hand_out_known_damage(bench: StoreBench) -> None:
     bench.close()
 
 
-def test_the_start_after_knows_it(bench: StoreBench) -> None:
-    """And says nothing twice in the log."""
+def test_the_next_start_knows_it(bench: StoreBench) -> None:
+    """And logs nothing twice."""
     rot(bench, of_queue(bench, 0)[4])
     read_all(bench, 0)
     bench.reopen()

@@ -1,4 +1,4 @@
-"""What expires, of the log and of groups of queues, and what is carried forward before."""
+"""What expires, of the log and of groups of queues, and what is carried forward first."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def expire(bench: StoreBench, begin: int) -> None:
     raise AssertionError(f"the log still begins at {bench.store.begin_position}")
 
 
-def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
-    """Minimum offsets move, reads say so, and a rebuild from the log alone still knows everything."""
+def test_old_segments_are_deleted_and_state_stays(tmp_path: Path) -> None:
+    """Minimum offsets move, reads report it, and a rebuild from the log alone still has everything."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000, carry_entries_max=3)
     store = bench.store
     busy, idle = store.queues.open_all([b"busy", b"idle"])
@@ -99,7 +99,7 @@ def test_old_segments_go_and_state_stays(tmp_path: Path) -> None:
 
 
 def test_size_limit(tmp_path: Path) -> None:
-    """The oldest segments go until the log fits, and whole runs with them."""
+    """The oldest segments are deleted until the log fits, and whole runs with them."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=40_000)
     queue = bench.store.queues.open(b"q")
     for n in range(900):
@@ -122,7 +122,7 @@ def test_size_limit(tmp_path: Path) -> None:
     st.booleans(),
 )
 def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int, held: int, make_room: bool) -> None:
-    """Only whole segments from the oldest on, never more than the rules ask for; what is held goes for size alone."""
+    """Only whole segments from the oldest on, never more than the rules ask for; kept ones for size alone."""
     ends, total = [], 0
     for n, size in enumerate(sizes):
         total += size
@@ -143,8 +143,8 @@ def test_choice_is_a_prefix(sizes, size_max: int, oldest_ms: int, held: int, mak
         assert chosen or not make_room
 
 
-def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path) -> None:
-    """A carry that finds a full disk is tried again; the segment stays until it went through."""
+def test_state_is_not_lost_when_there_is_no_room_to_write_it_again(tmp_path: Path) -> None:
+    """A carry that meets a full disk is repeated; the segment stays until it succeeded."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=20_000)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"state")])
@@ -166,7 +166,7 @@ def test_state_is_not_lost_when_there_is_no_room_to_say_it_again(tmp_path: Path)
 
 
 def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
-    """A record that is not on the disk yet does not make the old word needless: a crash would lose both."""
+    """A record that is not on the disk yet does not make the old one superfluous: a crash would lose both."""
     bench = StoreBench(tmp_path / "data", retention_size_bytes=32 * 1024)
     store = bench.store
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"old")])
@@ -189,8 +189,8 @@ def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_path: Path) -> None:
-    """Below the floor nothing goes by default; with `expire_when_full` segment after segment, until there is room."""
+def test_a_full_disk_deletes_the_oldest_segment_only_where_allowed(tmp_path: Path) -> None:
+    """Below the floor nothing is deleted; with `expire_when_full` segment after segment, until there is room."""
     for allowed in (False, True):
         bench = StoreBench(tmp_path / str(allowed), expire_when_full=allowed)
         store = bench.store
@@ -218,8 +218,8 @@ def test_a_full_disk_lets_the_oldest_segment_go_only_where_that_is_allowed(tmp_p
         bench.close()
 
 
-def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
-    """Who keeps something is asked until it has said all of it again; a full disk only puts it off."""
+def test_a_segment_waits_for_its_keepers(tmp_path: Path) -> None:
+    """Each keeper is asked until it has appended all of it again; a full disk only delays that."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000)
     store = bench.store
     busy, kept = store.queues.open_all([b"busy", b"kept"])
@@ -253,7 +253,7 @@ def test_a_segment_waits_for_what_others_keep_in_it(tmp_path: Path) -> None:
 
 
 def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
-    """A master that has let much of its log go, and a replica that keeps `kept` bytes and has all of it."""
+    """A master that has expired much of its log, and a replica that keeps `kept` bytes and has all of it."""
     master = ReplicaBench(tmp_path / "master", epoch=1, retention_size_bytes=40_000)
     replica = ReplicaBench(tmp_path / "replica", role="replica", retention_size_bytes=kept)
     queue = master.store.queues.open(b"q")
@@ -275,8 +275,8 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
 
 
 @pytest.mark.parametrize(("kept", "holds"), [(40_000, False), (20_000, False), (10**6, True)])
-def test_a_replica_lets_go_what_the_master_has_announced(tmp_path: Path, kept: int, holds: bool) -> None:
-    """By its own settings and never more; what it has left tells the same state after a restart without a snapshot."""
+def test_a_replica_expires_what_the_master_has_announced(tmp_path: Path, kept: int, holds: bool) -> None:
+    """By its own settings and never more; what it has left gives the same state after a restart without a snapshot."""
     master, replica = expiring(tmp_path, kept)
     assert master.store.begin_position > 0
     assert (replica.store.begin_position == 0) == holds
@@ -290,8 +290,8 @@ def test_a_replica_lets_go_what_the_master_has_announced(tmp_path: Path, kept: i
     master.close()
 
 
-def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> None:
-    """The log of a node by itself says nothing: its replica keeps all, whatever its settings."""
+def test_a_replica_expires_nothing_that_was_not_announced(tmp_path: Path) -> None:
+    """The log of a single node announces nothing: its replica keeps all, whatever its settings."""
     single = ReplicaBench(tmp_path / "single")
     queue = single.store.queues.open(b"q")
     for _ in range(100):
@@ -311,7 +311,7 @@ def test_a_replica_lets_nothing_go_that_was_not_announced(tmp_path: Path) -> Non
 
 
 def pass_time(bench: StoreBench, ms: int = 0, steps: int = 4) -> None:
-    """Let time pass and the upkeep do what it then has to."""
+    """Let time pass and run the upkeep that is due."""
     bench.clock.advance_ms(ms)
     for _ in range(steps):
         bench.clock.advance_ms(INTERVAL_MS_MIN)
@@ -352,7 +352,7 @@ def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
 
 
 def test_hidden_for_ever(tmp_path: Path) -> None:
-    """A longer rule, no rule, a restart and a rebuild from the log alone never bring an offset back."""
+    """A longer rule, no rule, a restart and a rebuild from the log alone never restore an offset."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.groups.define(b"g", GroupRule((queue,), age_ms=1000))
@@ -376,8 +376,8 @@ def test_hidden_for_ever(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> None:
-    """Old segments stay as long as they hold a message of the group; the size limit takes them and says so."""
+def test_a_longer_age_keeps_the_log_and_its_size_limit_takes_precedence(tmp_path: Path) -> None:
+    """Old segments stay as long as they have a message of the group; the size limit deletes them and reports it."""
     for size, kept in ((0, True), (40_000, False)):
         bench = StoreBench(tmp_path / str(size), retention_ms=1000, retention_size_bytes=size)
         store = bench.store
@@ -402,7 +402,7 @@ def test_a_longer_age_holds_the_log_and_its_size_limit_wins(tmp_path: Path) -> N
 
 
 def test_for_ever(tmp_path: Path) -> None:
-    """Age 0 holds the log from the group's first message on; what lies before it goes."""
+    """Age 0 keeps the log from the group's first message on; what lies before it is deleted."""
     bench = StoreBench(tmp_path / "data", retention_ms=1000)
     noise, audit = bench.store.queues.open_all([b"noise", b"audit"])
     bench.store.groups.define(b"audit", GroupRule((audit,), age_ms=0))
@@ -456,7 +456,7 @@ def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
 
 
 def test_a_full_disk_only_delays(tmp_path: Path) -> None:
-    """What could not be said is found again; the sizes are added up anew."""
+    """What could not be written is found again; the sizes are added up anew."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.groups.define(b"g", GroupRule((queue,), size_bytes=1))
@@ -473,7 +473,7 @@ def test_a_full_disk_only_delays(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_how_often_a_group_is_looked_at() -> None:
+def test_how_often_a_group_is_checked() -> None:
     """A hundredth of its age, within bounds; sizes are followed closely."""
     assert interval_ms(GroupRule((), age_ms=1)) == INTERVAL_MS_MIN
     assert interval_ms(GroupRule((), age_ms=500_000)) == 5_000
@@ -496,7 +496,7 @@ def stored(bench: StoreBench, topic: bytes) -> RecordView:
 
 
 @pytest.mark.parametrize("left_s", [59, 1])
-def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) -> None:
+def test_the_remaining_interval_replaces_the_original(tmp_path: Path, left_s: int) -> None:
     """Everything else is the same, byte for byte; a part of a second counts as one."""
     bench = StoreBench(tmp_path / "data")
     bench.store.append(retained(b"t", (b"a", b"1"), (b"mqttExpiry", b"60"), (b"a", b"2")))
@@ -517,7 +517,7 @@ def test_the_interval_that_is_left_takes_its_place(tmp_path: Path, left_s: int) 
     bench.close()
 
 
-def test_what_has_expired_is_not_said_again(tmp_path: Path) -> None:
+def test_what_has_expired_is_not_written_again(tmp_path: Path) -> None:
     """From the very millisecond on."""
     bench = StoreBench(tmp_path / "data")
     bench.store.append(retained(b"t", (b"mqttExpiry", b"60")), retained(b"u"))
@@ -531,7 +531,7 @@ def test_what_has_expired_is_not_said_again(tmp_path: Path) -> None:
 
 
 def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
-    """Its file goes: the one that has expired goes with it, the other has what is left."""
+    """Its file is deleted: the expired one is deleted with it, the other has the remaining interval."""
     bench = StoreBench(tmp_path / "data", retention_ms=1_000)
     store = bench.store
     busy = store.queues.open(b"busy")

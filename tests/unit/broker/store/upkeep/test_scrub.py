@@ -1,4 +1,4 @@
-"""A pass over a log: every flushed byte is read, damage is told once, in small steps."""
+"""A pass over a log: every flushed byte is read, damage is reported once, in small steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.sim.stores import StoreBench, message
 
 
 def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBench, list[int]]:
-    """A stopped replica with forty records in several files, one larger than a piece; where each begins."""
+    """A stopped replica with forty records in several files, one larger than a piece; returns where each begins."""
     monkeypatch.setattr(damage, "PIECE_BYTES", 1_000)
     master = ReplicaBench(directory / "master", epoch=1, segment_size_bytes=8192)
     replica = ReplicaBench(directory / "replica", role="replica", segment_size_bytes=8192)
@@ -33,7 +33,7 @@ def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBen
 
 
 def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
-    """A cleanly stopped node by itself with forty records in several files; where each begins."""
+    """A cleanly stopped single node with forty records in several files; returns where each begins."""
     bench = StoreBench(directory / "data", segment_size_bytes=8192, **settings)
     queue, begins = bench.store.queues.open(b"q"), []
     for _ in range(40):
@@ -79,10 +79,10 @@ def test_a_sound_log_is_read_once_and_again_a_day_later(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("number", [0, 9, 30])
-def test_damage_is_found_where_a_clean_start_does_not_look(
+def test_damage_is_found_where_a_clean_start_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """And the log is sound again once it was cut there and taken anew."""
+    """And the log is sound again once it was truncated there and copied anew."""
     replica, begins = filled(tmp_path, monkeypatch)
     flip(replica, begins[number])
     store = replica.open()
@@ -105,7 +105,7 @@ def test_damage_is_found_where_a_clean_start_does_not_look(
 def test_damage_of_a_cleanly_stopped_writer_is_found_while_it_serves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No start and no reader looked at it; it is told with the command to run, counted, and known after a restart."""
+    """No start and no reader read it; it is reported with the command to run, counted, and known after a restart."""
     monkeypatch.setattr(damage, "PIECE_BYTES", 1_000)
     bench, begins = writer(tmp_path, scrub_bytes_per_second=2_000)
     flip(bench, begins[3])
@@ -124,7 +124,7 @@ def test_damage_of_a_cleanly_stopped_writer_is_found_while_it_serves(
 
 
 def read_again(bench: StoreBench) -> LogStore:
-    """Open, find nothing at that, and let a minute pass."""
+    """Open, find nothing while opening, and let a minute pass."""
     store = bench.open()
     assert not store.quarantined
     for now_ms in range(0, 60_000, 500):
@@ -133,8 +133,8 @@ def read_again(bench: StoreBench) -> LogStore:
     return store
 
 
-def test_a_writer_reads_no_faster_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time pays for bytes, at most a second's worth at once; a piece may overdraw it once."""
+def test_a_writer_keeps_to_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time earns bytes, at most a second's worth at once; a piece may overdraw it once."""
     monkeypatch.setattr(damage, "PIECE_BYTES", 500)
     bench, _ = writer(tmp_path, scrub_bytes_per_second=1_000)
     store = bench.open()
@@ -163,10 +163,8 @@ def test_a_writer_need_not_read_its_log_again(tmp_path: Path) -> None:
     bench.close()
 
 
-def test_a_file_that_goes_while_it_waits_to_be_read_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Retention or a new size may take it before the index thread comes to it."""
+def test_a_file_deleted_before_it_is_read_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention or a new size may delete it before the index thread comes to it."""
     bench, begins = writer(tmp_path)
     store, jobs, failures = bench.open(), [], []
     thread = SimpleNamespace(submit=lambda job, done: jobs.append((job, done)))
