@@ -27,7 +27,7 @@ from tests.support.descriptors import closing_left_files
 
 @pytest.fixture(autouse=True)
 def left_files_closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing that a test leaves open stays open behind it."""
+    """Nothing that a test opens stays open after it."""
     with closing_left_files(tmp_path_factory.getbasetemp()):
         yield
 
@@ -47,11 +47,11 @@ class World:
         self.connection = inprocess.connect(self.router)
 
     async def dial(self, address):
-        """A broker without a connection of its own: what it is told is kept."""
+        """A broker without a connection of its own: its pushes are kept."""
         return inprocess.connect(lambda _peer, command: self.dialed.append((address, command)))
 
     async def replica(self, broker_id, connection=None, **fields):
-        """Take an id, register, and have its answer; `fields` go into the registration."""
+        """Take an id and register; returns the answer. `fields` go into the registration."""
         identity = {"clusterName": "C", "brokerName": "g"}
         apply = {"appliedBrokerId": str(broker_id), "registerCheckCode": f"code-{broker_id}"}
         assert (await self.ask(1013, **identity, **apply)).code == 0
@@ -115,5 +115,5 @@ async def world(tmp_path):
 
 @pytest.fixture
 def another(tmp_path):
-    """Make a further name server over the same directory, without its consensus."""
+    """Create another name server over the same directory, without its consensus."""
     return lambda **config: World(tmp_path, **config)

@@ -1,4 +1,4 @@
-"""What each request is asked for, and that nothing is answered before."""
+"""The right that each request needs, and that nothing is answered before the check."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def owner(cluster: str, address: str) -> tuple[str, int] | None:
         (205, {"brokerName": "a"}, [("admin", "request 205")]),
     ],
 )
-def test_what_is_asked(code: int, fields: dict[str, str], asked: list[tuple[str, str]]) -> None:
+def test_the_right_of_each_request(code: int, fields: dict[str, str], asked: list[tuple[str, str]]) -> None:
     assert list(questions(Command(code, fields=fields), owner)) == asked
 
 
@@ -69,9 +69,7 @@ def test_a_refused_request_reaches_no_handler() -> None:
         (4711, {"topic": "t"}, None),
     ],
 )
-def test_what_is_for_brokers_is_refused_for_want_of_their_rights(
-    code: int, fields: dict[str, str], asked: tuple[str, str] | None
-) -> None:
+def test_requests_of_brokers_need_their_right(code: int, fields: dict[str, str], asked: tuple[str, str] | None) -> None:
     heard = []
 
     def policy(_identity: str, action: str, resource: str) -> bool:

@@ -24,7 +24,7 @@ async def test_entries_are_on_disk_when_they_are_acknowledged(world, another):
 
 
 @pytest.mark.parametrize("is_deletion", [False, True])
-async def test_nobody_sees_what_a_crash_could_take_back(world, monkeypatch, is_deletion):
+async def test_nothing_is_shown_that_a_crash_could_undo(world, monkeypatch, is_deletion):
     assert (await world.ask(100, namespace="N", key="k", value="old")).code == 0
     written, save = threading.Event(), world.file.save
     monkeypatch.setattr(world.file, "save", lambda data: (written.wait(60), save(data)))
@@ -77,6 +77,6 @@ def test_refusals_name_the_field(read, name):
     assert caught.value.code == 29
 
 
-def test_a_number_nobody_means():
+def test_a_meaningless_number():
     with pytest.raises(Refused):
         number(Command(1, fields={"n": "9" * 5_000}), "n")

@@ -1,4 +1,4 @@
-"""Both forms of a registration's body, and what is none."""
+"""Both forms of a registration's body, and invalid ones."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_plain():
     assert decode_registration(b"", compressed=True) is None
 
 
-def test_compressed_and_not_said_to_be():
-    # What RocketMQ 5 sends with compressedRegister=true: the field says "false".
+def test_compressed_without_the_flag():
+    # What RocketMQ 5 sends with compressedRegister=true: the field has "false".
     body = compressed(b"t 8 8 6 SINGLE_TAG {}")
     assert decode_registration(body, compressed=False) == decode_registration(body, compressed=True)
 

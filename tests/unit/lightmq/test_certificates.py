@@ -1,4 +1,4 @@
-"""The private authority: what it signs is trusted, its keys are closed, and it stays when a certificate is renewed."""
+"""The private authority: what it signs is trusted, its keys are private, and it stays when a certificate is renewed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
 
 
 def handshake(folder: Path, name: str) -> None:
-    """A real one, by a client that trusts the authority and wants this name. Raises ssl.SSLError."""
+    """A real one, by a client that trusts the authority and expects this name. Raises ssl.SSLError."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(folder / CERTIFICATE, folder / KEY)
     client = ssl.create_default_context(cafile=str(folder / AUTHORITY))
@@ -52,7 +52,7 @@ def test_the_certificate_is_trusted_for_its_names_alone(tmp_path: Path) -> None:
             handshake(tmp_path / "tls", name)
 
 
-def test_keys_are_closed_to_others(tmp_path: Path) -> None:
+def test_keys_are_private(tmp_path: Path) -> None:
     make(tmp_path / "tls", ["a"], days=30, now=NOW)
     modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "tls").iterdir()}
     assert modes == {AUTHORITY: 0o644, AUTHORITY_KEY: 0o600, CERTIFICATE: 0o644, KEY: 0o600}
@@ -71,7 +71,7 @@ def test_a_renewed_certificate_has_the_same_authority(tmp_path: Path) -> None:
     assert made.expires == limit < NOW + timedelta(days=9_999)
 
 
-def test_what_cannot_be_is_said(tmp_path: Path) -> None:
+def test_invalid_requests_are_refused(tmp_path: Path) -> None:
     for name in ("", "a b", "-a", "a..b", "a/b", "x" * 64):
         with pytest.raises(LocalMisuse, match="neither a host name nor an address"):
             make(tmp_path / "x", [name], days=1, now=NOW)

@@ -69,12 +69,12 @@ def test_one_more_changes_nothing_for_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["a b"], ["all"], ["env"], ["../x"], ["a,b"], ["a:b"], ["a", "A"], [""]])
-def test_names_that_cannot_be(tmp_path: Path, names: list[str]) -> None:
+def test_invalid_names(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(LocalMisuse):
         make(tmp_path, names)
 
 
-def test_what_is_no_key_is_not_put_into_the_list(tmp_path: Path) -> None:
+def test_an_invalid_key_is_not_added_to_the_list(tmp_path: Path) -> None:
     for text in ("b:secret", "a:one,two", "nonsense"):
         (tmp_path / "a").write_text(text)
         (tmp_path / "a").chmod(0o600)

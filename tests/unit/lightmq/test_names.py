@@ -1,4 +1,4 @@
-"""What `from lightmq import …` gives: complete, lazy, documented, and all that documents and examples use."""
+"""The names of `from lightmq import …`: complete, lazy, documented, and all that documents and examples use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_it_is_typed() -> None:
 
 
 def test_documents_and_examples_import_from_here() -> None:
-    """`remoting` is where things live today; who follows a document is not to depend on that."""
+    """`remoting` is where the modules are today; users of a document must not depend on that."""
     texts = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "examples").rglob("*.*"))]
     found = [str(path.relative_to(ROOT)) for path in texts if IMPORT.search(_text(path))]
     assert found == []

@@ -1,7 +1,7 @@
 """The proxy finds the broker through controllers: real ones, over sockets, with either of them restarted.
 
-Everything runs on one loop; a restart is a new application on the same directory. A broker comes back at another port,
-so only the route can lead to it.
+Everything runs on one loop; a restart is a new application on the same directory. A broker returns at another port, so
+only the route can lead to it.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ async def site(directory: Path) -> AsyncIterator[Site]:
     await made.controller.stop()
 
 
-async def test_a_broker_that_comes_back_elsewhere_is_found_again(tmp_path: Path) -> None:
+async def test_a_broker_that_returns_elsewhere_is_found_again(tmp_path: Path) -> None:
     async with site(tmp_path) as running:
         before = running.broker.port
         await running.broker.stop()
@@ -168,7 +168,7 @@ async def test_without_a_controller_the_broker_keeps_serving_and_is_found_where_
         await running.check_all_delivered()
 
 
-async def test_a_controller_that_comes_back_learns_of_a_broker_that_moved_meanwhile(tmp_path: Path) -> None:
+async def test_a_controller_that_returns_learns_of_a_broker_that_moved_meanwhile(tmp_path: Path) -> None:
     async with site(tmp_path) as running:
         await running.controller.stop()
         await running.broker.stop()

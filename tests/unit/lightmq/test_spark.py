@@ -54,7 +54,7 @@ class Unbuilt(SparkSession.Builder):
         return self._options
 
 
-def test_a_builder_of_your_own_and_conf_win(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_given_builder_and_conf_take_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JAVA_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("JAVA_HOME", str(choose_java().home))
@@ -83,7 +83,7 @@ def test_every_setting_has_its_reason(capsys: pytest.CaptureFixture[str]) -> Non
     assert "spark.sql.shuffle.partitions 2" in lines
 
 
-def test_environment_is_prepared_but_never_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_prepared_but_never_overridden(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYSPARK_PYTHON", "SPARK_LOCAL_IP", "PYTHONPATH"):
         monkeypatch.setenv(name, "kept")
         monkeypatch.delenv(name)

@@ -33,7 +33,7 @@ def main(infile, outfile):
 
 
 def talk(module: str, folder: Path, command: bytes) -> tuple[bytes, bytes]:
-    """Start a daemon, give one worker a command, leave; what the worker sent and the daemon's standard error."""
+    """Start a daemon and give one worker a command; returns what the worker sent and the daemon's standard error."""
     (folder / "pyspark_stub.py").write_text(WORKER)
     paths = os.pathsep.join([str(folder), str(Path(__file__).resolve().parents[3])])
     environment = os.environ | {
@@ -57,19 +57,19 @@ def talk(module: str, folder: Path, command: bytes) -> tuple[bytes, bytes]:
             assert stream.read(6) == b"\0\0\0\2ok"
             said = stream.read({b"answer": 4, b"leave": 7}.get(command, 0))
             stream.close()
-        assert select.select([ended], [], [], 20)[0], "the worker goes on"
+        assert select.select([ended], [], [], 20)[0], "the worker continues"
         os.close(ended)
         process.stdin.close()
         errors = process.stderr.read()
     return said, errors
 
 
-def test_a_worker_that_nobody_listens_to_ends_in_silence(tmp_path: Path) -> None:
+def test_a_worker_without_a_listener_ends_silently(tmp_path: Path) -> None:
     assert talk("lightmq.spark_daemon", tmp_path, b"leave") == (b"started", b"")
 
 
 def test_it_is_spark_that_prints_it(tmp_path: Path) -> None:
-    """When this fails, Spark has mended it and the module can go."""
+    """When this fails, Spark has fixed it and the module can be removed."""
     said, errors = talk("pyspark.daemon", tmp_path, b"leave")
     assert said == b"started"
     assert b"BrokenPipeError" in errors or b"ConnectionResetError" in errors

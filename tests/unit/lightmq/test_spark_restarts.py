@@ -1,4 +1,4 @@
-"""When a query is started again, how often, and what is said; real sessions do it in tests/interop."""
+"""When a query is restarted, how often, and what is logged; real sessions do it in tests/interop."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def starter(*outcomes: Any) -> Callable[[], Any]:
     return start
 
 
-def test_a_query_that_ends_is_not_started_again(pauses: list[float]) -> None:
+def test_a_query_that_ends_is_not_restarted(pauses: list[float]) -> None:
     said: list[str] = []
     run_forever(starter(None), say=said.append)
     assert said == []
     assert pauses == []
 
 
-def test_each_restart_is_said_with_its_cause_and_pauses_grow(pauses: list[float]) -> None:
+def test_each_restart_is_logged_with_its_cause_and_pauses_grow(pauses: list[float]) -> None:
     said: list[str] = []
     run_forever(
         starter(StreamingQueryException(SLOW), StreamingQueryException(KILLED), None), say=said.append, within_s=60
@@ -129,7 +129,7 @@ def test_only_restarts_within_the_time_count(monkeypatch: pytest.MonkeyPatch) ->
     ],
     ids=lambda error: str(error)[:30],
 )
-def test_what_a_restart_does_not_mend_is_raised_at_once(error: Exception) -> None:
+def test_what_a_restart_does_not_fix_is_raised_at_once(error: Exception) -> None:
     said: list[str] = []
     outcome = Query(error) if isinstance(error, StreamingQueryException) else error
     with pytest.raises(type(error)) as raised:

@@ -20,7 +20,7 @@ PROBE = "import os, sys, pyspark, py4j; print(pyspark.__file__, py4j.__file__, o
 
 @pytest.fixture(autouse=True)
 def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Scripts of this test alone, and Spark's home as it is found by itself."""
+    """Scripts of this test alone, and Spark's home as it is found by default."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "a cache"))
     monkeypatch.delenv("SPARK_HOME", raising=False)
 

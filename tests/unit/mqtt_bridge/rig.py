@@ -30,7 +30,7 @@ async def installation(data: Path, bridge: BridgeConfig | None = None, mqtt_port
 
 
 def connection(peer: AllInOne | int, *rules: RuleConfig, **settings: Any) -> ConnectionConfig:
-    """A connection to an installation of this process, quick to come back."""
+    """A connection to an installation of this process, quick to reconnect."""
     port = peer if isinstance(peer, int) else peer.ports()["mqtt"]
     quick: dict[str, Any] = {
         "reconnect_delay_ms_min": 20,
@@ -42,7 +42,7 @@ def connection(peer: AllInOne | int, *rules: RuleConfig, **settings: Any) -> Con
 
 
 class Spoken:
-    """What `Client` wants to know of a server."""
+    """What `Client` needs to know of a server."""
 
     def __init__(self, app: AllInOne) -> None:
         self.port = app.ports()["mqtt"]

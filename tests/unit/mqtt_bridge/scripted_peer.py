@@ -1,4 +1,4 @@
-"""An MQTT broker that says what a test wants it to say: raw bytes in, raw bytes out."""
+"""An MQTT broker with scripted answers: raw bytes in, raw bytes out."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ CONNECT, PUBLISH, PUBACK, SUBSCRIBE, DISCONNECT = 1, 3, 4, 8, 14
 
 
 class ScriptedPeer:
-    """Answers CONNECT and SUBSCRIBE with yes and QoS 1 publishes with `code`; `answer` may answer in its place."""
+    """Accepts CONNECT and SUBSCRIBE and answers QoS 1 publishes with `code`; `answer` may replace the answer."""
 
     def __init__(self, *, version: int = 5, connack_properties: bytes = b"") -> None:
         self.port = 0
@@ -36,7 +36,7 @@ class ScriptedPeer:
             writer.close()
 
     def published(self) -> list[tuple[bytes, bytes]]:
-        """(topic, rest behind the packet id) of each QoS 1 PUBLISH."""
+        """(topic, rest after the packet id) of each QoS 1 PUBLISH."""
         found = []
         for kind, body in self.packets:
             if kind == PUBLISH:

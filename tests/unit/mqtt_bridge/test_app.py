@@ -24,7 +24,7 @@ IN = RuleConfig(direction="in", filter="#", local_prefix="cloud/", remote_prefix
 
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
-async def test_both_ways(tmp_path: Path, version: str) -> None:
+async def test_both_directions(tmp_path: Path, version: str) -> None:
     """What is published here arrives there under its other name, and the other way round."""
     async with installation(tmp_path / "peer") as peer:
         bridge = BridgeConfig(name="here", connections=(connection(peer, OUT, IN, version=version),))
@@ -54,7 +54,7 @@ async def test_a_bridge_without_connections_does_nothing() -> None:
     await app.stop()
 
 
-async def test_our_broker_is_found_by_address_or_by_controller(tmp_path: Path) -> None:
+async def test_the_broker_is_found_by_address_or_by_controller(tmp_path: Path) -> None:
     """As a process of its own the bridge dials."""
     async with installation(tmp_path / "peer") as peer, installation(tmp_path / "here") as here:
         address = f"127.0.0.1:{here.ports()['remoting']}"
@@ -67,8 +67,8 @@ async def test_our_broker_is_found_by_address_or_by_controller(tmp_path: Path) -
             await app.stop()
 
 
-async def test_why_it_is_not_ready(tmp_path: Path) -> None:
-    """A peer that is not there, and a broker that is not there."""
+async def test_the_reason_for_not_being_ready(tmp_path: Path) -> None:
+    """A peer that is down, and a broker that is down."""
     async with installation(tmp_path / "here") as here:
         config = BridgeConfig(
             name="here", broker=f"127.0.0.1:{here.ports()['remoting']}", connections=(connection(1, OUT),)
@@ -85,7 +85,7 @@ async def test_why_it_is_not_ready(tmp_path: Path) -> None:
 
 
 async def test_without_a_broker_of_its_own_it_follows_the_master() -> None:
-    """Whom the controllers name; while they cannot be reached that is why it is not ready."""
+    """The one the controllers name; while they cannot be reached that is the reason for not being ready."""
     connections = (connection(1, OUT),)
     config = BridgeConfig(name="here", controllers=("127.0.0.1:1",), connections=connections)
     app = BridgeApp(config, clock=SystemClock(), registry=Registry())
@@ -96,7 +96,7 @@ async def test_without_a_broker_of_its_own_it_follows_the_master() -> None:
 
 
 class Work:
-    """Counts what is asked of it."""
+    """Counts its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -1,4 +1,4 @@
-"""What a bridge's configuration allows and what it refuses, with its words."""
+"""What a bridge's configuration allows, and how it refuses the rest."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_a_connection_needs_its_keys(tmp_path: Path) -> None:
         ({"filter": "x", "direction": "both", "qos": 2}, "qos = 2 is for out"),
     ],
 )
-def test_rules_that_cannot_be(settings: dict[str, Any], words: str) -> None:
+def test_invalid_rules(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         RuleConfig(**settings)
 
 
-def test_connections_that_cannot_be() -> None:
+def test_invalid_connections() -> None:
     for wrong, words in (
         ({"name": "a b"}, "letters, digits"),
         ({"peer_name": "a/b"}, "letters, digits"),
@@ -97,7 +97,7 @@ def test_connections_that_cannot_be() -> None:
         connection(*coming)
 
 
-def test_the_whole_that_cannot_be() -> None:
+def test_invalid_combinations() -> None:
     with pytest.raises(ValueError, match="has a name"):
         BridgeConfig(connections=(connection(),))
     with pytest.raises(ValueError, match="two connections are called cloud"):
@@ -106,7 +106,7 @@ def test_the_whole_that_cannot_be() -> None:
         BridgeConfig(name="a", connections=(connection(peer_name="a"),))
 
 
-def test_circles_are_refused_with_3_1_1_and_only_there() -> None:
+def test_loops_are_refused_with_3_1_1_and_only_there() -> None:
     back = RuleConfig(direction="in", filter="b/#", remote_prefix="a/", local_prefix="copy/")
     out = RuleConfig(filter="a/#")
     with pytest.raises(ValueError, match="would come back in by 'a/b/#'"):
@@ -123,8 +123,8 @@ def test_circles_are_refused_with_3_1_1_and_only_there() -> None:
         BridgeConfig(name="a", connections=(connection(RuleConfig(direction="both", filter="t"), version="3.1.1"),))
 
 
-def test_a_peer_that_answers_again_is_found_within_five_seconds() -> None:
-    """However long it was away: a pause and an attempt together are shorter by default."""
+def test_a_peer_that_is_up_again_is_found_within_five_seconds() -> None:
+    """However long it was down: a pause and an attempt together are shorter by default."""
     config = ConnectionConfig(name="p", host="h", rules=(RuleConfig(filter="#"),))
     backoff = Backoff(config.reconnect_delay_ms_min, config.reconnect_delay_ms_max)
     assert max(backoff.failed(0) or 0 for _ in range(100)) <= 4_000
@@ -142,7 +142,7 @@ TOPICS = [
 ]
 
 
-def test_two_filters_meet_exactly_when_a_topic_matches_both() -> None:
+def test_two_filters_overlap_exactly_when_a_topic_matches_both() -> None:
     """Every pair over a small alphabet, against every topic over it."""
     found = {name: {topic for topic in TOPICS if matches(name, topic)} for name in FILTERS}
     for one, two in itertools.product(FILTERS, repeat=2):

@@ -1,4 +1,4 @@
-"""Messages on their way in both directions, until somebody acknowledged them."""
+"""Messages in flight in both directions, until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_record_with_two_copies_is_settled_with_the_second() -> None:
     assert cursor.low == 11
 
 
-def test_a_lost_connection_begins_again_at_the_lowest() -> None:
+def test_a_lost_connection_starts_over_at_the_lowest() -> None:
     box, cursor = outbox()
     box.limit(2)
     box.track(cursor, 11, 1)
@@ -60,7 +60,7 @@ def test_a_lost_connection_begins_again_at_the_lowest() -> None:
 
 @given(st.lists(st.sampled_from(["send", "answer", "lose", "commit"]), max_size=60), st.randoms())
 def test_what_is_below_the_committed_offset_was_acknowledged(steps: list[str], random: object) -> None:
-    """Every offset below a commit has an answer of the peer; nothing is passed over."""
+    """Every offset below a commit has an answer of the peer; none is skipped."""
     box, cursor = outbox(5)
     acknowledged: set[int] = set()
     flying: dict[int, int] = {}

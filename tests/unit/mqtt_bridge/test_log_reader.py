@@ -37,7 +37,7 @@ async def reader(app: AllInOne, *rules: RuleConfig, **settings: Any) -> AsyncIte
 
 
 async def payloads(made: LogReader, box: Outbox) -> list[bytes]:
-    """Everything new; it counts as settled."""
+    """All new payloads; they count as settled."""
     await made.refresh(0)
     found = []
     for key, cursor in made.pending():
@@ -55,7 +55,7 @@ async def publish(app: AllInOne, topic: str, *bodies: bytes) -> None:
     speaker.close()
 
 
-async def test_a_new_bridge_begins_at_the_end_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_a_new_bridge_begins_at_the_end_and_continues_where_it_was(tmp_path: Path) -> None:
     async with installation(tmp_path / "data") as app:
         await publish(app, "a/1", b"old")
         async with reader(app) as (made, box):
@@ -98,7 +98,7 @@ async def test_from_the_earliest_and_everything(tmp_path: Path) -> None:
             assert sorted(await payloads(made, box)) == [b"1", b"2"]
 
 
-async def test_looking_waits_for_news(tmp_path: Path) -> None:
+async def test_a_poll_waits_for_new_messages(tmp_path: Path) -> None:
     async with installation(tmp_path / "data") as app, reader(app) as (made, box):
         waiting = asyncio.create_task(made.refresh(20_000))
         await publish(app, "a/1", b"x")
@@ -107,7 +107,7 @@ async def test_looking_waits_for_news(tmp_path: Path) -> None:
         assert await payloads(made, box) == [b"x"]
 
 
-async def test_what_is_gone_is_said() -> None:
+async def test_expired_messages_are_reported() -> None:
     from mqtt_bridge.sender import _onward
 
     gone = PulledRange(STATUS_OFFSET_TOO_SMALL, 8, 10, 8, 20, 2, memoryview(b""), memoryview(b""))
@@ -117,7 +117,7 @@ async def test_what_is_gone_is_said() -> None:
 
 
 async def test_a_queue_that_is_another_or_shorter(tmp_path: Path) -> None:
-    """A topic made anew is read from its beginning; a log that lost its end is read from there."""
+    """A topic created anew is read from its beginning; a log that lost its end is read from there."""
     async with installation(tmp_path / "data") as app:
         await publish(app, "a/1", b"x")
         async with reader(app) as (made, box):
@@ -129,7 +129,7 @@ async def test_a_queue_that_is_another_or_shorter(tmp_path: Path) -> None:
             assert await payloads(made, box) == [b"x"]
 
 
-async def test_a_topic_that_is_deleted_stops_nothing_and_is_new_when_it_comes_again(tmp_path: Path) -> None:
+async def test_a_deleted_topic_stops_nothing_and_is_new_when_it_is_created_again(tmp_path: Path) -> None:
     async with installation(tmp_path / "data") as app:
         await publish(app, "a/1", b"old", b"older")
         async with reader(app, RuleConfig(filter="#"), start="earliest") as (made, box):

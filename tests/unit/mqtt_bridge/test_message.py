@@ -1,4 +1,4 @@
-"""Records of our log and messages of the peer, turned into each other."""
+"""Records of the log and messages of the peer, converted in both directions."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def record(topic: bytes, *more: tuple[bytes, bytes], flags: int = FLAG_MQTT | 1,
     )  # fmt: skip
 
 
-def test_a_record_goes_out_with_its_properties_and_our_name() -> None:
+def test_a_record_is_sent_with_its_properties_and_the_bridges_name() -> None:
     said = MessageProperties(content_type=b"text/plain", expiry_s=60, user=[(b"k", b"1"), (b"k", b"2")])
     [copy], reason = outgoing(
         record(b"a/b", *to_pairs(said), flags=FLAG_MQTT | FLAG_RETAIN | 2), MAPPING, place(), 11_500
@@ -65,7 +65,7 @@ def test_a_record_goes_out_with_its_properties_and_our_name() -> None:
     assert plain.properties is None
 
 
-def test_what_does_not_go_out_says_why() -> None:
+def test_what_is_not_sent_has_a_reason() -> None:
     expiring = to_pairs(MessageProperties(expiry_s=10))
     assert outgoing(record(b"a", *expiring), MAPPING, place(), 11_000) == ([], EXPIRED)
     assert outgoing(record(b"a", (CAME_BY_KEY, b"cloud")), MAPPING, place(), 0) == ([], CAME_BY_IT)
@@ -107,7 +107,7 @@ def test_out_changes_the_prefix_and_sends_one_copy_per_topic() -> None:
     ]
     assert mapping.targets(b"plant/2/x", 1, retain=False) == [Target(b"site/7/2/x", 1, False)]
     assert mapping.targets(b"other", 1, retain=False) == []
-    assert mapping.targets(b"plant", 1, retain=False) == []  # plant/# matches it, but there is nothing behind a prefix
+    assert mapping.targets(b"plant", 1, retain=False) == []  # plant/# matches it, but nothing follows the prefix
 
 
 def test_which_parent_topics_are_to_be_read() -> None:

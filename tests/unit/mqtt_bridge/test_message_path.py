@@ -30,7 +30,7 @@ def connection(**settings: Any) -> ConnectionConfig:
     return ConnectionConfig(name="cloud", host="h", rules=(RuleConfig(filter="#"),), **settings)
 
 
-def test_a_message_of_a_device_goes_out_and_says_so() -> None:
+def test_a_message_of_a_device_is_sent_with_its_origin() -> None:
     pairs = [(b"originMqttTopic", b"a"), (b"clientId", b"device"), (b"k", b"v")]
     for version in ("3.1.1", "5"):
         assert why_not_out(place(version=version), pairs) == ""
@@ -39,12 +39,12 @@ def test_a_message_of_a_device_goes_out_and_says_so() -> None:
     assert trail(sent) == [b"before", b"here"]
 
 
-def test_what_came_by_the_connection_stays() -> None:
+def test_what_came_by_the_connection_is_not_sent_back() -> None:
     for version in ("3.1.1", "5"):
         assert why_not_out(place(version=version, forward_bridged=True), [(CAME_BY_KEY, b"cloud")]) == CAME_BY_IT
 
 
-def test_what_came_by_another_goes_on_over_mqtt_5_alone() -> None:
+def test_what_came_by_another_is_forwarded_over_mqtt_5_alone() -> None:
     other = [(CAME_BY_KEY, b"other")]
     assert why_not_out(place(), other) == ""
     assert why_not_out(place(version="3.1.1"), other) == CAME_BY_A_BRIDGE
@@ -62,7 +62,7 @@ def test_what_another_installation_sent_is_known_by_trail_or_client_id() -> None
         assert why_not_out(place(version="3.1.1"), pairs) == CAME_BY_A_BRIDGE
 
 
-def test_what_was_here_neither_leaves_nor_comes_again() -> None:
+def test_what_was_here_is_neither_sent_nor_accepted_again() -> None:
     been = [(TRAIL_KEY, b"here"), (TRAIL_KEY, b"there")]
     assert why_not_out(place(), been) == WAS_HERE
     assert why_not_in(place(), been) == WAS_HERE

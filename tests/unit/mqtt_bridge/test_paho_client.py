@@ -1,4 +1,4 @@
-"""What paho leaves out: the reason code of PUBREC, and reason codes in words."""
+"""What paho lacks: the reason code of PUBREC, and texts of reason codes."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ RULE = RuleConfig(direction="out", filter="a/#")
 
 
 async def settled(answer: bytes, completion: bytes = b"") -> tuple[list[int], list[int], str]:
-    """Publish once with QoS 2; PUBREC continues with `answer`, PUBCOMP with `completion`. The codes reported, the
-    packets sent, the end."""
+    """Publish once with QoS 2, with these answers; returns the codes reported, the packets sent, and the end."""
     codes: list[int] = []
     async with ScriptedPeer() as scripted:
 
@@ -57,14 +56,14 @@ async def test_a_refused_pubrec_is_the_answer() -> None:
 
 @pytest.mark.parametrize(("answer", "code"), [(b"", 0), (b"\0", 0), (b"\x10", 0x10), (b"\x10\0", 0x10)])
 async def test_an_accepted_pubrec_is_released(answer: bytes, code: int) -> None:
-    """And its code reported, which paho forgets."""
+    """And its code reported, which paho drops."""
     codes, kinds, _ = await settled(answer)
     assert codes == [code]
     assert PUBREL in kinds
 
 
 async def test_a_message_that_was_accepted_is_not_refused_afterwards() -> None:
-    """PUBCOMP 0x92: the peer has forgotten the packet id, after its PUBREC took the message [4.3.3]."""
+    """PUBCOMP 0x92: the peer has forgotten the packet id, after its PUBREC accepted the message [4.3.3]."""
     codes, kinds, _ = await settled(b"", b"\x92\0")
     assert codes == [0]
     assert PUBREL in kinds
@@ -77,7 +76,7 @@ async def test_a_pubrec_that_cannot_be_read_ends_the_connection(answer: bytes) -
     assert "invalid MQTT" in reason
 
 
-async def test_a_refusal_of_a_message_nobody_waits_for_is_ignored() -> None:
+async def test_a_refusal_of_an_unknown_message_is_ignored() -> None:
     async with ScriptedPeer() as scripted:
         peer = BridgeClient(connection(scripted.port, RULE, version="5"), "me", persistent=False, password=None)
         await peer.connect()

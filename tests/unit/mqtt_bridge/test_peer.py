@@ -81,7 +81,7 @@ async def test_why_there_is_no_connection(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 async def test_messages_both_ways_and_the_end(tmp_path: Path) -> None:
-    """Against an installation of ours: subscribe, publish, acknowledge by hand, be told of the end."""
+    """Against an installation: subscribe, publish, acknowledge by hand, get the end."""
     async with installation(tmp_path / "peer") as app:
         one = made(app.ports()["mqtt"])
         messages: list[Any] = []
@@ -95,7 +95,7 @@ async def test_messages_both_ways_and_the_end(tmp_path: Path) -> None:
         assert settled == [(number, 0) for number in numbers]
         assert [message.payload for message in messages] == [b"0", b"1"]
         await one.close()
-        # Nothing was acknowledged: the session brings it again.
+        # Nothing was acknowledged: the session sends it again.
         again = made(app.ports()["mqtt"])
         repeated: list[Any] = []
         again.on_message = lambda message: (repeated.append(message), again.acknowledge(message.mid))

@@ -1,4 +1,4 @@
-"""The way in against a peer that sends what the test wants."""
+"""The inbound direction against a scripted peer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RULE = RuleConfig(direction="in", filter="x/#", local_prefix="peer/")
 
 @contextlib.asynccontextmanager
 async def bridged(data: Path, scripted: ScriptedPeer, **settings: Any) -> AsyncIterator[AllInOne]:
-    """An installation whose bridge listens to a scripted peer."""
+    """An installation whose bridge subscribes at a scripted peer."""
     options = {"version": "5" if scripted.version == 5 else "3.1.1", **settings}
     bridge = BridgeConfig(name="here", connections=(connection(scripted.port, RULE, **options),))
     async with installation(data, bridge) as app:
@@ -49,7 +49,7 @@ async def test_stored_then_acknowledged_in_order(tmp_path: Path) -> None:
 
 
 async def test_what_is_not_stored_is_counted_and_acknowledged(tmp_path: Path) -> None:
-    """A message of ours that comes back, one of a rule that is no more."""
+    """A returning message of its own, and one of a rule that was removed."""
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as app:
         ours = b"\x26\x00\x0elightmq-bridge\x00\x04here"
         scripted.send(publish_packet(b"x/y", 1, b"", ours), publish_packet(b"old/rule", 2, b""))
@@ -59,8 +59,8 @@ async def test_what_is_not_stored_is_counted_and_acknowledged(tmp_path: Path) ->
         assert reading(app, "rocketmq_bridge_messages_total{peer,in}") == 0
 
 
-async def test_what_cannot_be_ours_is_dropped(tmp_path: Path) -> None:
-    """A topic with one level too many behind its prefix, properties that do not fit a record."""
+async def test_invalid_messages_are_dropped(tmp_path: Path) -> None:
+    """A topic with one level too many after its prefix, properties that do not fit a record."""
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as app:
         deep = b"x" + b"/" * 127
         huge = b"\x26\x00\x01k\xff\xff" + b"v" * 0xFFFF
@@ -97,8 +97,8 @@ async def test_a_stop_waits_for_what_is_being_stored(tmp_path: Path, in_time: bo
 
 
 @pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.SERVICE_NOT_AVAILABLE])
-async def test_what_our_broker_refuses(tmp_path: Path, code: int) -> None:
-    """A message it will never take is dropped alone; a broker that cannot write costs the connection alone."""
+async def test_refusals_of_the_broker(tmp_path: Path, code: int) -> None:
+    """A message it will never accept is dropped alone; a broker that cannot write costs only the connection."""
     async with ScriptedPeer(version=4) as scripted, bridged(tmp_path / "here", scripted) as app:
         assert app._bridge is not None
         line, refusing = app._bridge._uplink.line, True
@@ -124,7 +124,7 @@ async def test_what_our_broker_refuses(tmp_path: Path, code: int) -> None:
             await until(lambda: 2 in acknowledged(scripted))
 
 
-async def test_a_refused_subscription_is_why_the_way_is_down(tmp_path: Path) -> None:
+async def test_a_refused_subscription_is_the_reason_for_not_being_ready(tmp_path: Path) -> None:
     async with ScriptedPeer(version=4) as scripted:
         scripted.answer = lambda kind, body: packet(0x90, body[:2] + b"\x80") if kind == SUBSCRIBE else None
         async with bridged(tmp_path / "here", scripted) as app:

@@ -1,4 +1,4 @@
-"""The way out against a peer that answers as the test wants."""
+"""The outbound direction against a scripted peer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def publish(speaker: Any, *payloads: bytes, topic: str = "a/1", qos: int =
 
 
 async def test_the_offset_waits_for_the_acknowledgement(tmp_path: Path) -> None:
-    """What the peer did not acknowledge comes again after a restart of everything; what it did does not."""
+    """What the peer did not acknowledge is sent again after a restart of everything; what it did is not."""
     async with ScriptedPeer() as scripted:
         held: list[bytes] = []
 
@@ -63,7 +63,7 @@ async def test_the_offset_waits_for_the_acknowledgement(tmp_path: Path) -> None:
             await until(lambda: reading(app, "rocketmq_bridge_lag_messages{peer}") == 0)
 
 
-async def test_a_lasting_refusal_drops_and_a_passing_one_is_tried_again(tmp_path: Path) -> None:
+async def test_a_permanent_refusal_drops_and_a_temporary_one_is_tried_again(tmp_path: Path) -> None:
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted, refusals_max=2) as (app, speaker):
         dropped = "rocketmq_bridge_dropped_total{peer,out,peer_refused}"
         scripted.code = 0x87  # not authorized
@@ -79,8 +79,8 @@ async def test_a_lasting_refusal_drops_and_a_passing_one_is_tried_again(tmp_path
         await until(lambda: reading(app, "rocketmq_bridge_messages_total{peer,out}") == 1)
 
 
-async def test_what_the_peer_cannot_take(tmp_path: Path) -> None:
-    """Its receive maximum is kept, its maximum QoS and retain are obeyed, what is too large is dropped and counted."""
+async def test_the_limits_of_the_peer(tmp_path: Path) -> None:
+    """Its receive maximum, maximum QoS and retain are respected; what is too large is dropped and counted."""
     said = bytes.fromhex("210002240025002700000190")
     async with ScriptedPeer(connack_properties=said) as scripted, bridged(tmp_path / "h", scripted) as (app, speaker):
         await publish(speaker, b"x" * 400)
@@ -99,7 +99,7 @@ async def test_what_the_peer_cannot_take(tmp_path: Path) -> None:
             assert reading(app, "rocketmq_bridge_in_flight_messages{peer}") == 2
 
 
-async def test_our_name_goes_with_it_and_our_own_does_not_go(tmp_path: Path) -> None:
+async def test_the_bridges_name_is_sent_and_its_own_messages_are_not(tmp_path: Path) -> None:
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (_app, speaker):
         await publish(speaker, b"payload")
         await until(lambda: len(scripted.published()) == 1)
@@ -109,7 +109,7 @@ async def test_our_name_goes_with_it_and_our_own_does_not_go(tmp_path: Path) -> 
 
 
 async def test_what_is_not_sent_is_counted_with_its_reason(tmp_path: Path) -> None:
-    """A message of another bridge, a topic too deep for its new prefix, a gap in the log; what is behind them goes."""
+    """A message of another bridge, a topic too deep for its new prefix, a gap in the log; what follows them is sent."""
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (app, speaker):
         other = await client(app, "lightmq-bridge-there-x-out")
         await publish(other, b"theirs")
@@ -132,8 +132,8 @@ async def test_what_is_not_sent_is_counted_with_its_reason(tmp_path: Path) -> No
         await until(lambda: len(scripted.published()) == 1)
 
 
-async def test_what_expired_while_the_peer_was_away_is_dropped(tmp_path: Path) -> None:
-    """Its publisher said after how many seconds nobody needs it."""
+async def test_what_expired_while_the_peer_was_down_is_dropped(tmp_path: Path) -> None:
+    """Its publisher set the expiry."""
     async with ScriptedPeer() as scripted, bridged(tmp_path / "here", scripted) as (app, _speaker):
         assert app._bridge is not None
         sender = app._bridge._directions[0]._work
@@ -153,8 +153,8 @@ async def test_what_expired_while_the_peer_was_away_is_dropped(tmp_path: Path) -
         await asyncio.to_thread(link.close)
 
 
-async def test_qos_2_goes_out_once_per_handshake(tmp_path: Path) -> None:
-    """The rule allows it, the message has it, and the peer's last word is PUBCOMP."""
+async def test_qos_2_is_sent_once_per_handshake(tmp_path: Path) -> None:
+    """The rule allows it, the message has it, and the exchange ends with PUBCOMP."""
     both = RuleConfig(filter="a/#", qos=2)
     async with installation(tmp_path / "peer") as peer:
         bridge = BridgeConfig(name="here", connections=(connection(peer, both, version="5"),))

@@ -156,7 +156,7 @@ async def test_close_by_the_client(link):
         await connection.request(Command(ECHO))
     with pytest.raises(ConnectionLost):
         connection.oneway(Command(ECHO))
-    service.peers[0].send(Command(9003))  # a gone client is not an error
+    service.peers[0].send(Command(9003))  # a client that has left is not an error
     late = asyncio.Queue()
     connection.on_close(late.put_nowait)
     service.peers[0].on_close(late.put_nowait)

@@ -78,8 +78,8 @@ async def test_a_served_connection_is_kept_for_its_keep_alive_time_only(
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: x\r\n"])
-async def test_whoever_makes_no_request_is_sent_away(port: Port, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    """Silence, and a request that was begun: both have one time."""
+async def test_a_client_without_a_request_is_cut(port: Port, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    """Silence and an unfinished request have the same deadline."""
     monkeypatch.setattr(admin_protocol, "FIRST_REQUEST_S_MAX", 0.2)
     streams = await port.open()
     streams[1].write(sent)
@@ -87,7 +87,7 @@ async def test_whoever_makes_no_request_is_sent_away(port: Port, monkeypatch: py
     assert port.asked == 0
 
 
-async def test_a_header_line_now_and_then_buys_no_time(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_header_line_now_and_then_does_not_extend_it(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_protocol, "FIRST_REQUEST_S_MAX", 0.5)
     reader, writer = await port.open()
     writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n")
@@ -99,8 +99,8 @@ async def test_a_header_line_now_and_then_buys_no_time(port: Port, monkeypatch: 
     await ended
 
 
-async def test_a_head_has_its_size(port: Port) -> None:
-    """A longer one is refused, and not a byte more of it is held."""
+async def test_a_head_has_a_maximum_size(port: Port) -> None:
+    """A longer one is refused, and not a byte more of it is buffered."""
     reader, writer = await port.open()
     writer.write(REQUEST[:-2] + b"X: " + b"a" * HEAD_BYTES_MAX)
     assert (await asyncio.wait_for(reader.readline(), 20)).startswith(b"HTTP/1.1 431 ")
@@ -108,10 +108,10 @@ async def test_a_head_has_its_size(port: Port) -> None:
     writer.close()
 
 
-async def test_an_answer_that_is_not_taken_stops_the_reading_and_has_its_time(
+async def test_an_answer_that_is_not_read_stops_the_reading_and_has_a_deadline(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests sent in advance are not answered into memory, and whoever reads nothing is sent away."""
+    """Requests sent in advance are not answered into memory, and a client that reads nothing is cut."""
     monkeypatch.setattr(admin_protocol, "ANSWER_S_MAX", 0.5)
     port.size = LARGE
     reader, writer = await port.open()
@@ -124,7 +124,7 @@ async def test_an_answer_that_is_not_taken_stops_the_reading_and_has_its_time(
 
 
 async def test_requests_in_advance_are_answered_one_after_the_other(port: Port) -> None:
-    """Also when the answers are larger than what a socket takes at once."""
+    """Also when the answers are larger than what a socket accepts at once."""
     port.size = LARGE // 8
     reader, writer = await port.open()
     writer.write(REQUEST * 500)
@@ -138,7 +138,7 @@ async def test_requests_in_advance_are_answered_one_after_the_other(port: Port) 
 
 
 async def test_one_too_many_ends_the_one_served_the_longest_ago(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So whoever holds connections locks nobody out."""
+    """So that no client can lock out the others by holding connections open."""
     monkeypatch.setattr(admin_protocol, "CONNECTIONS_MAX", 3)
     held = [await port.open() for _ in range(3)]
     held[0][1].write(REQUEST)
@@ -169,8 +169,8 @@ async def test_methods_and_failures(port: Port, request_head: bytes, status: int
     writer.close()
 
 
-async def test_requests_in_advance_do_not_hold_up_others(port: Port) -> None:
-    """One page per turn of the loop, and nothing more is read until the last one has had its turn."""
+async def test_requests_in_advance_do_not_delay_others(port: Port) -> None:
+    """One page per turn of the loop, and nothing more is read before the last one had its turn."""
     streams = await port.open()
     await until(lambda: len(port.connections) == 1)
     (connection,) = port.connections._open

@@ -1,4 +1,4 @@
-"""Heads of requests: what clients send is read, what could be read in two ways is refused."""
+"""Heads of requests: what clients send is read, ambiguous ones are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_targets(target: str, path: str, host: str) -> None:
         ("GET / HTTP/1.1", "Host: a\nAuthorization: x"), ("GET / HTTP/1.1\nX: y", "Host: a"), ("",),
     ],
 )  # fmt: skip
-def test_what_could_be_read_in_two_ways(lines: tuple[str, ...]) -> None:
+def test_ambiguous_heads(lines: tuple[str, ...]) -> None:
     with pytest.raises(BadRequest) as caught:
         parse_head(head(*lines))
     assert caught.value.status == 400
@@ -68,7 +68,7 @@ def test_what_could_be_read_in_two_ways(lines: tuple[str, ...]) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_request_or_bad(data: bytes) -> None:
-    """Nothing else comes out, whatever comes in."""
+    """No other result, whatever the input."""
     for sent in (data + b"\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n" + data + b"\r\n\r\n"):
         with contextlib.suppress(BadRequest):
             assert isinstance(parse_head(sent), Request)

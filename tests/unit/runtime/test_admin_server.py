@@ -76,7 +76,7 @@ async def test_a_taken_port_is_an_oserror() -> None:
         ("[::1]:8080", 200), ("metrics.inside", 200),
     ],
 )  # fmt: skip
-async def test_a_page_that_borrowed_our_address_reads_nothing(host: str, status: int) -> None:
+async def test_a_page_that_points_its_name_here_reads_nothing(host: str, status: int) -> None:
     """DNS rebinding: the browser sends the attacker's name."""
     registry = Registry()
     server = AdminServer(
@@ -97,7 +97,7 @@ async def test_a_page_that_borrowed_our_address_reads_nothing(host: str, status:
 
 
 async def spoken(port: int, request: bytes) -> bytes:
-    """What one connection is told until it ends."""
+    """The whole output of one connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
     answer = await asyncio.wait_for(reader.read(), 20)
@@ -127,7 +127,7 @@ def server_with(keys: dict[str, str], readiness: bool = True) -> AdminServer:
 
 
 @pytest.mark.parametrize("page", ["/metrics", "/status"])
-async def test_other_machines_show_a_key(page: str) -> None:
+async def test_other_machines_need_a_key(page: str) -> None:
     server = server_with({"prometheus": "s3cret"})
     assert server.answer(asked(page), HERE).status == 200
     for authorization in ("", "Bearer prometheus:wrong", "Bearer nobody:s3cret", "Negotiate x"):
@@ -138,8 +138,8 @@ async def test_other_machines_show_a_key(page: str) -> None:
     assert server.answer(asked(page, "Bearer prometheus:s3cret"), ELSEWHERE).status == 200
 
 
-async def test_a_proved_key_may_call_the_server_as_it_likes() -> None:
-    """Prometheus reaches its targets by names; what is only claimed opens nothing, on this machine neither."""
+async def test_a_proved_key_may_use_any_host_name() -> None:
+    """Prometheus reaches its targets by names; a claimed key allows nothing, on this machine neither."""
     server = server_with({"prometheus": "s3cret"})
     for address in (HERE, ELSEWHERE):
         for authorization, status in (("Bearer prometheus:s3cret", 200), ("Bearer prometheus:no", 403), ("", 403)):
@@ -158,7 +158,7 @@ async def test_probes_of_other_machines_learn_yes_or_no(ready: bool) -> None:
 
 
 async def test_refusals_are_counted_by_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    """And said, once for each reason within a minute."""
+    """And logged, once a minute for each reason."""
     server = server_with({"a": "b"})
     for _ in range(3):
         assert server.answer(asked("/status"), ELSEWHERE).status == 401
@@ -171,8 +171,8 @@ async def test_refusals_are_counted_by_reason(capsys: pytest.CaptureFixture[str]
     assert 'rocketmq_admin_requests_refused_total{reason="forbidden"} 0.0' in page
 
 
-def test_a_page_about_which_nobody_has_decided() -> None:
-    """The server is not even made; and the table has no row for what is not shown."""
+def test_a_page_without_a_decision() -> None:
+    """The server is not even created; and the table has no row for pages that do not exist."""
     known = page_actions()
     server = server_with({})
     assert server.pages == frozenset(known)

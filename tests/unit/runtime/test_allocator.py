@@ -1,4 +1,4 @@
-"""The C allocator's large buffers: fixed where it can be, nothing where it cannot."""
+"""The C allocator's large buffers: fixed where possible, left alone elsewhere."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ print(int(heap.split()[0].split("-")[1], 16) - end)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 @pytest.mark.parametrize(("mode", "in_heap"), [("fixed", False), ("left", True)])
 def test_large_buffers_stay_out_of_the_heap(mode: str, in_heap: bool) -> None:
-    """Also after a larger one was freed, from which glibc concludes otherwise by itself."""
+    """Also after a larger one was freed, which raises glibc's own threshold."""
     done = subprocess.run([sys.executable, "-c", PROBE, mode], capture_output=True, text=True, check=True)
     assert (int(done.stdout) > 10 * 1024 * 1024) is in_heap
 
 
 def test_elsewhere_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No such function, no change."""
+    """Without the function nothing changes."""
 
     def none(_name: object) -> object:
         raise OSError("no such library")

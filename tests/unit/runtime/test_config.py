@@ -28,7 +28,7 @@ from runtime.config import (
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """Where messages live."""
+    """The place of messages."""
 
     segment_bytes: int = setting(1024, minimum=64)
     """Size of a segment."""
@@ -64,7 +64,7 @@ def test_defaults_alone() -> None:
     assert {str(origin) for origin in loaded.origins.values()} == {"default"}
 
 
-def test_the_later_source_wins_and_is_remembered(tmp_path: Path) -> None:
+def test_the_later_source_takes_precedence_and_is_recorded(tmp_path: Path) -> None:
     file = toml(tmp_path, 'hosts = ["b"]\nport = 2\n[store]\nsegment_bytes = 100\nratio = 1\n')
     loaded: Loaded[Server] = load(
         Server,

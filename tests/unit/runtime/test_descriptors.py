@@ -1,4 +1,4 @@
-"""File descriptors: the limit is raised as far as it goes, and never more is promised than there is."""
+"""File descriptors: the limit is raised as far as possible, and no more is promised than there are."""
 
 from __future__ import annotations
 

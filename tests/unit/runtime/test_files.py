@@ -24,7 +24,7 @@ def test_replace_writes_whole_content_with_the_mode_asked_for(tmp_path: Path) ->
     assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]
 
 
-def test_a_replace_that_fails_leaves_the_old_content_and_no_rubbish(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_the_old_content_and_no_leftovers(tmp_path: Path) -> None:
     path = tmp_path / "directory"
     path.mkdir()
     (path / "file").write_bytes(b"x")
@@ -42,7 +42,7 @@ def test_fsync_of_a_directory(tmp_path: Path) -> None:
 
 
 def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each parent after it got its new entry, and again at the next start: the first may have been killed before."""
+    """Each parent got its new entry, and gets it again at the next start: the first may have been killed before."""
     leaf = tmp_path / "a" / "b" / "data"
     synced: list[Path] = []
     monkeypatch.setattr(files, "fsync_dir", lambda path: synced.append(path) if any(path.iterdir()) else None)
@@ -60,8 +60,8 @@ def test_every_name_above_a_new_directory_is_made_durable(tmp_path: Path, monkey
         make_directory(leaf / "file")
 
 
-def test_missing_parents_are_nobody_elses_to_write(tmp_path: Path) -> None:
-    """Under any umask: who may write there could put another directory in the place of ours."""
+def test_missing_parents_are_created_private(tmp_path: Path) -> None:
+    """Under any umask: a user who may write there could put another directory in its place."""
     before = os.umask(0)
     try:
         make_directory(tmp_path / "a" / "b" / "data")
@@ -74,7 +74,7 @@ def test_missing_parents_are_nobody_elses_to_write(tmp_path: Path) -> None:
     ]
 
 
-def test_a_parent_that_may_not_be_read_is_no_obstacle_once_the_directory_is_there(
+def test_an_unreadable_parent_is_no_obstacle_once_the_directory_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another failure is one: the name may be lost."""
@@ -102,7 +102,7 @@ def test_a_locked_directory_names_its_owner_and_can_be_taken_after_close(tmp_pat
         assert again.directory == tmp_path
 
 
-def test_an_owner_that_left_no_number_is_called_another_process(tmp_path: Path) -> None:
+def test_an_owner_without_a_number_is_called_another_process(tmp_path: Path) -> None:
     assert "another process" in str(DirectoryLocked(tmp_path, 0))
 
 

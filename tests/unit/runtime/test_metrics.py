@@ -93,7 +93,7 @@ def test_a_counter_may_be_read_from_what_counts_and_is_the_only_kind_that_ends_w
     registry.counter("rocketmq_sent_total", "Sent", function=lambda: 7)
     lost = registry.counter("rocketmq_lost_total", "Lost", labels=("reason",))
     lost.child("a", function=lambda: 2)
-    lost.child("a", function=lambda: 3)  # by a component that was started again
+    lost.child("a", function=lambda: 3)  # by a component that was restarted
     lost.child("b").value += 1
     values = {"rocketmq_sent_total": 7, "rocketmq_lost_total{a}": 3, "rocketmq_lost_total{b}": 1}
     assert registry.values() == values
@@ -116,7 +116,7 @@ class Port:
 
 
 def test_every_count_is_shown_as_it_is_now() -> None:
-    """Read anew for each page."""
+    """Read again for each page."""
     registry, port = Registry(), Port()
     declare_port_metrics(registry, port)
     port.tls = (5, 2, 1, 3)

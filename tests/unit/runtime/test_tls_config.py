@@ -1,4 +1,4 @@
-"""What contradicts itself in the TLS tables is refused when it is read."""
+"""Contradictions in the TLS tables are refused when they are read."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_a_port_that_could_not_serve(values: dict, words: str) -> None:
         ({"enabled": True, "key": FILE}, "needs dial_tls.certificate"),
     ],
 )
-def test_a_dial_that_would_not_do_what_is_said(values: dict, words: str) -> None:
+def test_a_dial_that_would_ignore_its_settings(values: dict, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DialTlsConfig(**values)
 
 
-def test_what_is_the_default() -> None:
+def test_the_defaults() -> None:
     """No TLS, and once it is on everything is checked."""
     assert ListenTlsConfig().mode in MODES
     assert not DialTlsConfig().enabled

@@ -1,4 +1,4 @@
-"""A watched file: in force when whole and settled, kept when the new one is no use."""
+"""A watched file: in force when valid and stable, kept when the new one is invalid."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runtime.files import WatchedFile, fingerprint
 
 
 class Use:
-    """Reads numbers; everything else is no use."""
+    """Accepts numbers; everything else is invalid."""
 
     def __init__(self, path: Path) -> None:
         self.applied: list[int] = []
@@ -39,8 +39,8 @@ def write(path: Path, text: str) -> None:
     fresh.replace(path)
 
 
-async def test_a_change_takes_effect_once_it_has_settled(tmp_path: Path) -> None:
-    """Two looks see the same file before it is read; an unchanged one is not read again."""
+async def test_a_change_takes_effect_once_it_is_stable(tmp_path: Path) -> None:
+    """Two polls see the same file before it is read; an unchanged one is not read again."""
     path = tmp_path / "file"
     path.write_text("1")
     use = Use(path)
@@ -58,7 +58,7 @@ async def test_a_change_takes_effect_once_it_has_settled(tmp_path: Path) -> None
 
 
 async def test_a_bad_file_changes_nothing_and_is_tried_again(tmp_path: Path) -> None:
-    """Said once, and in force as soon as it is good."""
+    """Logged once, and in force as soon as it is valid."""
     path = tmp_path / "file"
     path.write_text("1")
     use = Use(path)
@@ -78,7 +78,7 @@ async def test_a_bad_file_changes_nothing_and_is_tried_again(tmp_path: Path) -> 
 
 
 async def test_on_demand_it_is_read_at_once(tmp_path: Path) -> None:
-    """Changed or not; and a problem is said again to whoever asked."""
+    """Changed or not; and a problem is returned to the caller again."""
     path = tmp_path / "file"
     path.write_text("1")
     use = Use(path)
@@ -91,7 +91,7 @@ async def test_on_demand_it_is_read_at_once(tmp_path: Path) -> None:
     assert len(use.failed) == 2
 
 
-async def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(tmp_path: Path) -> None:
+async def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_poll(tmp_path: Path) -> None:
     """What was read may be half of each."""
     path = tmp_path / "file"
     path.write_text("1")
@@ -106,14 +106,14 @@ async def test_a_file_that_changes_while_it_is_read_is_left_to_the_next_look(tmp
     assert use.applied == [3]
 
 
-def test_a_bad_first_file_is_the_callers_matter(tmp_path: Path) -> None:
-    """It decides whether to go on without."""
+def test_a_bad_first_file_is_left_to_the_caller(tmp_path: Path) -> None:
+    """It decides whether to continue without."""
     with pytest.raises(LightMQError):
         Use(tmp_path / "none").file.first()
 
 
-def test_fingerprint_tells_changes(tmp_path: Path) -> None:
-    """Another content, other rights, or no file at all are told apart."""
+def test_the_fingerprint_changes(tmp_path: Path) -> None:
+    """With other content, other rights, or without a file."""
     path = tmp_path / "watched"
     assert fingerprint(path) is None
     path.write_text("one")

@@ -37,7 +37,7 @@ def read_options(broker: ToyBroker) -> Callable[..., ReadOptions]:
 
 @pytest.fixture
 def write_options(broker: ToyBroker) -> Callable[..., WriteOptions]:
-    """Options that write to the toy broker and wait for nobody."""
+    """Options that write to the toy broker without waiting."""
     host, port = broker.address
     usual = {"nameserver": f"{host}:{port}", "fetchretryintervalms": "1", "brokerwaitms": "0"}
     return lambda **given: parse_write(usual | given)

@@ -17,7 +17,7 @@ class Engine:
 
     def __init__(self, make: Callable[[], RocketMQStreamReader], offsets: dict[int, str], commits: set[int]) -> None:
         self.reader = make()
-        # The tasks get a reader of their own, pickled before any question was asked.
+        # The tasks get a reader of their own, pickled before any request.
         self._tasks_reader = pickle.dumps(make())
         self.offsets = offsets
         self.commits = commits
@@ -27,7 +27,7 @@ class Engine:
             self._run(self._last)
 
     def limit(self) -> ReadLimit:
-        """What Spark hands to latestOffset."""
+        """The limit that Spark passes to latestOffset."""
         return self.reader.getDefaultReadLimit()
 
     def step(self, *, fail: bool = False, limit: ReadLimit | None = None) -> int:
@@ -53,7 +53,7 @@ class Engine:
         return sizes
 
     def _run(self, batch: int) -> int:
-        # Spark asks for the beginning again, and it is this answer that reaches partitions() for batch 0.
+        # Spark asks for the beginning again, and this answer reaches partitions() for batch 0.
         start = self.offsets[batch - 1] if batch else json.dumps(self.reader.initialOffset())
         parts = self.reader.partitions(json.loads(start), json.loads(self.offsets[batch]))
         before = len(self.rows)

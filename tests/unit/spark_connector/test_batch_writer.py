@@ -14,7 +14,7 @@ from tests.unit.spark_connector.toy_broker import ToyBroker
 
 
 class Frame:
-    """Remembers what it was asked to write."""
+    """Records what it was asked to write."""
 
     def __init__(self) -> None:
         self.saved: list[dict[str, str]] = []
@@ -56,7 +56,7 @@ def test_another_checkpoint_is_refused(broker: ToyBroker) -> None:
         writer(broker)(Frame(), 3)  # type: ignore[arg-type]
 
 
-def test_at_least_once_asks_nobody(broker: ToyBroker) -> None:
+def test_at_least_once_needs_no_ledger(broker: ToyBroker) -> None:
     frame: Any = Frame()
     broker.ledger["alerts"] = 9
     writer(broker, delivery="at-least-once")(frame, 3)

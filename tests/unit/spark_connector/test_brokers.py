@@ -44,7 +44,7 @@ def test_a_failed_or_unanswered_connection_is_not(broker: ToyBroker) -> None:
     assert hasty.closed
 
 
-def test_one_the_server_hung_up_on_is_not_lent_again(broker: ToyBroker, read_options: Options) -> None:
+def test_a_connection_closed_by_the_server_is_not_reused(broker: ToyBroker, read_options: Options) -> None:
     """As after a restart of the broker: no attempt is lost on it."""
     with POOL.borrow(broker.address, 1000) as former:
         former.request(Command(12345))
@@ -58,7 +58,7 @@ def test_one_the_server_hung_up_on_is_not_lent_again(broker: ToyBroker, read_opt
     assert former.closed
 
 
-def test_a_forked_child_takes_nothing_of_its_parents(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forked_child_uses_nothing_of_its_parents(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     with POOL.borrow(broker.address, 1000) as parents:
         pass
     real = os.getpid()
@@ -97,10 +97,10 @@ def test_requests_are_signed_and_connections_keep_to_their_key(broker: ToyBroker
         assert signing is not plain
 
 
-def test_connections_keep_to_their_tls_and_a_stranger_is_not_asked_again(
+def test_connections_keep_to_their_tls_and_an_untrusted_server_is_not_retried(
     broker: ToyBroker, read_options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A plain connection is not lent where TLS is asked for; a certificate that is not trusted ends it at once."""
+    """A plain connection is not used where TLS is required; an untrusted certificate ends it at once."""
     tries = []
 
     def untrusted(host: str, port: int, *_: object, tls: ClientTls | None = None, **__: object) -> None:
@@ -161,7 +161,7 @@ def moved(command: Command, **named: str) -> Command:
     return command.reply(ResponseCode.NOT_MASTER, "not the master", named)
 
 
-def test_a_server_that_is_no_name_server_is_the_broker(broker: ToyBroker, read_options: Options) -> None:
+def test_a_server_that_is_not_a_name_server_is_the_broker(broker: ToyBroker, read_options: Options) -> None:
     assert addresses(read_options(topic="t")) == {"": broker.address}
 
 
@@ -187,7 +187,7 @@ def test_the_next_name_server_is_asked(broker: ToyBroker) -> None:
 
 
 def test_a_broker_beside_the_name_servers_is_no_master_of_a_named_group(broker: ToyBroker) -> None:
-    """It may belong to another group: the name server alone knows where the master is now."""
+    """It may belong to another group: only the name server knows the present master."""
     gone, server, beside = ToyBroker(), ToyBroker(), ToyBroker()
     gone.close()
     table = {"a": BrokerData("c", "a", {0: join_address(*broker.address)})}
@@ -228,7 +228,7 @@ def test_a_silent_master_is_left_when_another_one_leads(broker: ToyBroker, monke
 
 
 def test_a_former_master_names_the_new_one(broker: ToyBroker, read_options: Options) -> None:
-    """No name server is asked for what an answer says; the request is made again there."""
+    """No name server is needed for what an answer contains; the request is repeated there."""
     former = ToyBroker()
     former.faults = [lambda command: moved(command, masterAddress=join_address(*broker.address), masterEpoch="3")]
     master = GroupMaster("", former.address, read_options(topic="t"))

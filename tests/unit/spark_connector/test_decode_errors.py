@@ -17,7 +17,7 @@ def test_reasons_are_one_short_line() -> None:
     assert len(shorten("x" * 1000)) == REASON_CHARACTERS_MAX
 
 
-def test_what_is_there_and_what_is_not() -> None:
+def test_present_and_missing_packages() -> None:
     assert need("json", "json").loads("1") == 1
     with pytest.raises(OptionError, match=r"avro needs the package 'nowhere' .* pip install nowhere"):
         need("nowhere.schema", "avro")

@@ -33,7 +33,7 @@ def test_families() -> None:
 
 
 def texts() -> list[tuple[str, str]]:
-    """(place, text with x for what is filled in) of every error that this package makes."""
+    """(place, text with x for values) of every error of this package."""
     names = {kind.__name__ for kind in KINDS}
     found = []
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -54,7 +54,7 @@ def test_every_error_is_made_of_sentences() -> None:
     assert not [(place, text) for place, text in filled if BROKEN.search(text)]
 
 
-def test_what_the_check_would_find() -> None:
+def test_what_the_check_finds() -> None:
     for wrong in ("is it another log?. Set x", "unknown option x Options are listed", "no use for x Drop it"):
         assert BROKEN.search(wrong)
 

@@ -1,4 +1,4 @@
-"""What the processes import in which Spark plans reads and writes: each is a new one, on a machine that may be busy."""
+"""Imports of the processes in which Spark plans reads and writes; each is a new one, on a machine that may be busy."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_planning_stays_light(module: str) -> None:
 
 
 def test_the_source_s_process_connects_before_it_imports_the_source() -> None:
-    """Spark waits ten seconds for the connection, so nothing of ours is part of that wait."""
+    """Spark waits ten seconds for the connection, so no import of LightMQ is part of that wait."""
     program = "import sys, pyspark.sql.streaming.python_streaming_source_runner; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}

@@ -22,7 +22,7 @@ Options = Callable[..., ReadOptions]
 
 
 def test_kafkas_form_of_offsets(broker: ToyBroker, read_options: Options) -> None:
-    """Progress and checkpoint have Kafka's JSON; a failed first batch, a restart and a former checkpoint go on."""
+    """Progress and checkpoint have Kafka's JSON; a failed first batch, a restart and a former checkpoint continue."""
     broker.publish("orders", [b"%04d" % n for n in range(6)], mqtt=False)
     options = {"topic": "orders", "schema": "kafka", "longpollms": "0"}
     schema = StructType([StructField("value", BinaryType())])

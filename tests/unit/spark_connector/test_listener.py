@@ -1,4 +1,4 @@
-"""The listener under reports as Spark makes them: states, the page of metrics, ended queries, other sources."""
+"""The listener with reports as Spark makes them: states, the page of metrics, ended queries, other sources."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_page_over_http() -> None:
 
 
 @pytest.mark.parametrize(("host", "status"), [("localhost:1", 200), ("10.0.0.9", 200), ("evil.example:9108", 403)])
-def test_a_web_page_that_borrowed_the_address_reads_nothing(host: str, status: int) -> None:
+def test_a_web_page_that_points_its_name_here_reads_nothing(host: str, status: int) -> None:
     """DNS rebinding: the browser sends the attacker's name."""
     connection = http.client.HTTPConnection("127.0.0.1", running().serve(0), timeout=20)
     connection.request("GET", "/metrics", headers={"Host": host})

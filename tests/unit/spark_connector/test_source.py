@@ -1,4 +1,4 @@
-"""The door: names, schema, readers and writers, discovery, and what importing costs."""
+"""The data source: names, schema, readers and writers, discovery, and the cost of importing it."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_schema_and_parts(broker: ToyBroker) -> None:
         RocketMQDataSource({"topik": "t"}).schema()
 
 
-def test_a_stream_that_cannot_be_read_says_so_at_its_first_use() -> None:
-    """Spark's process hides what the making of a reader raises behind an UnboundLocalError of its own."""
+def test_a_stream_that_cannot_be_read_fails_at_its_first_use() -> None:
+    """Spark's process hides an error from the creation of a reader behind an UnboundLocalError of its own."""
     reader = RocketMQDataSource({"topic": "t", "endingOffsets": "latest"}).streamReader(SCHEMA)
     uses: list[Callable[[], object]] = [
         reader.getDefaultReadLimit, reader.prepareForTriggerAvailableNow, reader.initialOffset,
@@ -132,7 +132,7 @@ def test_the_schema_keeps_the_options_for_each_side() -> None:
         ({"kafka.bootstrap.servers": "i:2", "schema": "kafka"}, ("orders", ())),
     ],
 )
-def test_options_of_a_use_win_under_each_of_their_names(given: dict[str, str], reads: tuple[str, tuple[str]]) -> None:
+def test_options_of_a_use_take_precedence_under_each_name(given: dict[str, str], reads: tuple[str, tuple[str]]) -> None:
     columns = StructType.fromJson(made().jsonValue())
     parsed = parse_read(with_kept_options(given, columns, ReadOptions))
     assert (",".join(parsed.topic), parsed.mqtt_filter) == reads
@@ -159,7 +159,7 @@ def test_a_prefix_alone_opens_nothing() -> None:
             RocketMQDataSource(wrong).schema()
 
 
-def test_a_table_without_options_is_told_what_it_needs() -> None:
+def test_a_table_without_options_is_refused_with_what_it_needs() -> None:
     with pytest.raises(OptionError, match=r"set one of the options 'topic'.*: none is set"):
         RocketMQDataSource({"provider": "rocketmq", "owner": "root", "location": "file:/x", "a": "b"}).schema()
 

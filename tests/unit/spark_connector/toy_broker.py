@@ -53,7 +53,7 @@ class Queue:
         return self.min + len(self.records)
 
     def drop_first(self, count: int) -> None:
-        """What retention does."""
+        """Drop records as retention does."""
         del self.records[:count]
         self.min += count
 
@@ -77,7 +77,7 @@ class ToyBroker:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Stop listening and drop everybody."""
+        """Stop listening and close all connections."""
         with contextlib.suppress(OSError):
             # Closing alone does not wake a thread that waits in accept().
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -110,7 +110,7 @@ class ToyBroker:
             self.queue(names.light_queue_name(exact).decode(), 0).records.append(raw)
 
     def queue(self, topic: str, number: int) -> Queue:
-        """The queue of that name, made on first use."""
+        """The queue of that name, created on first use."""
         return self.queues.setdefault((topic, number), Queue(len(self.queues) + 1))
 
     def _accept(self) -> None:
@@ -143,7 +143,7 @@ class ToyBroker:
         return self.answer(command)
 
     def answer(self, command: Command) -> Command:
-        """What a healthy broker says."""
+        """The answer of a healthy broker."""
         handlers = {
             RequestCode.QUEUE_BOUNDS: self._bounds,
             RequestCode.RANGE_PULL: self._pull,
@@ -224,7 +224,7 @@ class ToyBroker:
         return pull_body.encode_filtered_reply(kept)
 
     def _pull_checked(self, command: Command) -> bytes:
-        """One queue, checksums read: what fails its checks is damaged from then on."""
+        """One queue with checksums read: a record that fails its checks is damaged from then on."""
         wants = pull_body.decode_multi_pull(command.body)
         return pull_body.encode_multi_pull_reply([self._pull_one(want) for want in wants])
 

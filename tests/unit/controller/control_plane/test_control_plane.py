@@ -1,4 +1,4 @@
-"""The parts put together: routes follow what was agreed, state survives, an engine for the number of controllers."""
+"""The parts together: routes follow what was agreed, state survives, the engine depends on the controllers' number."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def register_master(world, broker_id, epoch):
 
 
 async def test_the_routes_follow_the_election(world):
-    """The old master leaves at once, the new one is in when it registers with its epoch."""
+    """The old master is removed at once, the new one appears when it registers with its epoch."""
     await group_of(world, 2)
     await register_master(world, 1, 1)
     assert world.name_server.topic_route("t").broker_datas[0].broker_addrs == {0: "h:1"}
@@ -62,7 +62,7 @@ async def test_what_was_agreed_survives(world, tmp_path):
 
 
 async def test_one_controller_decides_alone(tmp_path):
-    """Without peers there is nobody to ask."""
+    """Without peers there is no other vote."""
     config = ControllerConfig(data_directory=tmp_path, port=5)
     members = members_of(config)
     assert members["n1"].address == "127.0.0.1:5"
@@ -70,7 +70,7 @@ async def test_one_controller_decides_alone(tmp_path):
 
 
 async def test_several_controllers_agree(tmp_path):
-    """With peers the engine is Raft's, the secret is made beside the data; timers that cannot work are refused."""
+    """With peers the engine is Raft's, the secret is created beside the data; impossible timers are refused."""
     peers = ("n1@127.0.0.1:1@11", "n2@127.0.0.1:2@12", "n3@127.0.0.1:3@13")
     config = ControllerConfig(data_directory=tmp_path / "n2", node_id="n2", peers=peers)
     members = members_of(config)
@@ -83,7 +83,7 @@ async def test_several_controllers_agree(tmp_path):
 
 
 async def subscriber(world, body=b""):
-    """A connection that follows routes: (its answer, what is pushed to it)."""
+    """A connection that follows routes: (its answer, its pushes)."""
     connection, pushed = inprocess.connect(world.router), []
     connection.on_push(lambda command: pushed.append((command.code, decode_body(command.body, PushedRoutes).groups)))
     answer = await connection.request(Command(9060, body=body), 2_000)
@@ -118,8 +118,8 @@ async def test_roles_are_pushed_to_an_address_without_connection(world):
     await settle(world, lambda: world.plane.roles.failed == 1)
 
 
-async def test_brokers_of_rocketmq_are_told_at_their_own_port(world):
-    """They name no boot, and answer no request that comes over a connection they made."""
+async def test_brokers_of_rocketmq_get_pushes_at_their_own_port(world):
+    """They send no boot id, and answer no request on a connection they made."""
     heartbeats = [inprocess.connect(world.router) for _ in range(2)]
     told = []
     heartbeats[1].on_push(told.append)
@@ -136,7 +136,7 @@ async def test_brokers_of_rocketmq_are_told_at_their_own_port(world):
 
 
 async def test_a_role_without_master(world):
-    """The push says the epoch and leaves the master out."""
+    """The push has the epoch and leaves the master out."""
     machine = await group_of(world, 1)
     world.pass_elections_ms(2_000)
     await settle(world, lambda: machine.groups["g"].master is None)
@@ -147,8 +147,8 @@ async def test_a_role_without_master(world):
     }
 
 
-async def test_subscribers_hear_of_a_new_master(world):
-    """The address they know is replaced in one push; the routes lose the old master at once."""
+async def test_subscribers_learn_of_a_new_master(world):
+    """The address they know is replaced in one push; the routes drop the old master at once."""
     machine = await group_of(world, 2)
     _, groups, pushed = await subscriber(world)
     assert groups == {"g": PushedGroup("C", {0: "h:1", 2: "h:2"}, 1)}
@@ -180,7 +180,7 @@ async def test_plain_groups_are_pushed_too(world):
 
 
 async def test_a_subscriber_that_leaves_is_forgotten(world):
-    """And a body that is none is refused."""
+    """And an invalid body is refused."""
     connection, _, _ = await subscriber(world)
     assert len(world.plane.routes) == 1
     await connection.close()

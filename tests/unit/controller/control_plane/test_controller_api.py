@@ -32,8 +32,8 @@ async def alter(world, members, **wrong):
     return await world.ask(1001, encode_body(SyncStateSetBody(list(members), group.set_epoch)), **fields)
 
 
-async def test_the_way_of_a_first_broker(world):
-    """Ask an id, apply, register, show itself, be elected, as RocketMQ's brokers do it."""
+async def test_the_requests_of_a_first_broker(world):
+    """Ask for an id, apply for it, register, appear, be elected, as RocketMQ's brokers do it."""
     assert (await world.ask(1012, **GROUP)).fields == {**GROUP, "nextBrokerId": "1"}
     registered = await world.replica(1)
     assert (registered.code, registered.fields) == (0, {"masterEpoch": "0", "syncStateSetEpoch": "0"})
@@ -53,14 +53,14 @@ async def test_the_way_of_a_first_broker(world):
 
 
 async def test_an_id_that_is_taken(world):
-    """By somebody else's check code."""
+    """With another broker's check code."""
     await world.replica(1)
     answer = await world.ask(1013, **GROUP, appliedBrokerId="1", registerCheckCode="other")
     assert (answer.code, "taken" in answer.remark) == (2014, True)
 
 
 async def test_the_set_is_changed_and_shown(world):
-    """By the master of the epoch; operators see who is in and who lives."""
+    """By the master of the epoch; operators see which members are in sync and alive."""
     for each in (1, 2):
         await world.replica(each)
     await elect(world, 1)
@@ -89,8 +89,8 @@ async def test_cleaning(world):
     assert world.masters.live.alive("g") == ()
 
 
-async def test_a_master_that_is_dead_is_not_told_to_who_registers(world):
-    """It would follow nobody."""
+async def test_a_dead_master_is_not_named_to_a_new_replica(world):
+    """It would follow nothing."""
     await world.replica(1)
     await elect(world, 1)
     assert (await world.replica(2)).fields["masterBrokerId"] == "1"
@@ -98,7 +98,7 @@ async def test_a_master_that_is_dead_is_not_told_to_who_registers(world):
     assert "masterBrokerId" not in (await world.replica(2)).fields
 
 
-async def test_everybody_says_who_leads(world):
+async def test_every_controller_names_the_leader(world):
     """1005 needs no leader."""
     header = from_fields((await world.ask(1005)).fields, ControllerMetadata)
     assert (header.is_leader, header.controller_leader_id) == (True, "n1")
@@ -106,8 +106,8 @@ async def test_everybody_says_who_leads(world):
 
 
 @pytest.mark.parametrize("code", [1001, 1002, 1003, 1004, 1006, 1011, 1012, 1013])
-async def test_who_does_not_lead_says_who_does(world, monkeypatch, code):
-    """With the leader's address where it is known, and also when leadership is lost on the way."""
+async def test_a_controller_that_does_not_lead_names_the_leader(world, monkeypatch, code):
+    """With the leader's address where it is known, also when leadership is lost meanwhile."""
     world.plane.members["n2"] = ControllerNode("n2", "h", 7, 8)
     monkeypatch.setattr(type(world.plane.engine), "is_leader", False)
     monkeypatch.setattr(type(world.plane.engine), "leader", "n2")
@@ -118,7 +118,7 @@ async def test_who_does_not_lead_says_who_does(world, monkeypatch, code):
 
 
 async def test_errors_of_consensus_are_answers(world, monkeypatch):
-    """Leadership lost while a command was on its way, and a disk that fails."""
+    """Leadership lost while a command was in progress, and a disk that fails."""
     for error, code in ((NotLeading(None), 2007), (ConsensusFailed("disk"), 1)):
 
         async def fail(*_data, error=error):
@@ -131,7 +131,7 @@ async def test_errors_of_consensus_are_answers(world, monkeypatch):
 
 
 async def test_malformed_requests_change_nothing(world):
-    """Missing fields, bodies that are none."""
+    """Missing fields, invalid bodies."""
     await world.replica(1)
     before = world.plane.machine.groups
     for code in (1001, 1002, 1003, 1004, 1011, 1012, 1013):
@@ -141,12 +141,12 @@ async def test_malformed_requests_change_nothing(world):
 
 
 async def test_configuration_is_shown_and_not_changed(world):
-    """As of the name server."""
+    """As with the name server."""
     assert "replica_timeout_ms=2000\n" in (await world.ask(1010)).body.decode()
     assert (await world.ask(1009, b"x=1")).code == 16
 
 
-async def test_heartbeats_of_strangers(world):
+async def test_heartbeats_of_unknown_brokers(world):
     """An id that never registered, or another address under a known id, must register first."""
     assert (await world.beat(1)).code == 2010
     await world.replica(1)

@@ -10,7 +10,7 @@ from tests.unit.controller.control_plane.test_controller_api import GROUP, alter
 
 
 async def settle(world, condition):
-    """Wait for what elections in the background lead to."""
+    """Wait for the result of elections in the background."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.001)
@@ -30,7 +30,7 @@ def master(world):
 
 
 async def test_a_silent_master_is_replaced(world):
-    """By the one with the better log, after the time limit and not before."""
+    """By the replica with the best log, after the time limit and not before."""
     await group_of(world, 3)
     world.pass_elections_ms(1_999)
     await world.beat(2, epoch="1", maxOffset="10")
@@ -55,7 +55,7 @@ async def test_a_master_whose_connection_ends_is_replaced_at_once(world):
     await settle(world, lambda: master(world) == (2, 4))
 
 
-async def test_nothing_is_proposed_while_nobody_can_win(world, monkeypatch):
+async def test_nothing_is_proposed_while_no_candidate_can_win(world, monkeypatch):
     """A group whose candidates are all dead costs no entries of the log."""
     await group_of(world, 2)
     world.pass_elections_ms(2_000)
@@ -67,8 +67,8 @@ async def test_nothing_is_proposed_while_nobody_can_win(world, monkeypatch):
     assert world.plane.engine.applied == entries
 
 
-async def test_a_new_leader_is_patient_with_those_it_never_heard(world):
-    """They keep their place for one time limit; a broker that asks meanwhile hears that the master is there."""
+async def test_a_new_leader_waits_for_brokers_it_has_not_heard_from(world):
+    """They stay for one time limit; a broker that asks meanwhile gets the present master."""
     await group_of(world, 2)
     for each in (1, 2):
         world.masters.live.forget("g", each)
@@ -84,8 +84,8 @@ async def test_a_new_leader_is_patient_with_those_it_never_heard(world):
     await settle(world, lambda: master(world) == (2, 2))
 
 
-async def test_who_does_not_lead_elects_nobody(world, monkeypatch):
-    """It only keeps its table."""
+async def test_a_follower_elects_no_master(world, monkeypatch):
+    """It only maintains its table."""
     await group_of(world, 2)
     monkeypatch.setattr(type(world.plane.engine), "is_leader", False)
     world.pass_elections_ms(2_200)
@@ -95,7 +95,7 @@ async def test_who_does_not_lead_elects_nobody(world, monkeypatch):
 
 
 async def test_an_election_that_fails_is_tried_again(world, monkeypatch):
-    """At the next look."""
+    """At the next check."""
     await group_of(world, 2)
     real = world.plane.engine.propose
 
@@ -111,7 +111,7 @@ async def test_an_election_that_fails_is_tried_again(world, monkeypatch):
 
 
 async def test_a_master_that_boots_again_leads_in_a_new_epoch(world):
-    """Without anybody asking, and although it is elected again."""
+    """Without a request, and although it is elected again."""
     await world.replica(1, bootId="a", syncFlush="true")
     await elect(world, 1)
     await world.replica(1, bootId="b", lastEpoch="1", syncFlush="true")

@@ -48,19 +48,19 @@ def test_a_broken_connection_shortens_never_prolongs():
     assert liveness.tick(1_000) == []
 
 
-def test_the_silence_of_our_own_pause_kills_nobody():
+def test_a_pause_of_the_name_server_kills_no_broker():
     liveness = Liveness(1_000, tick_interval_ms=100)
     liveness.add(KEY, 0)
     liveness.add(OTHER, 0)
     assert liveness.tick(100) == []
-    assert liveness.tick(20_200) == []  # stopped for twenty seconds; what KEY said meanwhile is read now
+    assert liveness.tick(20_200) == []  # stopped for twenty seconds; what KEY sent meanwhile is read now
     assert liveness.beat(KEY, 20_201)
     assert [liveness.tick(now_ms) for now_ms in range(20_300, 21_000, 100)] == [[]] * 7
-    assert liveness.tick(21_000) == [OTHER]  # and the one that is silent while we run is dead after its limit
+    assert liveness.tick(21_000) == [OTHER]  # and one that is silent while the name server runs is dead after its limit
     assert KEY in liveness
 
 
-def test_a_pause_before_the_first_tick_kills_nobody():
+def test_a_pause_before_the_first_tick_kills_no_broker():
     liveness = Liveness(1_000, tick_interval_ms=100)
     liveness.add(KEY, 0)
     assert liveness.tick(5_000) == []

@@ -50,7 +50,7 @@ async def test_a_broken_connection_leaves_a_grace(world):
     assert server.topic_route("t") is None
 
 
-async def test_who_is_replaced_is_no_longer_expected(world):
+async def test_a_replaced_broker_is_no_longer_expected(world):
     server = world.name_server
     server.register(registration(), None)
     server.register(registration("h:9"), None)
@@ -94,7 +94,7 @@ def test_round_trip(tmp_path):
         (b'{"format":9,"metadata":{}}', "has format 9"),
     ],
 )
-def test_what_cannot_be_read_names_the_file_and_the_way_out(tmp_path, content, message):
+def test_an_unreadable_file_is_named_with_the_remedy(tmp_path, content, message):
     file = MetadataFile(tmp_path)
     file.path.write_bytes(content)
     with pytest.raises(LocalMisuse, match=message) as caught:
@@ -134,7 +134,7 @@ async def test_the_stop_writes_what_is_left(tmp_path):
     assert stored(file) == {"n": {"a": "1", "b": "2"}}
 
 
-async def test_a_full_disk_is_told_and_tried_again(tmp_path, monkeypatch):
+async def test_a_full_disk_is_reported_and_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr("controller.name_server.name_server.RETRY_SECONDS", 0.01)
     state = MetadataState()
     folder = tmp_path / "later"

@@ -58,7 +58,7 @@ def test_a_replica_brings_none_unless_it_acts():
     assert list(state.metadata.topics) == ["t"]
 
 
-def test_who_leaves_last_takes_the_topics_along():
+def test_the_last_broker_removes_the_topics_with_it():
     state = MetadataState()
     state.apply(registration())
     state.apply(registration(broker_id=1, address="h:2"))
@@ -71,7 +71,7 @@ def test_who_leaves_last_takes_the_topics_along():
     assert state.apply(RemoveMember("C", "h:2", "dead")) == []
 
 
-def test_a_new_address_takes_the_place_an_older_epoch_does_not():
+def test_a_new_address_replaces_the_old_but_an_older_epoch_does_not():
     state = MetadataState()
     state.apply(registration(epoch=3))
     events = state.apply(registration(address="h:9", epoch=4))
@@ -232,7 +232,7 @@ def test_a_route_names_queues_and_all_addresses():
     assert routes.topic_route(state.metadata, "nope") is None
 
 
-def test_without_a_master_nobody_writes():
+def test_without_a_master_the_topic_is_read_only():
     state = world(("b", 0, "h:1"), ("b", 1, "h:2"))
     state.apply(RemoveMember("C", "h:1", "dead"))
     route = routes.topic_route(state.metadata, "t")

@@ -1,4 +1,4 @@
-"""What a group shows, and that its rules are really looked at."""
+"""The view of a group, and that its rules are really checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_view_has_the_master():
     ],
 )
 def test_rules_are_checked(group):
-    """A state that breaks a rule stops us instead of the brokers."""
+    """A state that breaks a rule stops the controller instead of the brokers."""
     with pytest.raises(AssertionError):
         check(group)
 
@@ -58,7 +58,7 @@ COMMANDS = [
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_commands_survive_the_log(command):
-    """The same value comes out."""
+    """The same value is decoded."""
     assert decode(encode(command)) == command
 
 
@@ -73,7 +73,7 @@ def test_commands_survive_the_log(command):
         b"\x91" * 99_999,
     ],
 )
-def test_what_is_no_command(data):
-    """Rubbish, empty names, ids out of range and deep nesting are violations, nothing else."""
+def test_invalid_commands(data):
+    """Arbitrary bytes, empty names, ids out of range and deep nesting are violations, nothing else."""
     with pytest.raises(RemoteViolation):
         decode(data)

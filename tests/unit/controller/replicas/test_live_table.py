@@ -1,4 +1,4 @@
-"""Replicas live by heartbeats, die by silence or by the end of their connection, and are presumed for a while."""
+"""Replicas live by heartbeats, die by silence or with their connection, and are presumed alive for a while."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def test_heartbeats_and_silence():
     assert table.alive("g") == ()
 
 
-def test_a_connection_takes_only_those_along_that_still_use_it():
-    """Who came back on another connection lives on."""
+def test_a_connection_ends_only_replicas_that_still_use_it():
+    """One that reconnected stays alive."""
     table = LiveTable(2_000)
     old, new = object(), object()
     table.beat(("g", 1), 0, Live(), channel=old)
@@ -30,8 +30,8 @@ def test_a_connection_takes_only_those_along_that_still_use_it():
     assert table.alive("g") == (1,)
 
 
-def test_presumed_ones_hold_a_place_and_are_no_candidates():
-    """For one time limit, unless a heartbeat says more."""
+def test_presumed_replicas_stay_and_are_no_candidates():
+    """For one time limit, unless a heartbeat extends it."""
     table = LiveTable(2_000)
     table.presume(("g", 1), 0)
     table.beat(("g", 2), 0, Live())
@@ -51,7 +51,7 @@ def test_forgetting():
     assert (table.alive("g"), table.life(("g", 1))) == ((), None)
 
 
-def test_the_silence_of_our_own_pause_kills_nobody():
+def test_a_pause_of_the_controller_kills_no_replica():
     table = LiveTable(2_000, tick_interval_ms=200)
     table.beat(("g", 1), 0, Live())
     table.presume(("h", 1), 0)
@@ -64,8 +64,8 @@ def test_the_silence_of_our_own_pause_kills_nobody():
     assert table.alive("h") == (1,)
 
 
-def test_a_pause_before_the_first_tick_kills_nobody():
-    """Neither those that beat nor those that are presumed alive."""
+def test_a_pause_before_the_first_tick_kills_no_replica():
+    """Neither those with heartbeats nor those presumed alive."""
     beaten, presumed = LiveTable(2_000, tick_interval_ms=200), LiveTable(2_000, tick_interval_ms=200)
     beaten.beat(("g", 1), 0, Live())
     presumed.presume(("g", 1), 0)

@@ -42,7 +42,7 @@ def test_ids_are_given_once():
 
 
 def test_numbers_of_groups_and_replicas_are_limited(monkeypatch):
-    """One more than the limit is refused with the limit in its words."""
+    """One more than the limit is refused with a text that has the limit."""
     monkeypatch.setattr(machine_module, "GROUPS_MAX", 1)
     monkeypatch.setattr(machine_module, "REPLICAS_MAX", 1)
     machine = machine_with(1)
@@ -61,8 +61,8 @@ def test_registering_needs_an_id():
     assert not machine.apply(register(1)).changed
 
 
-def test_the_first_election_is_for_who_asks():
-    """Epoch 1, a set of one; nobody may begin a history without asking, registering and living."""
+def test_the_first_election_is_won_by_the_requester():
+    """Epoch 1, a set of one; no broker may begin a history without requesting, registering and being alive."""
     machine = machine_with(1, 2)
     assert machine.apply(elect(live(1, 2))).code == 2012
     assert machine.apply(elect(live(1), 2)).code == 2012
@@ -73,14 +73,14 @@ def test_the_first_election_is_for_who_asks():
 
 
 def test_a_master_that_lives_stays():
-    """A second request carries the master that is there."""
+    """A second request is answered with the present master."""
     machine = machine_with(1, 2, in_sync=(1, 2))
     outcome = machine.apply(elect(live(1, 2), 2))
     assert (outcome.code, outcome.view.master, outcome.changed) == (2011, 1, False)
 
 
 def test_the_set_is_inherited():
-    """The successor keeps the old set, dead master included, and gets an epoch above every epoch that was told."""
+    """The successor keeps the old set, dead master included, and gets an epoch above every reported one."""
     machine = machine_with(1, 2, 3, in_sync=(1, 2, 3))
     assert machine.apply(elect(live(r2=(1, 5), r3=(7, 4)))).view.master == 3
     assert state(machine) == (3, 8, 3, (1, 2, 3))
@@ -89,8 +89,8 @@ def test_the_set_is_inherited():
     assert machine.groups["g"].master_epoch == 31
 
 
-def test_nobody_in_sync_leaves_the_group_without_master():
-    """Epoch raised once, set kept, not again at the next look."""
+def test_with_none_in_sync_the_group_has_no_master():
+    """Epoch raised once, set kept, not again at the next check."""
     machine = machine_with(1, 2, in_sync=(1,))
     outcome = machine.apply(elect(live(2)))
     assert (outcome.code, outcome.changed, state(machine)) == (2004, True, (None, 2, 1, (1,)))
@@ -100,14 +100,14 @@ def test_nobody_in_sync_leaves_the_group_without_master():
 
 
 def test_unclean_elections_start_a_set_of_their_own():
-    """Only when allowed, and then who was chosen stands alone."""
+    """Only when allowed, and then the elected one stands alone."""
     machine = machine_with(1, 2, in_sync=(1,))
     machine.apply(elect(live(2), unclean=True))
     assert state(machine) == (2, 2, 2, (2,))
 
 
 def test_designated():
-    """A living master is replaced by a designated one that is in sync, by no other."""
+    """A living master is replaced by a designated one that is in sync, and by no other."""
     machine = machine_with(1, 2, 3, in_sync=(1, 2))
     assert machine.apply(elect(live(1, 2, 3), 3, designated=True)).code == 2004
     assert state(machine) == (1, 1, 2, (1, 2))
@@ -115,8 +115,8 @@ def test_designated():
     assert machine.apply(elect(live(1, 2, 3), 2, designated=True)).code == 2011
 
 
-def test_the_same_set_again_voids_what_was_asked_before():
-    """Its epoch rises, so that a request that is still under way somewhere builds on an older one."""
+def test_the_same_set_again_voids_earlier_requests():
+    """Its epoch rises, so that a request still in flight has an older one."""
     machine = machine_with(1, 2, in_sync=(1,))
     before = machine.groups["g"]
     assert alter(machine, (1,), (1,)).code == 0
@@ -137,7 +137,7 @@ def test_the_same_set_again_voids_what_was_asked_before():
     ],
 )
 def test_a_changed_set_is_checked_in_order(members, alive, wrong, code):
-    """Each check has its code, the earlier one wins, and nothing changes."""
+    """Each check has its code, the earlier one takes precedence, and nothing changes."""
     machine = machine_with(1, 2, in_sync=(1,))
     before = machine.groups
     outcome = alter(machine, members, alive, **wrong)
@@ -146,7 +146,7 @@ def test_a_changed_set_is_checked_in_order(members, alive, wrong, code):
 
 
 def test_a_changed_set():
-    """The set's epoch rises, and an old report cannot come again."""
+    """The set's epoch rises, and an old report cannot be applied again."""
     machine = machine_with(1, 2, 3, in_sync=(1,))
     assert alter(machine, (2, 1, 2)).view.in_sync == (1, 2)
     assert state(machine) == (1, 1, 2, (1, 2))
@@ -164,7 +164,7 @@ def test_a_master_that_restarts_needs_a_new_epoch():
 
 
 def test_a_boot_that_may_lack_messages_leaves_the_set():
-    """Master or replica: out if others remain."""
+    """Master or replica: removed if others remain."""
     machine = machine_with(1, 2, in_sync=(1, 2))
     machine.apply(register(2, "b", safe=False))
     assert state(machine) == (1, 1, 3, (1,))
@@ -173,8 +173,8 @@ def test_a_boot_that_may_lack_messages_leaves_the_set():
     assert state(machine) == (None, 2, 3, (2,))
 
 
-def test_a_boot_outside_of_the_set_voids_proposals_that_count_on_the_one_before():
-    """The set stays, its epoch does not: a master that has not heard of the boot proposes in vain."""
+def test_a_boot_outside_the_set_voids_proposals_that_include_the_former_boot():
+    """The set stays, its epoch does not: a master that does not know of the boot proposes in vain."""
     machine = machine_with(1, 2, in_sync=(1,))
     before = machine.groups["g"].set_epoch
     machine.apply(register(2, "b"))
@@ -184,7 +184,7 @@ def test_a_boot_outside_of_the_set_voids_proposals_that_count_on_the_one_before(
 
 
 def test_the_last_in_sync_waits_for_an_operator():
-    """Automatic elections stop, a designated one goes on, and so does an unclean one."""
+    """Automatic elections stop, a designated one works, and so does an unclean one."""
     for how in ({"asked": 1, "designated": True}, {"unclean": True}):
         machine = machine_with(1, 2, in_sync=(1,))
         machine.apply(register(1, "b", safe=False))
@@ -193,15 +193,15 @@ def test_the_last_in_sync_waits_for_an_operator():
         assert not machine.groups["g"].needs_operator
 
 
-def test_a_group_of_one_goes_on_by_itself():
-    """There is no other copy an operator could prefer."""
+def test_a_group_of_one_continues_by_itself():
+    """There is no other copy that an operator could prefer."""
     machine = machine_with(1, in_sync=(1,))
     machine.apply(register(1, "b", safe=False))
     assert machine.apply(elect(live(1), 1)).view.master == 1
 
 
 def test_cleaning():
-    """Living ones only by force; a cleaned master leaves its place; the last one takes the group along."""
+    """Living ones only by force; a cleaned master leaves the group without one; the last one removes the group."""
     machine = machine_with(1, 2, 3, in_sync=(1, 2))
     assert machine.apply(CleanReplicas("C", "x", (), ())).code == 2008
     assert machine.apply(CleanReplicas("C", "g", (9,), ())).code == 2009
@@ -214,7 +214,7 @@ def test_cleaning():
 
 
 def test_a_snapshot_is_the_state():
-    """Equal after a restore, byte for byte again, and rubbish changes nothing."""
+    """Equal after a restore, the same bytes again, and invalid bytes change nothing."""
     machine = machine_with(1, 2, in_sync=(1, 2))
     restored = ReplicaMachine()
     restored.restore(machine.encode())
@@ -225,8 +225,8 @@ def test_a_snapshot_is_the_state():
     assert restored.groups == machine.groups
 
 
-def test_a_barrier_is_nothing():
-    """It succeeds and changes nothing."""
+def test_a_barrier_changes_nothing():
+    """It succeeds."""
     machine = machine_with(1)
     before = machine.groups
     assert machine.apply(Barrier()).code == 0
@@ -253,20 +253,20 @@ def test_the_best_log_wins(first, second):
     assert choose(GROUP, ElectMaster("C", "g", {1: first, 3: second})).master == 1
 
 
-def test_equal_ones_fall_to_the_lower_id():
+def test_equal_logs_fall_to_the_lower_id():
     """So that every controller chooses the same."""
     assert choose(GROUP, ElectMaster("C", "g", {3: Live(), 2: Live()})).master == 2
 
 
 def test_an_id_without_registration_is_no_candidate():
-    """It took an id and never came."""
+    """It took an id and never registered."""
     group = ReplicaGroup("C", "g", {1: Replica("x"), 2: Replica("x", "h:2")}, 3, master_epoch=1, in_sync=(1, 2))
     assert choose(group, ElectMaster("C", "g", {1: Live(9), 2: Live()})).master == 2
     assert choose(group, ElectMaster("C", "g", {1: Live(9)}, 1)).code == 2010
 
 
-def test_designating_nobody_in_particular_changes_nothing():
-    """Without an id there is nobody to designate."""
+def test_designating_without_an_id_changes_nothing():
+    """There is none to designate."""
     group = ReplicaGroup("C", "g", GROUP.replicas, 5, master=1, master_epoch=1, in_sync=(1, 2))
     assert choose(group, ElectMaster("C", "g", {1: Live(), 2: Live()}, None, designated=True)).code == 2011
     assert choose(group, ElectMaster("C", "g", {2: Live()}, None, designated=True)).code == 2004

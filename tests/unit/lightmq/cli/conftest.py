@@ -1,4 +1,4 @@
-"""Small real servers on loopback for the commands: an MQTT one that speaks just enough, and a log behind remoting."""
+"""Small real servers on loopback for the commands: an MQTT one with the bare minimum, and a log behind remoting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.lightmq.cli.fake_controller import FakeController
 
 
 class MqttServer:
-    """Answers one client after the other; what it does is set by its attributes."""
+    """Answers one client after the other; its attributes control it."""
 
     def __init__(self) -> None:
         self.connack = 0

@@ -1,4 +1,4 @@
-"""A controller and the brokers behind it on one loopback port: what the cluster commands ask, and what they changed."""
+"""A controller and the brokers behind it on one loopback port: requests of the cluster commands, and their changes."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     ],
     ids=" ".join,
 )
-def test_no_option_takes_away_what_another_one_lists(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A list that may be given several times needs no `--empty-…`, nor a switch its `--no-…`."""
+def test_no_option_undoes_what_another_one_lists(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """A repeatable list needs no `--empty-…`, nor a switch its `--no-…`."""
     assert run([*words, "--help"]) == 0
     said = capsys.readouterr().out
     assert "--empty-" not in said

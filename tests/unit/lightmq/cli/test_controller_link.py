@@ -1,4 +1,4 @@
-"""The controller that leads is found from any address, and what stands in the way is said."""
+"""The leading controller is found from any address, and failures are reported."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def unused() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_the_leader_is_asked_whoever_was_named(controller: Any, follower: FakeController) -> None:
-    """A dead one is passed over, one that follows names the leader."""
+def test_the_leader_is_asked_whichever_was_named(controller: Any, follower: FakeController) -> None:
+    """A dead one is skipped, one that follows names the leader."""
     follower.leader = controller.address
     target = ServerTarget(server=f"{unused()}, {follower.address}")
     with leading_controller(target) as found:
@@ -36,8 +36,8 @@ def test_the_leader_is_asked_whoever_was_named(controller: Any, follower: FakeCo
         assert list(found.groups()) == ["broker-a"]
 
 
-def test_without_a_leader_everybody_is_named(follower: FakeController) -> None:
-    """Who answers and does not know, and who does not answer."""
+def test_without_a_leader_all_are_named(follower: FakeController) -> None:
+    """Those that answer and do not know, and those that do not answer."""
     dead = unused()
     target = ServerTarget(server=f"{follower.address},{dead}")
     with pytest.raises(CommandFailed, match=r"no controller leads.*more than half") as told, leading_controller(target):
@@ -45,15 +45,15 @@ def test_without_a_leader_everybody_is_named(follower: FakeController) -> None:
     assert dead in str(told.value)
 
 
-def test_a_leader_that_is_not_there(follower: FakeController) -> None:
-    """It was named and cannot be reached; another controller may know who leads since."""
+def test_a_leader_that_is_down(follower: FakeController) -> None:
+    """It was named and cannot be reached; another controller may know the new one."""
     follower.leader = unused()
     target = ServerTarget(server=follower.address)
     with pytest.raises(CommandFailed, match=r"names .* as the leader; .*cannot reach"), leading_controller(target):
         pass
 
 
-def test_the_next_address_is_asked_when_a_named_leader_is_gone(follower: FakeController, controller: Any) -> None:
+def test_the_next_address_is_asked_when_a_named_leader_is_down(follower: FakeController, controller: Any) -> None:
     """A follower that has not noticed yet does not end the command."""
     follower.leader = unused()
     with leading_controller(ServerTarget(server=f"{follower.address},{controller.address}")) as found:
@@ -61,7 +61,7 @@ def test_the_next_address_is_asked_when_a_named_leader_is_gone(follower: FakeCon
         assert found.unreachable([controller.address, follower.address, follower.leader]) == {follower.leader}
 
 
-def test_what_is_no_controller_is_said(controller: Any) -> None:
+def test_what_is_not_a_controller_is_reported(controller: Any) -> None:
     """A broker, or an older name server."""
     controller.is_controller = False
     with (
@@ -71,16 +71,16 @@ def test_what_is_no_controller_is_said(controller: Any) -> None:
         pass
 
 
-def test_a_lead_that_moved_meanwhile(controller: Any) -> None:
-    """Between the question who leads and the next one."""
+def test_leadership_that_moved_meanwhile(controller: Any) -> None:
+    """Between the request for the leader and the next one."""
     with leading_controller(ServerTarget(server=controller.address)) as found:
         controller.leads = False
         with pytest.raises(CommandFailed, match="try again"):
             found.groups()
 
 
-def test_a_broker_that_tells_no_epochs(controller: Any) -> None:
-    """The reason takes the place of the answer, because the others may still tell theirs."""
+def test_a_broker_that_reports_no_epochs(controller: Any) -> None:
+    """The reason replaces the answer, because the others may still report theirs."""
     with leading_controller(ServerTarget(server=controller.address)) as found:
         told = found.epochs(controller.address)
         assert not isinstance(told, str)

@@ -1,4 +1,4 @@
-"""`lightmq demo` hands its arguments on to the demo's own command line."""
+"""`lightmq demo` passes its arguments on to the demo's own command line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_the_demo_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bad_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo's own words come through."""
+    """With the demo's own text."""
     with pytest.raises(SystemExit) as ended:
         run(["demo", "--csv", "no-such-file"])
     assert ended.value.code == 2
     assert "no-such-file" in capsys.readouterr().err
 
 
-def test_a_plain_installation_is_told_what_is_missing() -> None:
-    """One line with the command, instead of a traceback from somewhere inside."""
+def test_without_the_packages_the_command_is_named() -> None:
+    """One line with the command, instead of a traceback."""
     with pytest.raises(CommandFailed, match=r"needs no_such_module; .* -m pip install .*matplotlib"):
         check_modules(("json", "no_such_module"))

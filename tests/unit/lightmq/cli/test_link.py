@@ -25,7 +25,7 @@ def test_brokers_are_found_and_closed(log_server: Any) -> None:
     assert found[0].connection.closed
 
 
-def test_what_can_be_wrong(log_server: Any) -> None:
+def test_what_can_go_wrong(log_server: Any) -> None:
     log_server.with_broker = False
     with pytest.raises(CommandFailed, match="knows no broker"), brokers(ServerTarget(server=log_server.address)):
         pass
@@ -36,7 +36,7 @@ def test_what_can_be_wrong(log_server: Any) -> None:
 
 
 def test_a_port_that_hangs_up_is_probably_another_one() -> None:
-    """An MQTT port, say: it takes the connection and ends it at the first frame."""
+    """An MQTT port, for example: it accepts the connection and ends it at the first frame."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def hang_up() -> None:
@@ -52,7 +52,7 @@ def test_a_port_that_hangs_up_is_probably_another_one() -> None:
         thread.join()
 
 
-def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+def test_an_unusable_key_is_reported_before_any_request(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("ops:secret")
     key.chmod(0o644)
@@ -61,8 +61,8 @@ def test_a_key_that_may_not_be_used_is_said_before_anything_is_asked(tmp_path: P
         pass
 
 
-def test_what_may_be_asked_twice_goes_on_at_the_next_master(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a lost connection and after NOT_MASTER, until nobody was found for too long."""
+def test_what_may_be_repeated_continues_at_the_next_master(log_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a lost connection and after NOT_MASTER, until none was found for too long."""
     monkeypatch.setattr(connections, "PAUSE_MS", 1)
     monkeypatch.setattr(connections, "PATIENCE_MS", 200)
     refusals = [Refused(ResponseCode.NOT_MASTER, "not me")] * 2

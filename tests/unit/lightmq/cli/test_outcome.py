@@ -32,13 +32,13 @@ def test_known_errors_are_one_line(
     assert said.count("\n") <= 1
 
 
-def test_success_and_our_own_bugs() -> None:
+def test_success_and_bugs() -> None:
     assert guarded(lambda: None) == 0
     with pytest.raises(ZeroDivisionError):
         guarded(lambda: 1 // 0)
 
 
-def test_a_reader_that_went_away_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_left_causes_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     assert guarded(lambda: raising(BrokenPipeError())) == 1
 

@@ -13,7 +13,7 @@ from lightmq.cli.application import run
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
-    """What would have been served: the builder and how."""
+    """What would have been started: the builder and its arguments."""
     calls: list[tuple[Any, dict[str, Any]]] = []
     monkeypatch.setattr(servers, "serve", lambda make, **how: calls.append((make, how)))
     return calls
@@ -42,7 +42,7 @@ def test_every_server_is_built_from_its_flags(
 
 
 @pytest.mark.parametrize("option", ["--mqtt-port", "--remoting-port", "--admin-port"])
-def test_a_taken_port_is_told_before_anything_starts(
+def test_a_port_in_use_is_reported_before_anything_starts(
     option: str, taken_port: int, tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
 ) -> None:
     ports = {"--mqtt-port": 0, "--remoting-port": 0, "--admin-port": 0, option: taken_port}
@@ -56,7 +56,7 @@ def test_a_taken_port_is_told_before_anything_starts(
 
 
 @pytest.mark.parametrize("command", [["up"], ["proxy"]])
-def test_a_password_file_that_is_no_use_is_told_before_anything_starts(
+def test_an_unusable_password_file_is_reported_before_anything_starts(
     command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
 ) -> None:
     (tmp_path / "users").write_text("")
@@ -72,7 +72,9 @@ def test_a_password_file_that_is_no_use_is_told_before_anything_starts(
     assert not (tmp_path / "d").exists()
 
 
-def test_a_directory_in_the_way_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]) -> None:
+def test_a_directory_in_the_way_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], served: list[Any]
+) -> None:
     (tmp_path / "file").write_text("")
     ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
     assert run(["up", "--data", str(tmp_path / "file"), *ports]) == 1

@@ -1,4 +1,4 @@
-"""A running stack for the demo's parts that talk to one."""
+"""A running stack for the demo's parts that connect to one."""
 
 from __future__ import annotations
 

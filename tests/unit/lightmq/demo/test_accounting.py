@@ -24,7 +24,7 @@ def test_a_complete_run_adds_up() -> None:
     assert decide_again(reversed(rows)) == {command}
 
 
-def test_every_kind_of_difference_shows() -> None:
+def test_every_kind_of_difference_is_found() -> None:
     """A lost, a repeated and an invented item each break their equation."""
     rows = rows_with_one_event()
     command = f"cmd-{rows[-1].id}"

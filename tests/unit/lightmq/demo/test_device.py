@@ -1,4 +1,4 @@
-"""A device's readings are acknowledged, and it obeys commands exactly as often as they come."""
+"""A device's readings are acknowledged, and it obeys each command exactly once."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_readings_and_commands(ports: Ports) -> None:
     assert (after - before, commands) == (4, 1)
 
 
-def test_nobody_there_is_said_at_once() -> None:
-    """A port where nothing listens is an error, not a wait."""
+def test_a_missing_server_is_reported_at_once() -> None:
+    """A port without a listener is an error, not a wait."""
     with pytest.raises(OSError, match="refused"):
         Device("nobody", SystemClock()).connect("127.0.0.1", 1)
 
@@ -61,8 +61,7 @@ topic read machines/listener/commands
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server whose access list takes one sensor and gives one device its commands, and that says when nobody has
-    subscribed to a reading."""
+    """A server whose access list allows one sensor and one device's commands, and that reports missing subscribers."""
     folder = tmp_path_factory.mktemp("guarded")
     (folder / "acl").write_text(ACCESS)
     options = ("--acl-file", str(folder / "acl"), "--set", "proxy.report_no_subscribers=true")
@@ -73,8 +72,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def test_refused_readings_are_not_acknowledged(guarded: Server) -> None:
-    """The count of what is published is the count of what was accepted, subscribers or not; the reason is there in
-    words."""
+    """The published count is the accepted count, subscribers or not; the reason is available as text."""
     device = Device("listener", SystemClock())
     device.connect("127.0.0.1", guarded.port)
     for sensor in ("heat", "cold", "heat", "cold", "heat"):
@@ -87,13 +85,13 @@ def test_refused_readings_are_not_acknowledged(guarded: Server) -> None:
 
 
 def test_a_refused_subscription_ends_connect(guarded: Server) -> None:
-    """A device that would never receive a command says so instead of waiting."""
+    """A device that would never receive a command reports it instead of waiting."""
     with pytest.raises(ConnectionError, match=r"refused the subscription to machines/deaf/commands: .*0x80"):
         Device("deaf", SystemClock()).connect("127.0.0.1", guarded.port)
 
 
-def test_readings_without_an_answer_are_told_with_the_end_of_the_connection(tmp_path: Path) -> None:
-    """The server is gone: what it did not acknowledge is counted, and why the connection ended."""
+def test_unanswered_readings_are_reported_with_the_end_of_the_connection(tmp_path: Path) -> None:
+    """The server is down: what it did not acknowledge is counted, with the reason of the end."""
     server = Server(tmp_path / "data")
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""Feeds publish what they promise and stop when told to."""
+"""Feeds publish what they announce and stop on request."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_series_is_published_whole(device: Device, tmp_path: Path) -> None:
 
 
 def test_an_empty_series_is_refused(device: Device, tmp_path: Path) -> None:
-    """A file with a header alone would show nothing."""
+    """A file with only a header would show nothing."""
     path = tmp_path / "empty.csv"
     path.write_text("timestamp,value\n")
     with pytest.raises(BadSeries, match="no readings"):

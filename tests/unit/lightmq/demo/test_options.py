@@ -10,7 +10,7 @@ from lightmq.demo.run import SECONDS_DEFAULT, host_label, parse
 
 
 def test_defaults_run_on_any_machine() -> None:
-    """No argument is needed."""
+    """No argument is required."""
     options = parse([])
     assert (options.seconds, options.csv, options.processes) == (SECONDS_DEFAULT, None, False)
 

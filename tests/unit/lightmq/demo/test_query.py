@@ -1,4 +1,4 @@
-"""What the driver process says and how it follows orders; the queries themselves run in the process tests."""
+"""The output of the driver process and its obedience; the queries themselves run in the process tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lightmq.demo.rule import WARM_UP_READINGS
 
 
 def fake_query() -> SimpleNamespace:
-    """What `report` and `serve` use of a kept query."""
+    """The parts of a kept query that `report` and `serve` use."""
     progress = [
         SimpleNamespace(batchId=number, numInputRows=10 * (number + 1), durationMs={"triggerExecution": 7})
         for number in range(2)
@@ -46,7 +46,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 
 def test_each_batch_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
-    """A second look at the same progress says nothing new."""
+    """The same progress read twice reports nothing new."""
     seen: dict[str, tuple[int, int]] = {}
     query.report([fake_query()], seen)
     assert [(event["batch"], event["rows"], event["total"]) for event in said(capsys)] == [(0, 10, 10), (1, 20, 30)]
@@ -55,7 +55,7 @@ def test_each_batch_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_drain_then_stop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Orders are answered in their order, a drain when every query was begun; the end of input stops too."""
+    """Orders are answered in order, a drain when every query was begun; the end of input stops too."""
     subject = fake_query()
     monkeypatch.setattr(sys, "stdin", io.StringIO("drain\n"))
     query.serve([subject], lambda _: subject.begin())
@@ -64,7 +64,7 @@ def test_drain_then_stop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
 
 def test_queries_begin_one_by_one_and_the_first_makes_it_ready(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each is named while its first batch is made; one that was given up is not called ready."""
+    """Each is named while its first batch is made; one that was given up is not reported ready."""
     first, second = fake_query(), fake_query()
     query.begin([first, second], "4.x", threading.Event())
     assert [event["event"] for event in said(capsys)] == ["step", "ready", "step", "complete"]
@@ -77,7 +77,7 @@ def test_queries_begin_one_by_one_and_the_first_makes_it_ready(capsys: pytest.Ca
     assert said(capsys) == []
 
 
-def test_behind_a_query_that_was_given_up_none_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
+def test_after_a_query_that_was_given_up_none_is_begun(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = fake_query(), fake_query()
     first.failed, first.await_first_batch = "no broker", lambda: False
     query.begin([first, second], "4.3", threading.Event())
@@ -86,7 +86,7 @@ def test_behind_a_query_that_was_given_up_none_is_begun(capsys: pytest.CaptureFi
 
 
 def test_commands_come_first() -> None:
-    """They are what people wait for."""
+    """People wait for them."""
     options = argparse.Namespace(out="out", nameserver="n", host="h", trigger="1 second", window="1 s", watermark="1 s")
     assert list(query.writers(None, options)) == ["commands", "ledger", "windows"]
 
@@ -184,7 +184,7 @@ class Query:
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> tuple[KeptQuery, list[Query], list[dict[str, object]]]:
-    """A kept query, the queries that were started for it, and what it said."""
+    """A kept query, the queries that were started for it, and its output."""
     monkeypatch.setattr(spark_session, "_activate_session", lambda: None)
     monkeypatch.setattr(spark_session, "PAUSE_S", 0.01)
     queries: list[Query] = []
@@ -208,7 +208,7 @@ def until(reached: Callable[[], bool]) -> None:
 
 
 def test_a_worker_that_was_too_slow_is_one_sentence(begun) -> None:
-    """Not Spark's stack trace; the next query goes on."""
+    """Not Spark's stack trace; the next query continues."""
     subject, queries, said = begun
     queries[0].fail(RuntimeError(SLOW_WORKER))
     until(lambda: len(queries) == 2)
@@ -223,7 +223,7 @@ def test_a_worker_that_was_too_slow_is_one_sentence(begun) -> None:
     assert subject.failed is None
 
 
-def test_a_drain_goes_on_with_the_next_query(begun) -> None:
+def test_a_drain_continues_with_the_next_query(begun) -> None:
     """What the failed one did not process is processed by its successor."""
     subject, queries, _ = begun
     queries[0].failure = RuntimeError(SLOW_WORKER)
@@ -237,7 +237,7 @@ def test_a_drain_goes_on_with_the_next_query(begun) -> None:
     subject.stop()
 
 
-def test_what_a_restart_does_not_mend_is_given_up(begun) -> None:
+def test_what_a_restart_does_not_fix_is_given_up(begun) -> None:
     """Waiting for its batches and for a drain ends then."""
     subject, queries, said = begun
     queries[0].fail(ValueError("no such column"))
@@ -249,8 +249,8 @@ def test_what_a_restart_does_not_mend_is_given_up(begun) -> None:
 
 
 @pytest.mark.parametrize("allowed", [0, 1])
-def test_it_is_started_again_as_often_as_it_was_told(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
-    """A failure for the moment, each time."""
+def test_it_is_restarted_as_often_as_allowed(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    """A temporary failure, each time."""
     monkeypatch.setattr(spark_session, "_activate_session", lambda: None)
     monkeypatch.setattr(spark_session, "PAUSE_S", 0.01)
     starts: list[int] = []

@@ -18,7 +18,7 @@ def test_times_and_values(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", ["yesterday,1", "2013-12-02 21:15:00,warm", "2013-12-02 21:15:00"])
 def test_a_bad_line_is_named(tmp_path: Path, line: str) -> None:
-    """The message holds the file and the line's number."""
+    """The message has the file and the line's number."""
     path = tmp_path / "series.csv"
     path.write_text(f"timestamp,value\n2013-12-02 21:15:00,1\n{line}\n")
     with pytest.raises(BadSeries, match=r"series.csv, line 3"):

@@ -1,4 +1,4 @@
-"""The stack starts as one process or as three, says its ports, and is gone after `stop`."""
+"""The stack starts as one process or as three, prints its ports, and has ended after `stop`."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_start_and_stop(tmp_path: Path, processes: bool, children: int) -> None:
             os.kill(pid, 0)
 
 
-def test_what_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child's own words are in the message."""
+def test_a_failed_start_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child's own text is in the message."""
     stack = Stack(tmp_path / "data")
     stack._folder.mkdir()
     monkeypatch.setenv("LIGHTMQ_NO_SUCH__KEY", "1")
@@ -63,7 +63,7 @@ def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_java_runtime_is_installed_where_none_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even if all of Spark's modules are there."""
+    """Even if all of Spark's modules are installed."""
     monkeypatch.setattr(stack, "NEEDED", ("json",))
 
     def none_here() -> None:
@@ -79,7 +79,7 @@ def test_missing_modules_are_found_without_importing() -> None:
     assert stack.importable("json.decoder")
 
 
-def test_uv_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_uv_is_used_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The one of this environment before that of the machine; pip without either."""
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(stack.shutil, "which", lambda _: None)
@@ -90,8 +90,8 @@ def test_uv_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert stack.installer() == [str(tmp_path / "uv"), "pip", "install", "--python", str(tmp_path / "python")]
 
 
-def test_a_failed_installation_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The message holds what the installer printed."""
+def test_a_failed_installation_has_its_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The message has what the installer printed."""
     installer = tmp_path / "python"
     installer.write_text("#!/bin/sh\necho 'no matching distribution'\nexit 1\n")
     installer.chmod(0o755)
@@ -105,7 +105,7 @@ def test_a_failed_installation_says_why(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 def compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> Compilation:
-    """One whose script is this text."""
+    """A compilation with this script."""
     path = tmp_path / "script.py"
     path.write_text(script)
     monkeypatch.setenv(VARIABLE, str(path))
@@ -115,7 +115,7 @@ def compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) ->
 
 
 def finished(subject: Compilation) -> list[str]:
-    """What it says once it has ended."""
+    """Its output once it has ended."""
     notes: list[str] = []
     deadline = time.monotonic() + 60
     while not notes:
@@ -126,8 +126,8 @@ def finished(subject: Compilation) -> list[str]:
     return notes
 
 
-def test_nobody_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing runs, nothing is said."""
+def test_without_a_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing runs, nothing is printed."""
     monkeypatch.delenv(VARIABLE, raising=False)
     subject = Compilation(tmp_path / "log")
     subject.begin()
@@ -138,7 +138,7 @@ def test_nobody_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_runs_at_the_lowest_priority_and_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children of the demo do not ask for it again."""
+    """Children of the demo do not start it again."""
     subject = compilation(tmp_path, monkeypatch, "import os, sys; print(os.nice(0), sys.argv[1:])")
     assert VARIABLE not in os.environ
     assert finished(subject) == ["the compiled core is ready; the next start uses it"]
@@ -146,13 +146,13 @@ def test_it_runs_at_the_lowest_priority_and_is_told_once(tmp_path: Path, monkeyp
 
 
 def test_a_failure_names_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The demo goes on in pure Python."""
+    """The demo continues in pure Python."""
     (note,) = finished(compilation(tmp_path, monkeypatch, "raise SystemExit(1)"))
     assert "compilation.log" in note
 
 
 def test_stopping_it_ends_its_children_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiler that goes on alone would write into the tree behind everybody's back."""
+    """A compiler left running would write into the tree unexpectedly."""
     child = "['sh', '-c', 'trap \"\" INT; sleep 300']"
     script = f"import subprocess, time\nprint(subprocess.Popen({child}).pid, flush=True)\ntime.sleep(300)\n"
     subject = compilation(tmp_path, monkeypatch, script)
@@ -183,7 +183,7 @@ def test_samples_are_summed_by_name() -> None:
 
 
 def test_reading_a_page_and_losing_it() -> None:
-    """The last figures stay when the page is gone."""
+    """The last figures stay when the page is unavailable."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

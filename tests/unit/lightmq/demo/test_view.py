@@ -53,7 +53,7 @@ def test_drawing_names_what_matters() -> None:
         assert word in text.getvalue()
 
 
-def test_plain_lines_come_at_their_pace() -> None:
+def test_plain_lines_keep_their_pace() -> None:
     """One line at a time, a new one when the phase changes."""
     out, text = console(terminal=False)
     with LiveView(out, plain=True) as view:
@@ -155,7 +155,7 @@ def test_progress_drain_and_stop(driver: SparkDriver) -> None:
 
 
 def test_an_unexpected_end_is_a_failure(driver: SparkDriver) -> None:
-    """A driver that dies is reported in one sentence, with its status and where its words are."""
+    """A driver that dies is reported in one sentence, with its status and the place of its output."""
     with pytest.raises(SparkFailed, match=r"^its driver process ended with status 3; .*spark\.log$"):
         driver.order("die", "drained", 20)
     driver.stop()

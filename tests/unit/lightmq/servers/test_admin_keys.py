@@ -1,4 +1,4 @@
-"""Keys of parts without a port for signed requests; the list is followed."""
+"""Keys of parts without a port for signed requests; changes of the list are followed."""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ async def test_one_port_answers_as_name_server_and_as_broker(tmp_path: Path) -> 
     await everything.stop()
 
 
-async def test_its_controller_tells_the_address_that_is_open(tmp_path: Path) -> None:
-    """Its port is the common one, whichever that is; the cluster commands and /status say so."""
+async def test_its_controller_reports_the_open_address(tmp_path: Path) -> None:
+    """Its port is the common one, whatever it is; the cluster commands and /status show it."""
     application = AllInOne(configuration(tmp_path))
     await application.start()
     port = application.ports()["remoting"]
@@ -84,7 +84,7 @@ async def test_a_directory_has_one_owner(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["mqtt", "remoting", "admin"])
-async def test_a_port_lost_to_another_process_is_told_and_all_is_stopped(tmp_path: Path, part: str) -> None:
+async def test_a_port_lost_to_another_process_is_reported_and_all_is_stopped(tmp_path: Path, part: str) -> None:
     good = configuration(tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -104,7 +104,7 @@ def test_a_code_with_two_answers_is_refused() -> None:
         merged({5: lambda *_: None}, {5: lambda *_: None})
 
 
-async def test_a_peer_that_is_away_is_named_but_does_not_make_it_unready(tmp_path: Path) -> None:
+async def test_a_peer_that_is_down_is_named_but_does_not_make_it_unready(tmp_path: Path) -> None:
     peer = ConnectionConfig(name="cloud", host="127.0.0.1", port=1, rules=(RuleConfig(filter="#"),))
     bridge = BridgeConfig(name="here", connections=(peer,))
     everything = AllInOne(dataclasses.replace(configuration(tmp_path), bridge=bridge))
@@ -120,7 +120,7 @@ async def test_a_peer_that_is_away_is_named_but_does_not_make_it_unready(tmp_pat
 
 @pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
 async def test_proxies_that_the_broker_would_refuse_are_not_started(tmp_path: Path) -> None:
-    """TLS enforced and several proxies that know nothing of it: told at the start, and nothing is left open."""
+    """TLS enforced and several proxies not configured for it: reported at the start, and nothing stays open."""
     identity = Authority(tmp_path / "certificates").issue()
     wanted = configuration(tmp_path / "data")
     tls = ListenTlsConfig(mode="enforcing", certificate=identity.certificate, key=identity.key)

@@ -51,7 +51,7 @@ def test_options_of_the_snippet_exist() -> None:
     assert {"name_server", "mqtt_filter"} <= set(ReadOptions.__dataclass_fields__)
 
 
-def test_a_part_says_its_ports() -> None:
+def test_a_part_prints_its_ports() -> None:
     assert part_greeting("broker", {"remoting": 1, "admin": 2}).startswith(
         "lightmq broker is ready: remoting port 1, admin port 2"
     )
@@ -66,7 +66,7 @@ def test_a_part_says_its_ports() -> None:
         (ProxyConfig(host="0.0.0.0"), "other machines are refused: there is no --password-file"),
     ],
 )
-def test_it_says_who_gets_in(config: ProxyConfig, expected: str) -> None:
+def test_it_says_which_clients_are_admitted(config: ProxyConfig, expected: str) -> None:
     assert expected in who_gets_in(config)
     assert expected in up_greeting({"mqtt": 1883, "remoting": 9876, "admin": 8080}, UpConfig(), config)
 

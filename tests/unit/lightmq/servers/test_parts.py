@@ -36,7 +36,7 @@ async def test_three_parts_meet_over_sockets(tmp_path: Path) -> None:
         await part.stop()
 
 
-async def test_a_taken_admin_port_stops_the_application_again(tmp_path: Path) -> None:
+async def test_an_admin_port_in_use_stops_the_application_again(tmp_path: Path) -> None:
     config = ControllerConfig(port=0, admin_port=0, data_directory=tmp_path)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -49,7 +49,7 @@ async def test_a_taken_admin_port_stops_the_application_again(tmp_path: Path) ->
     await again.stop()
 
 
-async def test_a_bridge_is_unready_while_its_peer_is_away() -> None:
+async def test_a_bridge_is_unready_while_its_peer_is_down() -> None:
     peer = ConnectionConfig(name="cloud", host="127.0.0.1", port=1, rules=(RuleConfig(filter="#"),))
     bridge = bridge_part(BridgeConfig(name="here", admin_port=0, broker="127.0.0.1:1", connections=(peer,)))
     await bridge.start()

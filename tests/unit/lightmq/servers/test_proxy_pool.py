@@ -1,4 +1,4 @@
-"""The pool of proxy processes, with a stand-in for the proxy: what it is given, and when it is started again."""
+"""The pool of proxy processes, with a stand-in for the proxy: its arguments, and when it is restarted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ while sys.stdin.read(1):
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The pool starts the stand-in, which writes down what happens to it."""
+    """The pool starts the stand-in, which records its events."""
     written = tmp_path / "log"
     written.write_text("")
     monkeypatch.setattr(proxy_pool, "COMMAND", (sys.executable, "-c", STAND_IN))
@@ -64,7 +64,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def test_all_start_on_the_same_ports_and_end_together(log: Path) -> None:
-    """Each gets the shared port and one process to be; SIGHUP reaches all; after stop nobody lives."""
+    """Each gets the shared port and its number; SIGHUP reaches all; after the stop none is running."""
     made = pool(3, ws_port=0)
     await made.start()
     ports = made.ports()
@@ -101,7 +101,7 @@ async def test_one_that_dies_is_started_again_and_counted(log: Path) -> None:
 
 
 async def test_proxies_that_never_serve(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The start fails in words; until then they are tried with longer and longer pauses."""
+    """The start fails with a reason; until then they are tried with longer and longer pauses."""
     monkeypatch.setenv("STAND_IN_FAILS", "1")
     monkeypatch.setattr(proxy_pool, "START_DEADLINE_S", 1.0)
     made = pool(2)
@@ -112,7 +112,7 @@ async def test_proxies_that_never_serve(log: Path, monkeypatch: pytest.MonkeyPat
     assert made._processes == {}
 
 
-async def test_a_taken_port_leaves_nothing_behind() -> None:
+async def test_a_port_in_use_leaves_nothing_behind() -> None:
     """It names the option; the ports bound before it are free again."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         made = pool(2, ws_port=taken.getsockname()[1])
@@ -122,8 +122,8 @@ async def test_a_taken_port_leaves_nothing_behind() -> None:
     assert made._reserved == []
 
 
-def test_what_is_handed_over_reads_back_as_it_was(tmp_path: Path) -> None:
-    """Every kind of value, with characters that TOML writes otherwise; what is not set stays so."""
+def test_the_configuration_passed_on_is_read_back_unchanged(tmp_path: Path) -> None:
+    """Every kind of value, with characters that TOML escapes; what is not set stays so."""
     config = ProxyConfig(
         password_file=Path("users"),
         controllers=("a:1", "b:2"),
@@ -140,7 +140,7 @@ def test_what_is_handed_over_reads_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_configuration_in_the_environment_is_not_applied_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A flag of the pool must not be undone by a variable that it went before."""
+    """A variable must not override a flag of the pool."""
     monkeypatch.setenv("LIGHTMQ_PROXY__PORT", "1883")
     monkeypatch.setenv("LIGHTMQ_PURE", "1")
     clean = proxy_pool._clean()

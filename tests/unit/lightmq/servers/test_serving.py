@@ -75,7 +75,7 @@ def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out) == {"mqtt": 5}
 
 
-def test_a_hangup_reads_again_and_goes_on() -> None:
+def test_a_hangup_reloads_and_continues() -> None:
     part = Part()
     previous = signal.getsignal(signal.SIGHUP)
     os_start = part.start
@@ -113,7 +113,7 @@ def test_what_start_raises_is_raised() -> None:
     assert part.story[0] == "start"
 
 
-def test_a_service_that_cannot_go_on_is_stopped_and_its_reason_is_raised() -> None:
+def test_a_service_that_cannot_continue_is_stopped_and_its_reason_is_raised() -> None:
     part = BrokenPart()
     with pytest.raises(OSError, match="the disk is gone"):
         run(part)
@@ -129,7 +129,7 @@ def test_a_free_port_passes_and_is_free_afterwards() -> None:
     check_free("127.0.0.1", port, "--port")
 
 
-def test_a_taken_port_names_port_option_and_remedy() -> None:
+def test_a_port_in_use_names_port_option_and_remedy() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -140,7 +140,7 @@ def test_a_taken_port_names_port_option_and_remedy() -> None:
     assert "--mqtt-port 0" in str(raised.value)
 
 
-def test_other_reasons_are_told_too() -> None:
+def test_other_reasons_are_reported_too() -> None:
     assert "above 1023" in str(explain("h", 80, "--port", OSError(errno.EACCES, "Permission denied")))
     assert "No such device" in str(explain("h", 80, "--port", OSError(errno.ENODEV, "No such device")))
     with pytest.raises(PortTaken, match=r"203\.0\.113\.1"):
@@ -153,7 +153,7 @@ def test_a_directory_is_made_and_left_empty(tmp_path: Path) -> None:
     assert not list((tmp_path / "a" / "b").iterdir())
 
 
-def test_what_is_in_the_way_is_told(tmp_path: Path) -> None:
+def test_what_is_in_the_way_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DirectoryUnusable, match=r"file cannot be used .* choose another with --data"):
         prepare(tmp_path / "file", "--data")

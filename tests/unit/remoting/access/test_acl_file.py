@@ -1,4 +1,4 @@
-"""Reading access lists: Mosquitto's form, our words, and every kind of line that is no use."""
+"""Reading access lists: Mosquitto's form, LightMQ's own keywords, and every kind of invalid line."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pattern sensor/%u/data
 
 
 def test_a_list_of_mosquitto() -> None:
-    """As its manual shows one."""
+    """As in its manual."""
     rules = parse(MOSQUITTO, name="acl")
     assert [rule.filter for rule in rules.anonymous] == [b"$SYS/#"]
     foo, secret, space = rules.users["roger"]
@@ -38,8 +38,8 @@ def test_a_list_of_mosquitto() -> None:
     assert foo.place == "acl:6"
 
 
-def test_our_own_words() -> None:
-    """Options before the filter, groups, one-sided denies, the way back to clients without a name."""
+def test_additional_keywords() -> None:
+    """Options before the filter, groups, one-sided denies, the way back to anonymous clients."""
     rules = parse(
         b"group g\ntopic read qos=1 retained=no history=no a\nuser u\ntopic deny-read b\nanonymous\n"
         b"topic write qos=0 retain=no will=no c\r\n  topic readwrite retain=no retained=no d\n",
@@ -81,7 +81,7 @@ def test_our_own_words() -> None:
         (b"ann:$argon2id$", "begins with"),
     ],
 )
-def test_a_garbled_line_spoils_the_list(line: bytes, words: str) -> None:
+def test_an_invalid_line_invalidates_the_list(line: bytes, words: str) -> None:
     """It may have been a deny: nothing of the list is used, and the line is named."""
     with pytest.raises(AclError, match="line 2: ") as caught:
         parse(b"topic read #\n" + line + b"\ntopic write #\n", name="acl")
@@ -101,8 +101,8 @@ def test_nothing_gives_no_rules() -> None:
         assert parse(empty, name="acl").count == 0
 
 
-def test_files_that_may_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Missing, not a file, open to everybody's changes, too large."""
+def test_unusable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing, not a file, writable by others, too large."""
     path = tmp_path / "acl"
     with pytest.raises(AclError, match="No such file"):
         load(path)
@@ -120,7 +120,7 @@ def test_files_that_may_not_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_roles_of_keys() -> None:
-    """A broker's list says which keys are proxies or may administer; nobody else has a role."""
+    """A broker's list says which keys are proxies or administrators; no other key has a role."""
     rules = parse(b"user p\nrole proxy\nuser boss\nrole admin\nrole proxy\ntopic a\n", name="acl")
     assert rules.roles == {"p": {"proxy"}, "boss": {"admin", "proxy"}}
     for text, words in ((b"role proxy", "section of a user"), (b"user u\nrole king", "none of the roles")):
@@ -131,7 +131,7 @@ def test_roles_of_keys() -> None:
 
 
 def test_a_broker_is_named() -> None:
-    """Its role says which broker names are its own, and no other role takes names."""
+    """Its role says which broker names are its own, and no other role has names."""
     rules = parse(b"user n\nrole broker a b\nrole broker c\n", name="acl")
     assert (rules.roles, rules.brokers) == ({"n": {"broker"}}, {"n": {"a", "b", "c"}})
     for text in (b"user n\nrole broker", b"user n\nrole admin a", b"user n\nrole"):

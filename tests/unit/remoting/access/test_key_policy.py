@@ -1,4 +1,4 @@
-"""Rules of a file decide per key; a file that is no use never opens anything."""
+"""Rules of a file decide per key; an invalid file never allows anything."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def make(path: Path) -> KeyPolicy:
         ("brain", "admin", "", False),
     ],
 )
-def test_who_may_what(path: Path, identity: str, action: str, resource: str, allowed: bool) -> None:
+def test_rights_of_keys(path: Path, identity: str, action: str, resource: str, allowed: bool) -> None:
     policy = make(path)
     assert policy(identity, action, resource) is allowed
-    assert policy(identity, action, resource) is allowed  # from memory
+    assert policy(identity, action, resource) is allowed  # cached
 
 
-async def test_a_changed_file_is_put_in_force_and_a_garbled_one_is_not(path: Path) -> None:
+async def test_a_changed_file_is_put_in_force_and_an_invalid_one_is_not(path: Path) -> None:
     policy = make(path)
     path.write_text("user etl\ntopic read other/#\n")
     await policy.refresh()
@@ -114,7 +114,7 @@ async def test_a_changed_file_is_put_in_force_and_a_garbled_one_is_not(path: Pat
     assert policy("etl", "consume", "other/1")
 
 
-async def test_a_first_file_that_is_no_use_denies_everything_until_it_is_mended(tmp_path: Path) -> None:
+async def test_an_invalid_first_file_denies_everything_until_it_is_corrected(tmp_path: Path) -> None:
     policy = make(tmp_path / "rules")
     assert not policy("anonymous", "consume", "public/a")
     (tmp_path / "rules").write_text(RULES)
@@ -123,7 +123,7 @@ async def test_a_first_file_that_is_no_use_denies_everything_until_it_is_mended(
     assert policy("anonymous", "consume", "public/a")
 
 
-def test_only_so_many_keys_are_remembered(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_cached_keys_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remoting.access.key_policy.GRANTS_MAX", 2)
     policy = make(path)
     for key in ("a", "b", "c", "etl"):
@@ -132,8 +132,8 @@ def test_only_so_many_keys_are_remembered(path: Path, monkeypatch: pytest.Monkey
     assert len(policy._grants) == 2
 
 
-def test_a_filter_of_which_a_key_may_read_some(tmp_path: Path) -> None:
-    """Topic by topic, by the list in force; not where refusing was chosen."""
+def test_a_filter_that_a_key_may_read_in_part(tmp_path: Path) -> None:
+    """Topic by topic, by the list in force; not where refusal was chosen."""
     listed = tmp_path / "acl"
     listed.write_text("user etl\ntopic read plant/#\ntopic deny-read plant/secret/#\n")
     policy = make(listed)

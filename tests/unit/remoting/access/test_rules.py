@@ -1,4 +1,4 @@
-"""Verdicts of compiled rules: deny wins, what several rules give adds up, names never widen anything."""
+"""Verdicts of compiled rules: deny takes precedence, permissions add up, names never widen anything."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grants(text: str, name: str = "ann", client_id: str = "c1", **more: object) 
 
 
 def test_what_no_rule_allows_is_denied() -> None:
-    """An empty list denies all, a rule for somebody else says nothing."""
+    """An empty list denies all, a rule for another user has no effect."""
     for given in (grants(""), grants("user bob\ntopic #\n"), grants("topic #\n"), grants("group g\ntopic #\n")):
         assert given.write_mask(b"a") == 0
         assert given.write(b"a", 0, retain=False).reason == "no_rule"
@@ -38,8 +38,8 @@ def test_what_no_rule_allows_is_denied() -> None:
         assert not given.deliver(b"a", retained=False)
 
 
-def test_whom_a_rule_is_for() -> None:
-    """User, group, clients without a proven name, everybody."""
+def test_the_subject_of_a_rule() -> None:
+    """User, group, anonymous clients, everyone."""
     text = "topic read open/#\nuser ann\ntopic read ann/#\ngroup g\ntopic read g/#\npattern read all/#\n"
     ann, nobody = grants(text, groups=("g",)), grants(text, name="")
     assert [bool(ann.read(one)) for one in ("ann/#", "g/#", "all/#", "open/#")] == [True, True, True, False]
@@ -55,7 +55,7 @@ def test_a_claimed_name_is_no_name() -> None:
     assert Grants(rules, Identity("ann", False, "c")).read("u/ann/x")
 
 
-def test_deny_wins_wherever_it_stands() -> None:
+def test_deny_takes_precedence_wherever_it_is() -> None:
     """Over reading and writing, or one of both."""
     text = "user ann\ntopic deny a/secret/#\ntopic a/#\ntopic deny-write a/ro\ntopic deny-read a/wo\n"
     ann = grants(text)
@@ -72,7 +72,7 @@ def test_deny_wins_wherever_it_stands() -> None:
 
 
 def test_a_filter_must_lie_inside_an_allowed_one() -> None:
-    """Neither a wider one, nor one that reaches beside it."""
+    """Neither a wider one nor one that partly lies outside."""
     ann = grants("user ann\ntopic read a/+/b\ntopic read c/#\n")
     assert ann.read("a/+/b")
     assert ann.read("a/x/b")
@@ -99,8 +99,8 @@ def test_kinds_of_messages() -> None:
     assert refused.rule.place == "acl:2"  # type: ignore[union-attr]
 
 
-def test_what_a_subscription_gets() -> None:
-    """The highest QoS of its rules; retained messages and history where one of them gives those."""
+def test_the_grant_of_a_subscription() -> None:
+    """The highest QoS of its rules; retained messages and history where one of them allows those."""
     ann = grants("user ann\ntopic read qos=0 retained=no history=no a/#\ntopic read qos=1 retained=no a/b\n")
     assert ann.read("a/#").qos_max == 0
     assert ann.read("a/b").qos_max == 1
@@ -113,7 +113,7 @@ def test_what_a_subscription_gets() -> None:
 
 @pytest.mark.parametrize("name", STRANGE)
 @pytest.mark.parametrize("placeholder", ["%c", "${clientid}", "%u", "${username}"])
-def test_a_strange_name_fits_no_allowing_rule(name: str, placeholder: str) -> None:
+def test_an_unusual_name_matches_no_allowing_rule(name: str, placeholder: str) -> None:
     """Neither as client id nor as user name, nor as part of a level."""
     rules = parse(f"pattern d/{placeholder}/#\npattern e/x-{placeholder}\n".encode(), name="acl")
     mine = Grants(rules, Identity(name, False, name))
@@ -124,7 +124,7 @@ def test_a_strange_name_fits_no_allowing_rule(name: str, placeholder: str) -> No
 
 @pytest.mark.parametrize("name", [".*", "%u", "%c", "${username}", "*", "a b", "ä", "$x"])
 def test_a_name_is_literal_text(name: str) -> None:
-    """Filled in once, matching itself and nothing else."""
+    """Inserted once, matching itself and nothing else."""
     rules = parse(b"pattern d/%c/#\n", name="acl")
     mine = Grants(rules, Identity("victim", False, name))
     assert mine.read(f"d/{name}/x")
@@ -133,7 +133,7 @@ def test_a_name_is_literal_text(name: str) -> None:
 
 
 def test_a_name_does_not_begin_the_topic_with_a_dollar() -> None:
-    """`%c/#` is not a way into the server's own topics; a rule that names them is."""
+    """`%c/#` gives no access to the server's own topics; a rule that names them does."""
     rules = parse(b"pattern %c/#\npattern ${clientid}/#\npattern read $SYS/%c/#\n", name="acl")
     assert not Grants(rules, Identity("", True, "$SYS")).read("$SYS/x")
     assert Grants(rules, Identity("", True, "c")).read("$SYS/c/x")
@@ -141,7 +141,7 @@ def test_a_name_does_not_begin_the_topic_with_a_dollar() -> None:
 
 
 def test_a_deny_that_cannot_be_filled_denies_more() -> None:
-    """From the level on that has the placeholder; everything when that is the first."""
+    """From the level with the placeholder on; everything when that is the first."""
     deny = Rule("acl:1", "", b"a/%c/x", allow=False, read=True, write=True, pattern=True)
     assert fill(deny, Identity("", True, "b")) == split("a/b/x")
     assert fill(deny, Identity("", True, "b/c")) == split("a/#")
@@ -157,8 +157,8 @@ def test_a_deny_that_cannot_be_filled_denies_more() -> None:
     )
 
 
-def test_without_a_list_everything_is_open_but_what_a_token_narrows() -> None:
-    """Rules that came with the identity hold even where there are no others."""
+def test_without_a_list_everything_is_allowed_unless_a_token_restricts_it() -> None:
+    """Rules that came with the identity apply even where there are no others."""
     anybody = Grants(RuleSet(open=True), Identity("ann", False))
     assert anybody.read("#")
     assert anybody.write(b"a", 2, retain=True)
@@ -171,8 +171,8 @@ def test_without_a_list_everything_is_open_but_what_a_token_narrows() -> None:
     assert narrowed.write_mask(b"a/c") == 0
 
 
-def test_a_rule_names_its_place() -> None:
-    """For people: where it stands and what it says."""
+def test_a_rule_has_its_place_and_text() -> None:
+    """For people: the line and its content."""
     rules = parse(b"user ann\ntopic read a\n", name="acl")
     assert str(rules.users["ann"][0]) == "acl:2: topic read a"
     assert rules.count == 1
@@ -223,7 +223,7 @@ def test_contains(outer: str, inner: str, inside: bool) -> None:
     ],
 )
 def test_intersects(one: str, other: str, shared: bool) -> None:
-    """Some topic in both, whichever is asked first."""
+    """Some topic matches both, in either order."""
     assert intersects(split(one), split(other)) is shared
     assert intersects(split(other), split(one)) is shared
 
@@ -238,7 +238,7 @@ def test_covers() -> None:
 
 
 def test_identities_are_values() -> None:
-    """Equal when they say the same, and not to be changed behind somebody's back."""
+    """Equal when their fields are, and immutable."""
     assert Identity("", anonymous=True) == ANONYMOUS
     assert Identity("ann", anonymous=False) != Identity("ann", anonymous=True)
     with pytest.raises(AttributeError):

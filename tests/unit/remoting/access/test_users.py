@@ -1,4 +1,4 @@
-"""Users and rules made by requests mean what the access list means."""
+"""Users and rules made by requests have the meaning of the access list's."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def policy_of(listed: Path, *entries: Entry) -> KeyPolicy:
         ([allow("Group:*", "Sub")], "consume", "$group/any", True),
         ([allow("Group:*", "Sub")], "consume", "orders/#", False),
         ([allow("Topic:ord*", "Pub"), deny("Topic:orders", "Pub")], "publish", "orders", False),
-        ([allow("Topic:orders", "Pub"), deny("Topic:ord*", "Pub")], "publish", "orders", False),  # a Deny wins
+        ([allow("Topic:orders", "Pub"), deny("Topic:ord*", "Pub")], "publish", "orders", False),  # Deny first
         ([allow("Topic:*", "Pub"), deny("Topic:ord*", "Pub")], "publish", "plant", True),
         ([allow("Topic:*", "Sub"), deny("Topic:ord*", "Sub")], "consume", "orders/#", False),
         ([allow("Topic:%LMQ%plant%2F7", "Sub")], "consume", "plant/7", True),
         ([allow("Topic:%LMQ%plant%2F7", "Sub")], "consume", "plant/8", False),
-        ([allow("Topic:INST%orders", "Pub")], "publish", "INST%orders", True),  # instances are kept apart
+        ([allow("Topic:INST%orders", "Pub")], "publish", "INST%orders", True),  # instances are separate
         ([allow("Topic:INST%orders", "Pub")], "publish", "orders", False),
         ([allow("Topic:orders", "Pub")], "publish", "INST%orders", False),
         ([allow("Topic:INST%*", "Pub")], "publish", "INST%orders", True),
@@ -87,7 +87,7 @@ def policy_of(listed: Path, *entries: Entry) -> KeyPolicy:
         ([allow("Group:g", "Sub")], "locate", "%RETRY%g", True),
         ([], "locate", "", True),  # a rule of the file
         ([], "consume", "listed", True),
-        ([allow("Topic:plant", "Pub")], "publish", "plant/secret/1", False),  # a deny of the file wins as well
+        ([allow("Topic:plant", "Pub")], "publish", "plant/secret/1", False),  # a deny of the file comes first
     ],
 )
 def test_one_policy_decides(listed, entries, action, resource, allowed):
@@ -97,7 +97,7 @@ def test_one_policy_decides(listed, entries, action, resource, allowed):
     assert policy("nobody", action, resource) is False
 
 
-def test_a_super_user_may_everything_but_the_roles_of_servers(listed):
+def test_a_super_user_may_do_everything_except_the_roles_of_servers(listed):
     policy = policy_of(listed)
     for action, resource in (("publish", "a"), ("consume", "a/#"), ("consume", "$group/g"), ("publish", "$sink/s"),
                              ("admin", "x"), ("locate", ""), ("monitor", ""), ("inspect", "")):  # fmt: skip
@@ -106,7 +106,7 @@ def test_a_super_user_may_everything_but_the_roles_of_servers(listed):
     assert not policy("boss", "appoint", "broker-a")
 
 
-def test_secrets_follow_the_table_and_leave_out_who_is_disabled(listed):
+def test_secrets_follow_the_table_and_leave_out_disabled_users(listed):
     policy = policy_of(listed)
     kept = policy.secrets
     assert kept == {"ann": "a-secret", "boss": "b-secret"}
@@ -183,7 +183,7 @@ def test_while_the_list_was_never_valid_nothing_is_allowed(tmp_path):
         ("Topic:orders", ["Pub"], [], "Perhaps"),
     ],
 )
-def test_an_entry_that_cannot_be_understood_is_none(resource, actions, sources, decision):
+def test_an_invalid_entry_is_ignored(resource, actions, sources, decision):
     with pytest.raises(EntryError):
         entry_of(resource, actions, sources, decision)
 
@@ -193,13 +193,13 @@ def test_words_are_compared_without_case_and_kept_in_one_form():
     assert made == Entry(resource="Topic:Orders", actions=("Pub", "Sub"), sources=("10.0.0.1",), decision="Allow")
 
 
-def test_the_table_survives_the_way_to_a_reader_process():
+def test_the_table_is_unchanged_in_a_reader_process():
     made = table(allow("Topic:orders", "Pub", sources=("10.0.0.1",)))
     again = msgspec.json.decode(msgspec.json.encode(made), type=UserTable)
     assert again == made
 
 
-def test_a_prefix_contains_and_thins_as_a_filter_does():
+def test_a_prefix_contains_and_filters_like_a_filter():
     (rule,) = rules_of("ann", allow("Topic:ord*", "All"))
     found = UserTable({"ann": ANN}, {"ann": (allow("Topic:ord*", "All"),)}).rules()
     grants = Grants(found, Identity("ann", anonymous=False))

@@ -1,4 +1,4 @@
-"""Bodies of batches: every message comes back, and whatever is no sound body is refused before it is believed."""
+"""Bodies of batches: every message survives, and anything but a sound body is refused before it is used."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stream(batch: pa.RecordBatch, **options: object) -> bytes:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("count", [1, 2, 1000])
-def test_every_message_comes_back(codec: int, count: int) -> None:
+def test_every_message_survives(codec: int, count: int) -> None:
     rows = make_rows(count)
     packed = body.encode(body.from_rows(rows), codec)
     batch = body.decode(packed, codec, count)
@@ -34,7 +34,7 @@ def test_every_message_comes_back(codec: int, count: int) -> None:
     assert body.to_rows(batch.slice(1, 1), 0) == rows[1:2]
 
 
-def test_columns_nobody_uses_are_left_out() -> None:
+def test_unused_columns_are_left_out() -> None:
     batch = body.from_rows([BatchRow(b"a"), BatchRow(b"")])
     assert batch.schema.names == ["body", "bornTimestamp"]
     only = body.decode(body.encode(batch.select(["body"]), CODEC_NONE), CODEC_NONE, 2)
@@ -52,7 +52,7 @@ def test_any_arrow_reader_reads_an_unpacked_body_and_any_writer_may_write_one() 
     assert body.to_rows(body.decode(stream(body.from_rows(rows)), CODEC_NONE, 10), 0) == rows
 
 
-def test_a_slice_is_written_as_what_it_shows() -> None:
+def test_a_slice_is_written_as_what_it_contains() -> None:
     rows = make_rows(100)
     piece = body.from_rows(rows).slice(40, 7)
     packed = body.encode(piece, CODEC_NONE)
@@ -70,7 +70,7 @@ def test_a_slice_is_written_as_what_it_shows() -> None:
         (BatchRow(b"", born_ms=2**62), "too far in the future"),
     ],
 )
-def test_messages_that_fit_no_batch_are_refused(row: BatchRow, said: str) -> None:
+def test_messages_that_do_not_fit_a_batch_are_refused(row: BatchRow, said: str) -> None:
     with pytest.raises(LocalMisuse, match=said):
         body.from_rows([row])
 
@@ -96,7 +96,7 @@ def test_what_is_no_batch_is_not_encoded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("codec", [CODEC_LZ4, CODEC_ZSTD])
-def test_a_bomb_is_refused_by_what_it_declares(codec: int) -> None:
+def test_a_decompression_bomb_is_refused_by_its_header(codec: int) -> None:
     packed = body.encode(body.from_rows(make_rows(3)), codec)
     huge = struct.pack("<Q", body.RAW_BYTES_MAX + 1) + packed[8:]
     with pytest.raises(CorruptRecord, match="the limit is"):
@@ -179,7 +179,7 @@ def test_more_than_one_batch_and_other_messages_are_refused() -> None:
             body.decode(wrong, CODEC_NONE, 2)
 
 
-def test_spellings_of_a_schema_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spellings_of_a_schema_are_cached_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(body, "SCHEMAS_REMEMBERED_MAX", 2)
     body._known_schemas.clear()
     batch = body.from_rows(make_rows(2)).select(["body"])

@@ -1,4 +1,4 @@
-"""From batch records to messages: every one at its own offset, and clear words where that is not possible."""
+"""From batch records to messages: each at its own offset, and a clear error where that is not possible."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_each_message_is_the_record_it_would_be_alone() -> None:
         assert split_position(single.position) == (4096, row)
 
 
-def test_a_position_says_the_row() -> None:
+def test_a_position_identifies_the_row() -> None:
     assert row_position(4096, 0) == 4096
     for row in (0, 1, 65_535):
         assert split_position(row_position((1 << 47) - 8, row)) == ((1 << 47) - 8, row)
@@ -71,7 +71,7 @@ def test_a_queue_of_both_kinds_from_the_middle_to_the_middle() -> None:
     assert [offset for offset, _ in unpacker.messages(records[2:], 7, 110, 111)] == [110]
 
 
-def test_a_batch_that_stands_elsewhere_is_an_error() -> None:
+def test_a_batch_at_another_position_is_an_error() -> None:
     for begin in (99, 110):
         with pytest.raises(CorruptRecord, match="begins at offset 100"):
             list(Unpacker().messages([batch()], 7, begin, 200))
@@ -98,14 +98,14 @@ def test_the_last_batches_are_kept_and_memory_is_bounded(monkeypatch: pytest.Mon
     views = [RecordView(make_batch_record(ROWS, position=at, codec=CODEC_NONE)) for at in (0, 8)]
     for view in (views[0], views[0], views[1], views[0]):
         assert unpacker.rows(view, 0, 10) == ROWS
-    assert len(decoded) == 3, "asked again at once it is still there, after another it is not"
+    assert len(decoded) == 3, "read again at once it is still cached, after another one it is not"
     roomy = Unpacker()
     for view in (*views, *views):
         roomy.rows(view, 2, 3)
     assert len(decoded) == 5
 
 
-def test_what_cannot_be_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CorruptRecord, match="format 2"):
         Unpacker().rows(batch(body_format=2), 0, 1)
     long = make_rows(1)
@@ -123,6 +123,6 @@ def batch_without_arrow() -> RecordView:
 
 
 @pytest.mark.parametrize("module", ["broker.app", "mqtt_proxy.app", "controller.app", "remoting.client.batching"])
-def test_nobody_loads_pyarrow_before_a_batch_is_met(module: str) -> None:
+def test_pyarrow_is_not_loaded_before_the_first_batch(module: str) -> None:
     code = f"import sys, {module}; sys.exit('pyarrow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=ROOT).returncode == 0

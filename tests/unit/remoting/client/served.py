@@ -1,4 +1,4 @@
-"""A handler behind a socket, in a thread of its own, for clients that block."""
+"""A handler behind a socket, in a thread of its own, for blocking clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators ask is asked with the right codes and answered as values."""
+"""Operators' requests have the right codes and are answered as values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def test_questions_and_answers():
     assert await admin.topic_config("t") == {"topicName": "t"}
 
 
-async def test_a_query_by_key_asks_for_the_newest_and_takes_none_for_an_answer():
+async def test_a_query_by_key_asks_for_the_newest_and_accepts_none():
     stored = encode_stored(StoredMessage(b"t", b"body", 1, 2, 3, 4, 5, ("10.0.0.1", 1), ("10.0.0.2", 2)))
     asked = []
 
@@ -69,7 +69,7 @@ async def test_a_query_by_key_asks_for_the_newest_and_takes_none_for_an_answer()
         await admin.query("t", "bad")
 
 
-async def test_refusals_and_nonsense():
+async def test_refusals_and_invalid_answers():
     def refuse(peer, command):
         raise Refused(16, "not you")
 

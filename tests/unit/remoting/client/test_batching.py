@@ -1,4 +1,4 @@
-"""Automatic batching: when batches leave, in what order they are stored, and what happens when they are not."""
+"""Automatic batching: when batches are sent, in what order they are stored, and what happens when they are not."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def message(number: int, topic: str = "m", **fields) -> Message:
 
 
 @pytest.mark.parametrize("batch", [True, False])
-async def test_messages_of_a_queue_are_one_request_and_know_their_places(batch: bool) -> None:
+async def test_messages_of_a_queue_are_one_request_and_get_their_offsets(batch: bool) -> None:
     log = ToyLog(m=(4, batch))
     source = producer(log)
     places = [await source.send(message(n, queue=2)) for n in range(10)]
@@ -56,7 +56,7 @@ async def test_messages_of_a_queue_are_one_request_and_know_their_places(batch: 
     await source.close()
 
 
-async def test_a_batch_leaves_when_it_is_full_by_count_or_bytes_or_after_its_time() -> None:
+async def test_a_batch_is_sent_when_it_is_full_or_after_its_time() -> None:
     log = ToyLog(m=(1, True))
     source = producer(log, batch_count_max=3)
     for n in range(7):
@@ -69,7 +69,7 @@ async def test_a_batch_leaves_when_it_is_full_by_count_or_bytes_or_after_its_tim
         await by_bytes.send(Message(topic="m", body=bytes(300)))
     await by_bytes.send(Message(topic="m", body=bytes(5_000)))
     await by_bytes.flush()
-    assert [request[3] for request in log.requests[3:]] == [2, 2, 1], "the large one travels alone"
+    assert [request[3] for request in log.requests[3:]] == [2, 2, 1], "the large one is sent alone"
     at_once = producer(log, linger_ms=0)
     assert (await (await at_once.send(message(1)))).offset == 12
 
@@ -83,7 +83,7 @@ async def test_a_key_has_its_queue_and_other_messages_take_turns() -> None:
     for n, place in enumerate(keyed):
         assert place.result().queue == queue_of(b"device-%d" % (n % 5), 4)
     queues = [place.result().queue for place in loose]
-    assert queues[0::2] == queues[1::2], "as long as a batch gathers its queue stays"
+    assert queues[0::2] == queues[1::2], "as long as a batch gathers its queue stays the same"
     assert sorted(queues[0::2]) == [0, 1, 2, 3]
     for device in range(5):
         key = b"device-%d" % device
@@ -91,7 +91,7 @@ async def test_a_key_has_its_queue_and_other_messages_take_turns() -> None:
         assert stored == list(range(device, 50, 5)), "the order of a key is kept"
 
 
-async def test_one_request_per_queue_is_on_the_way_and_the_rest_gathers() -> None:
+async def test_one_request_per_queue_is_in_flight_and_the_rest_gathers() -> None:
     log = ToyLog(m=(2, True))
     log.hold = True
     source = producer(log, batch_count_max=2)
@@ -109,7 +109,7 @@ async def test_one_request_per_queue_is_on_the_way_and_the_rest_gathers() -> Non
     assert [body for _, body in log.queues["m", 0]] == [b"%d" % n for n in range(6)]
 
 
-async def test_memory_is_bounded_and_who_waits_goes_on_in_order() -> None:
+async def test_memory_is_bounded_and_waiting_callers_continue_in_order() -> None:
     log = ToyLog(m=(1, False))
     log.hold = True
     source = producer(log, memory_bytes_max=1_000)
@@ -160,7 +160,7 @@ async def test_a_refused_batch_ends_its_messages_and_no_others(code: int) -> Non
     await source.close()
 
 
-async def test_a_lost_answer_is_repeated_or_told_as_wanted() -> None:
+async def test_a_lost_answer_is_repeated_or_reported_as_configured() -> None:
     for refusal, wanted in (("store and close", 2), ("close", 1), (UNAVAILABLE, 1)):
         log = ToyLog(m=(1, True))
 
@@ -193,7 +193,7 @@ async def test_attempts_end() -> None:
     assert len(log.refusals) == 6
 
 
-async def test_what_cannot_be_sent_is_said_at_once() -> None:
+async def test_what_cannot_be_sent_is_refused_at_once() -> None:
     log = ToyLog(m=(2, True), none=(0, False))
     source = producer(log, message_bytes_max=10)
     with pytest.raises(Refused, match=r"not exist.* Create it with: lightmq topics create unknown$"):
@@ -225,7 +225,7 @@ async def test_without_pyarrow_only_batch_topics_are_missed(monkeypatch: pytest.
     assert place.result() == Sent("plain", 0, 0)
 
 
-async def test_many_senders_ask_for_a_topic_once() -> None:
+async def test_many_senders_request_a_route_once() -> None:
     log = ToyLog(m=(1, True))
     source = producer(log)
     await asyncio.gather(*[source.send(message(n)) for n in range(20)])
@@ -234,7 +234,7 @@ async def test_many_senders_ask_for_a_topic_once() -> None:
     assert len(log.queues["m", 0]) == 20
 
 
-async def test_an_answer_that_fits_nothing_ends_the_batch() -> None:
+async def test_an_answer_that_does_not_match_ends_the_batch() -> None:
     log = ToyLog(m=(1, False))
     source = producer(log)
     real = log.store
@@ -247,7 +247,7 @@ async def test_an_answer_that_fits_nothing_ends_the_batch() -> None:
         await source.send(message(2))
 
 
-async def test_a_producer_that_is_stopped_says_so() -> None:
+async def test_a_stopped_producer_refuses() -> None:
     log = ToyLog(m=(1, True))
     log.hold = True
     source = producer(log, linger_ms=0)
@@ -272,8 +272,8 @@ def test_settings_are_checked(wrong: dict) -> None:
         ProducerSettings(**wrong)
 
 
-async def test_a_topic_is_asked_for_again_when_the_answer_was_lost() -> None:
-    """The first message of a topic is not lost because the broker went away at that moment."""
+async def test_a_route_is_requested_again_when_the_answer_was_lost() -> None:
+    """The first message of a topic is not lost because the broker was lost at that moment."""
     log = ToyLog(m=(1, False))
     log.silent_questions = 1
 
@@ -314,7 +314,7 @@ def test_a_message_becomes_a_row_and_an_entry() -> None:
         ({"born_ms": 2**60}, "born_ms is"),
     ],
 )
-def test_what_fits_no_record_is_refused(fields: dict, said: str) -> None:
+def test_what_does_not_fit_a_record_is_refused(fields: dict, said: str) -> None:
     with pytest.raises(LocalMisuse, match=said):
         to_row(Message(topic="t", body=b"", **fields), 0)
 

@@ -28,7 +28,7 @@ def handler(peer, command):
         raise Refused(17, "no such topic")
     if command.code in (105, 106):
         return command.reply(body=encode_body(TopicRoute() if command.code == 105 else ClusterInfo()))
-    if command.code == LAST:  # answered after what comes behind it
+    if command.code == LAST:  # answered after what follows it
         asyncio.get_running_loop().call_later(0.01, peer.send, command.reply(body=b"last"))
         return None
     if command.code == SILENT:
@@ -94,7 +94,7 @@ def test_silence_ends_the_connection(port):
         connection.send(Command(ECHO))
 
 
-def test_the_servers_close_is_told(port):
+def test_the_servers_close_is_reported(port):
     with (
         BlockingConnection("127.0.0.1", port) as connection,
         pytest.raises(ConnectionLost, match="closed by the server"),
@@ -111,7 +111,7 @@ def test_pushes_and_one_way(port):
         assert connection.pushes_dropped == 0
 
 
-def test_nobody_there():
+def test_no_listener():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         free = probe.getsockname()[1]
@@ -136,8 +136,8 @@ def test_broker_groups(port):
         assert blocking.cluster(connection) == ClusterInfo()
 
 
-def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
-    """What the question raises ends the connection; without it the longest silence does, as ever."""
+def test_a_silent_server_is_probed_now_and_then(port, monkeypatch):
+    """What the probe raises ends the connection; without it the longest silence does."""
     monkeypatch.setattr(blocking, "LOOK_MS", 5)
     with BlockingConnection("127.0.0.1", port, 10_000) as connection:
         looks = []
@@ -161,8 +161,8 @@ def test_a_silent_server_is_asked_about_now_and_then(port, monkeypatch):
         assert looks.count(2) == 4
 
 
-def test_the_master_is_dialled_or_asked_for(port):
-    """Who is known is away: the controllers name another; when they name nobody, why is said."""
+def test_the_master_is_dialled_or_looked_up(port):
+    """The known one is away: the controllers name another; when they name none, the reason is in the error."""
     here = f"127.0.0.1:{port}"
     link = MasterLink("g", "127.0.0.1:1")
 

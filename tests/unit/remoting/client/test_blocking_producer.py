@@ -1,4 +1,4 @@
-"""The producer for threads: places as futures, order per thread, memory bounded across all of them."""
+"""The producer for threads: offsets as futures, order per thread, memory bounded across all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def server() -> Iterator[Server]:
     made.stop()
 
 
-def test_threads_send_and_every_future_has_its_place(server: Server) -> None:
+def test_threads_send_and_every_future_has_its_offset(server: Server) -> None:
     places: dict[int, list] = {}
 
     def work(number: int) -> None:
@@ -59,7 +59,7 @@ def test_threads_send_and_every_future_has_its_place(server: Server) -> None:
             assert offsets == sorted(offsets), "the order of a thread is kept"
             queue = server.log.queues["m", sent[0].result().queue]
             assert [queue[offset][1] for offset in offsets] == [b"%d %d" % (number, n) for n in range(200)]
-    assert len(server.log.requests) < 200, "they travelled together"
+    assert len(server.log.requests) < 200, "they were sent together"
 
 
 def test_errors_belong_to_their_message(server: Server) -> None:
@@ -96,7 +96,7 @@ def test_a_full_producer_makes_threads_wait_or_refuses(server: Server) -> None:
     assert len(server.log.queues["m", 0]) >= 1
 
 
-def test_a_cancelled_future_frees_its_room(server: Server) -> None:
+def test_a_cancelled_future_frees_its_memory(server: Server) -> None:
     with Producer(server.address, ProducerSettings(linger_ms=60_000)) as source:
         future = source.send(Message(topic="m", body=b"x"))
         future.cancel()
@@ -104,7 +104,7 @@ def test_a_cancelled_future_frees_its_room(server: Server) -> None:
         assert source._waiting_bytes == 0
 
 
-def test_an_address_that_is_none_is_said_at_once() -> None:
+def test_an_invalid_address_is_refused_at_once() -> None:
     with pytest.raises((ValueError, LocalMisuse)):
         Producer("nowhere")
 
@@ -146,7 +146,7 @@ class Group:
     def broker(self, number, peer, command):
         if self.brokers[number] == self.leader:
             return self.log(peer, command)
-        return None  # it stands still: its connection is there and nothing is answered
+        return None  # it is paused: its connection stays and nothing is answered
 
     async def elect(self) -> None:
         self.epoch, self.leader = self.epoch + 1, self.brokers[1]
@@ -165,8 +165,8 @@ class Group:
         self.loop.close()
 
 
-def test_it_follows_the_master_of_a_group_away_from_one_that_stands_still() -> None:
-    """What has no answer there is sent to the new one as soon as the controllers say who it is, whatever the limit."""
+def test_it_follows_the_master_of_a_group_away_from_a_paused_one() -> None:
+    """What has no answer there is sent to the new one as soon as the controllers name it, whatever the limit."""
     group = Group()
     settings = ProducerSettings(linger_ms=0, timeout_ms=60_000)
     try:
@@ -183,7 +183,7 @@ def test_it_follows_the_master_of_a_group_away_from_one_that_stands_still() -> N
 
 
 def test_either_an_address_or_controllers() -> None:
-    """Both, or neither, say nothing sensible."""
+    """Both, or neither, make no sense."""
     with pytest.raises(LocalMisuse):
         Producer()
     with pytest.raises(LocalMisuse):

@@ -20,7 +20,7 @@ from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreacha
 from remoting.transport.signature import Signer
 
 
-async def test_nobody_there_is_said_with_host_port_and_remedy():
+async def test_a_missing_listener_is_reported_with_host_port_and_remedy():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -82,20 +82,20 @@ def write(path: Path, content: bytes, mode: int = 0o600) -> Path:
 
 
 def test_one_line(tmp_path: Path) -> None:
-    """A secret may hold colons."""
+    """A secret may contain colons."""
     assert read_signer(write(tmp_path / "key", b"proxy:a:b\n")) == Signer("proxy", "a:b")
 
 
 @pytest.mark.parametrize("content", [b"", b"a", b"a:", b":hush", b"a:hush\nb:hush", b"\xff:hush", b"a:" + b"x" * 4_096])
-def test_content_that_is_no_key(tmp_path: Path, content: bytes) -> None:
-    """And the error says none of it."""
+def test_content_that_is_not_a_key(tmp_path: Path, content: bytes) -> None:
+    """And the error reveals none of it."""
     with pytest.raises(LocalMisuse, match="key:secret") as caught:
         read_signer(write(tmp_path / "key", content))
     assert "hush" not in str(caught.value)
 
 
-def test_files_that_may_not_be_used(tmp_path: Path) -> None:
-    """Missing, open to others, not a file."""
+def test_unusable_files(tmp_path: Path) -> None:
+    """Missing, readable by others, not a file."""
     with pytest.raises(LocalMisuse, match="No such file"):
         read_signer(tmp_path / "none")
     with pytest.raises(LocalMisuse, match="chmod 600"):
@@ -116,7 +116,7 @@ class Foreign:
 
 
 async def test_requests_are_signed(tmp_path: Path) -> None:
-    """So that a server lets them in from another machine; others are not."""
+    """So that a server accepts them from another machine; others are not."""
     access = Access({"proxy": "hush"})
 
     def handle(peer: Peer, command: Command) -> Command:
@@ -148,7 +148,7 @@ def echo(peer, command):
     return command.reply(body=command.body)
 
 
-async def test_it_comes_back_after_a_restart_and_tells():
+async def test_it_reconnects_after_a_restart_and_reports_it():
     server = RemotingServer(echo)
     port = await server.start("127.0.0.1", 0)
     connection = ReconnectingConnection(lambda: connect("127.0.0.1", port), f"127.0.0.1:{port}", pause_first_ms=5)
@@ -176,7 +176,7 @@ async def test_it_comes_back_after_a_restart_and_tells():
     await server.stop()
 
 
-async def test_requests_under_way_fail_and_are_not_repeated():
+async def test_requests_in_flight_fail_and_are_not_repeated():
     connection = ReconnectingConnection(
         lambda: asyncio.sleep(0, inprocess.connect(echo)), "here", pause_first_ms=1, spread=lambda: 0.5
     )
@@ -226,7 +226,7 @@ async def test_the_time_limit_covers_waiting_and_answering():
     assert closed == ["closed by this side"]
 
 
-async def test_whatever_a_dialler_refuses_with_is_tried_again():
+async def test_whatever_error_dialling_raises_it_is_tried_again():
     outcomes = iter([RemoteViolation("no cluster"), Refused(1, "no broker yet")])
 
     async def dial():
@@ -246,7 +246,7 @@ async def test_whatever_a_dialler_refuses_with_is_tried_again():
 
 
 async def test_what_is_dropped_is_dialled_without_a_pause():
-    """A pause is cut short, an attempt that hangs begins anew, and a dropped connection is made again at once."""
+    """A pause is cut short, a hanging attempt is restarted, and a dropped connection is made again at once."""
     hanging, attempts = asyncio.Event(), asyncio.Queue()
 
     async def dial():

@@ -1,4 +1,4 @@
-"""One queue pulled; every answer a broker may give."""
+"""Pulling one queue, with every answer a broker may give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BOUNDS = {"nextBeginOffset": "5", "minOffset": "2", "maxOffset": "9"}
 
 
 class Broker:
-    """Answers with what the test has prepared and keeps what it was asked."""
+    """Gives the answers prepared by the test and keeps the requests."""
 
     def __init__(self, code=0, fields=None, body=b"", remark=None):
         self.reply = (code, remark, fields or {}, body)
@@ -41,7 +41,7 @@ def consumer(broker):
     return AsyncConsumer(inprocess.connect(broker), "g", "t", 3)
 
 
-async def test_a_pull_asks_to_wait_and_says_where_to_go_on():
+async def test_a_pull_asks_to_wait_and_returns_the_next_offset():
     broker = Broker(19, BOUNDS)
     result = await consumer(broker).pull(5, wait_ms=1_500)
     assert (result.next_offset, result.min_offset, result.max_offset, result.moved) == (5, 2, 9, False)

@@ -16,7 +16,7 @@ from remoting.transport.failures import ConnectionLost, RequestTimeout, Unreacha
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Wait for what other tasks of this loop bring about."""
+    """Wait for an effect of other tasks of this loop."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)
@@ -56,7 +56,7 @@ def connected(fakes: Fakes, *names: str, timeout_ms: int = 500) -> Controllers:
 
 
 async def test_the_leader_is_found_and_found_again(tmp_path) -> None:
-    """By asking any, also one that nobody configured; an answer NOT_LEADER sends us to look again."""
+    """By asking any, also one that is not configured; an answer NOT_LEADER starts a new search."""
     fakes = Fakes("c3")
     controllers = connected(fakes, "c1", "c2")
     assert not await controllers.find_leader()
@@ -81,7 +81,7 @@ async def test_the_leader_is_found_and_found_again(tmp_path) -> None:
 
 
 async def test_a_request_to_all_reaches_those_that_are_connected() -> None:
-    """Each gets a command of its own; nothing is sent where there is none."""
+    """Each gets a command of its own; nothing is sent without a connection."""
     fakes = Fakes("c1")
     fakes.away.add("c3")
     answers: dict[str, bytes] = {}
@@ -118,8 +118,8 @@ async def test_connections_and_failures_are_reported_by_address() -> None:
     await controllers.stop()
 
 
-async def test_what_controllers_push_is_heard() -> None:
-    """Over any line, also after it was made again."""
+async def test_pushes_of_controllers_are_received() -> None:
+    """Over any connection, also after it was made again."""
     fakes = Fakes("c1")
     heard: asyncio.Queue[Command] = asyncio.Queue()
     controllers = connected(fakes, "c1")
@@ -157,8 +157,8 @@ async def test_the_connection_to_a_silent_leader_is_closed() -> None:
     await controllers.stop()
 
 
-async def test_a_leader_that_cannot_be_reached_is_none() -> None:
-    """Others name it, but there is no way there in time."""
+async def test_an_unreachable_leader_counts_as_none() -> None:
+    """Others name it, but it cannot be reached in time."""
     fakes = Fakes("c9")
     fakes.away.add("c9")
     controllers = connected(fakes, "c1", timeout_ms=50)
@@ -169,7 +169,7 @@ async def test_a_leader_that_cannot_be_reached_is_none() -> None:
 
 
 def searched(search: LeaderSearch, leads: str, names: dict[str, str]) -> list[str]:
-    """The addresses asked in one search; `names` says whom the others name, all else fails."""
+    """The addresses asked in one search; `names` has whom the others name, all else fails."""
     asked = []
     search.begin()
     while (address := search.next()) is not None:
@@ -183,7 +183,7 @@ def searched(search: LeaderSearch, leads: str, names: dict[str, str]) -> list[st
 
 
 def test_a_search_asks_the_named_leader_next_and_each_address_once() -> None:
-    """A named leader must say itself that it leads; one that does not is not asked again."""
+    """A named leader must confirm that it leads; one that does not is not asked again."""
     search = LeaderSearch(["a", "b", "c"])
     assert searched(search, "c", {"a": "c"}) == ["a", "c"]
     assert search.leader == "c"

@@ -1,4 +1,4 @@
-"""The window beside a naive model: a list of items, and what has become of each."""
+"""The window against a naive model: a list of items and their states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def filled(*sizes: int, limits: WindowLimits = LIMITS) -> InFlight[int]:
     return window
 
 
-def test_a_frame_leaves_when_it_is_full_or_due() -> None:
+def test_a_frame_is_sent_when_it_is_full_or_due() -> None:
     window = filled(10, 10)
     assert (window.take(), window.is_gathering, window.waiting_bytes) == (None, True, 20)
     window.press()
@@ -33,22 +33,22 @@ def test_a_frame_leaves_when_it_is_full_or_due() -> None:
     assert (window.is_idle, window.waiting_bytes, window.take()) == (True, 0, None)
 
 
-def test_a_larger_item_travels_alone() -> None:
+def test_a_larger_item_is_sent_alone() -> None:
     window = filled(10, 500, 10, limits=WindowLimits(frame_items_max=9, frame_bytes_max=100, frames_in_flight_max=9))
     window.press()
     assert [frame.items for frame in iter(window.take, None) if frame] == [[0], [1], [2]]
 
 
-def test_adding_says_whether_a_frame_was_closed() -> None:
-    """By the item that fills it, and by the one that finds no room in it."""
+def test_adding_reports_whether_a_frame_was_closed() -> None:
+    """By the item that fills it, and by one that does not fit."""
     window: InFlight[int] = InFlight(LIMITS)
     assert [window.add(number, size) for number, size in enumerate((60, 60, 40, 1, 100, 1))] == [
         False, True, True, False, True, False,
     ]  # fmt: skip
 
 
-def test_what_is_due_may_be_nothing() -> None:
-    """A press with nothing gathered asks nothing of the next item."""
+def test_nothing_may_be_due() -> None:
+    """A flush with nothing gathered has no effect on the next item."""
     window = filled()
     window.press()
     window.add(0, 1)
@@ -100,7 +100,7 @@ def test_impossible_limits(limit: str) -> None:
 
 @dataclass
 class Model:
-    """What a reader of the module's first page would write: items in a list, frames as they were seen."""
+    """The module's description taken literally: items in a list, frames as they were seen."""
 
     limits: WindowLimits
     window: InFlight[tuple[int, int]]
@@ -199,7 +199,7 @@ def test_every_item_ends_once_and_order_is_kept(limits: WindowLimits, steps: lis
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.sampled_from(["stored", "repeat", "lost"]), max_size=40), st.integers(1, 30))
 def test_with_one_frame_in_flight_the_receiver_sees_items_in_order(ends: list[str], count: int) -> None:
-    """A repeated frame may be seen twice; without the second sight all items come in order, none is missing."""
+    """A repeated frame may be seen twice; without the repetitions all items come in order, none is missing."""
     window = filled(*[10] * count)
     window.press()
     seen: list[int] = []

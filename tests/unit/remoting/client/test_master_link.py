@@ -1,4 +1,4 @@
-"""Finding the master, beside a naive model: the same decisions written as one function that is called from the top."""
+"""Finding the master, against a naive model: the same decisions written as one function that is called from the top."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def denial(address: str = "", epoch: int = 0) -> NotMaster:
     return NotMaster(Command(ResponseCode.NOT_MASTER, fields=fields))
 
 
-def test_who_is_known_is_dialled_else_the_controllers_are_asked() -> None:
+def test_a_known_master_is_dialled_else_the_controllers_are_asked() -> None:
     link = MasterLink("g")
     link.begin()
     assert link.next() == AskControllers()
@@ -42,7 +42,7 @@ def test_who_is_known_is_dialled_else_the_controllers_are_asked() -> None:
     assert (link.next(), str(link.failure)) == (None, "no controller answers")
 
 
-def test_who_was_named_while_the_controllers_were_asked_is_dialled() -> None:
+def test_a_master_named_during_the_search_is_dialled() -> None:
     link = MasterLink("g")
     link.begin()
     assert link.named("b:1", 3)
@@ -52,7 +52,7 @@ def test_who_was_named_while_the_controllers_were_asked_is_dialled() -> None:
     assert link.next() is None
 
 
-def test_who_denies_is_dialled_in_turn_with_asking() -> None:
+def test_a_broker_that_denies_is_dialled_in_turn_with_asking() -> None:
     link = MasterLink("g", "a:1")
     assert not link.refused(denial(), by="a:1")
     assert not link.begin()
@@ -63,13 +63,13 @@ def test_who_denies_is_dialled_in_turn_with_asking() -> None:
     link.begin()
     assert link.next() == DialMaster("a:1")
     link.refused(denial(), by="a:1")
-    assert link.begin(is_pushed=True), "controllers that push are asked for news instead"
+    assert link.begin(is_pushed=True), "controllers that push are asked for an update instead"
     assert link.next() == DialMaster("a:1")
     assert link.refused(denial("b:1", 2), by="a:1")
     assert link.address == "b:1"
     link.refused(denial(), by="a:1")
     link.begin()
-    assert link.next() == DialMaster("b:1"), "it counts only of who is held for the master"
+    assert link.next() == DialMaster("b:1"), "it counts only for the broker taken for the master"
 
 
 def test_what_controllers_push() -> None:
@@ -85,14 +85,14 @@ def test_what_controllers_push() -> None:
     assert link.address == ""
 
 
-def test_nobody_anywhere() -> None:
+def test_no_master_anywhere() -> None:
     with pytest.raises(Refused, match="no broker is registered at c:1"):
         MasterLink(asked="c:1").choose(cluster(g=""))
     with pytest.raises(Refused, match=r"broker 'g' has no master \(known: f, g\)"):
         MasterLink("g").choose(cluster(g="", f="a:1"))
 
 
-def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
+def test_pauses_double_up_to_the_longest_and_start_over() -> None:
     backoff = Backoff(10, 50, patience_ms=1_000)
     assert [backoff.failed(now) for now in (0, 10, 20, 999)] == [10, 20, 40, 50]
     assert backoff.failed(1_000) is None
@@ -101,12 +101,12 @@ def test_pauses_double_up_to_the_longest_and_begin_anew() -> None:
     assert Backoff(10, 50, spread=lambda: 0.5).failed(0) == 5
 
 
-def test_who_fails_is_asked_for_in_turn_with_being_dialled():
-    """With the controllers dead it is dialled all the same: it may have been a moment's failure."""
+def test_a_failed_master_is_searched_for_and_dialled_in_turn():
+    """With the controllers dead it is dialled all the same: the failure may have been brief."""
     link = MasterLink("g", "a:1")
     link.doubt("b:1")
     link.begin()
-    assert link.next() == DialMaster("a:1"), "it counts only of who is held for the master"
+    assert link.next() == DialMaster("a:1"), "it counts only for the broker taken for the master"
     link.doubt("a:1")
     link.begin()
     assert link.next() == AskControllers()
@@ -116,7 +116,7 @@ def test_who_fails_is_asked_for_in_turn_with_being_dialled():
 
 @dataclass
 class World:
-    """What answers: who is alive, what controllers say, and what is told while a step is carried out."""
+    """What answers: which brokers live, what controllers answer, and what is reported while a step is carried out."""
 
     alive: frozenset[str]
     answers: list[ClusterInfo | None]
@@ -124,7 +124,7 @@ class World:
     steps: list[DialMaster | AskControllers] = field(default_factory=list)
 
     def carry_out(self, step: DialMaster | AskControllers) -> Iterator[tuple[str, int]]:
-        """What is told meanwhile."""
+        """What is reported meanwhile."""
         self.steps.append(step)
         said = self.meanwhile.pop() if self.meanwhile else None
         if said is not None:
@@ -143,7 +143,7 @@ class World:
 
 
 class Naive:
-    """The algorithm as prose would put it."""
+    """The algorithm as prose would describe it."""
 
     def __init__(self) -> None:
         self.name, self.address, self.epoch, self.denials = "", "", 0, 0
@@ -195,7 +195,7 @@ class Naive:
 
 
 def attempt(link: MasterLink, world: World) -> str:
-    """What a shell does."""
+    """What the caller of the machine does."""
     link.begin()
     while (step := link.next()) is not None:
         for said in world.carry_out(step):

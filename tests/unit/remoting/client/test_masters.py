@@ -1,4 +1,4 @@
-"""The master of a group: told by brokers, pushed by controllers, else asked; older epochs change nothing."""
+"""The master of a group: named by brokers, pushed by controllers, else requested; older epochs change nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from remoting.transport.failures import ConnectionLost, NotMaster, Unreachable
 
 
 class Cluster:
-    """Controllers and brokers behind names; every connection leads to `answer`."""
+    """Controllers and brokers by name; every connection leads to `answer`."""
 
     def __init__(self, **masters):
         self.masters = masters
@@ -59,7 +59,7 @@ def refusal(address="", epoch=""):
 
 
 async def test_the_first_group_is_taken_and_kept():
-    """Without a name it is the first that has a master, also when another comes before it later."""
+    """Without a name it is the first one with a master, even when another precedes it later."""
     cluster = Cluster(a="", b="b1:1")
     masters = Masters(["c:1"], dial=cluster.dial)
     assert (await masters.dial()).address == "b1:1"
@@ -73,8 +73,8 @@ async def test_the_first_group_is_taken_and_kept():
     await masters.stop()
 
 
-async def test_nobody_anywhere_is_said_with_the_controllers():
-    """And a group by name that has no master is refused as well."""
+async def test_no_master_anywhere_is_reported_with_the_controllers():
+    """And a named group without a master is refused as well."""
     cluster = Cluster(a="")
     with pytest.raises(Refused, match="c:1"):
         await Masters(["c:1"], dial=cluster.dial).dial()
@@ -83,7 +83,7 @@ async def test_nobody_anywhere_is_said_with_the_controllers():
 
 
 async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
-    """One that is dead, or dies, is passed over; all of them dead are named."""
+    """One that is dead, or dies, is skipped; if all are dead they are named."""
     cluster = Cluster(a="a1:1")
     cluster.dead.add("c1:1")
     masters = Masters(["c1:1", "c2:1"], "a", dial=cluster.dial)
@@ -94,7 +94,7 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
         return [each for each in cluster.connections if each.address == name]
 
     async def find():
-        """With nobody there to be dialled, the controllers are asked."""
+        """Without a broker to dial, the controllers are asked."""
         masters.named("", 1)
         assert (await masters.dial()).address == "a1:1"
 
@@ -105,7 +105,7 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
     await dialled("c2:1")[0].close()
     masters.check()
     await find()
-    assert len(dialled("c1:1")) == 1, "one question is under way at a time"
+    assert len(dialled("c1:1")) == 1, "one request is in flight at a time"
     cluster.dead.add("c1:1")
     await dialled("c1:1")[0].close()
     masters.named("", 1)
@@ -115,7 +115,7 @@ async def test_the_next_controller_answers_and_is_asked_first_from_then_on():
 
 
 async def test_each_controller_has_one_connection_while_routes_are_received():
-    """A question goes over it; before it is up, over one that is closed after the answer."""
+    """A request uses it; before it is up, one that is closed after the answer."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
     masters.start()
@@ -139,8 +139,8 @@ def test_without_controllers_there_is_nobody_to_ask():
         Masters([], dial=Cluster().dial)
 
 
-async def test_who_was_told_is_dialled_first_and_asked_for_when_away():
-    """A broker's hint saves the question; a dead hint costs one attempt."""
+async def test_a_hint_is_dialled_first_and_the_controllers_asked_when_it_is_away():
+    """A broker's hint saves the request; a dead hint costs one attempt."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
     moved = []
@@ -156,7 +156,7 @@ async def test_who_was_told_is_dialled_first_and_asked_for_when_away():
 
 
 async def test_a_refusal_names_the_master_or_at_least_who_is_not():
-    """One that names itself, or nobody, is not dialled again by hearsay."""
+    """A broker that names itself, or none, is not dialled again by that hint."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
     masters.named("a2:1", 1)
@@ -168,7 +168,7 @@ async def test_a_refusal_names_the_master_or_at_least_who_is_not():
     assert masters.address == "a3:1"
 
 
-async def test_who_was_named_may_still_be_on_the_way() -> None:
+async def test_a_named_broker_may_still_become_master() -> None:
     """It is dialled again in turn with the controllers, also while those know of no master."""
     cluster = Cluster(a="")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
@@ -181,8 +181,8 @@ async def test_who_was_named_may_still_be_on_the_way() -> None:
     assert (await masters.dial()).address == "a4:1"
 
 
-async def test_controllers_push_who_leads():
-    """The answer to the subscription counts as much as a push; a group that is not ours does not."""
+async def test_controllers_push_the_master():
+    """The answer to the subscription counts as much as a push; another group's does not."""
     cluster = Cluster(a="a1:1", b="b1:1")
     masters = Masters(["c:1", "c:2"], "a", dial=cluster.dial)
     moved = asyncio.Queue()
@@ -203,8 +203,8 @@ async def test_controllers_push_who_leads():
     await masters.stop()
 
 
-async def test_a_first_master_of_any_group_is_worth_a_question():
-    """Who waits for any group is told that one has a master now."""
+async def test_a_first_master_of_any_group_triggers_a_request():
+    """A caller waiting for any group is told that one has a master now."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], dial=cluster.dial)
     moved = asyncio.Queue()
@@ -214,8 +214,8 @@ async def test_a_first_master_of_any_group_is_worth_a_question():
     await masters.stop()
 
 
-async def test_a_check_finds_who_took_over():
-    """In the background, once for all who ask; a controller that is away changes nothing."""
+async def test_a_check_finds_the_new_master():
+    """In the background, once for all callers; a controller that is away changes nothing."""
     cluster = Cluster(a="a2:1")
     masters = Masters(["c:1"], "a", dial=cluster.dial)
     masters.named("a1:1", 3)
@@ -232,8 +232,8 @@ async def test_a_check_finds_who_took_over():
     assert masters.address == "a2:1"
 
 
-async def test_a_check_asks_those_that_push_because_they_tell_epochs():
-    """One that is cut off from the others still names the old master, under its old epoch: nothing moves back."""
+async def test_a_check_asks_those_that_push_because_they_have_epochs():
+    """One that is cut off still names the old master, under its old epoch: nothing moves back."""
     cluster = Cluster(a="x:2")
     cluster.epochs["a"] = 5
     masters = Masters(["c"], "a", dial=cluster.dial)
@@ -252,11 +252,11 @@ async def test_a_check_asks_those_that_push_because_they_tell_epochs():
     while not moved:
         await asyncio.sleep(0)
     assert moved == ["new:1"]
-    assert cluster.asked == 0, "nobody was asked for routes without epochs"
+    assert cluster.asked == 0, "no routes without epochs were requested"
     await masters.stop()
 
 
-async def test_who_is_on_the_way_to_being_it_is_not_left_for_one_named_without_an_epoch() -> None:
+async def test_a_master_to_be_is_not_left_for_one_named_without_an_epoch() -> None:
     """The new master has not taken its role yet; a route without an epoch still names the old one."""
     cluster = Cluster(a="x:2")
     cluster.epochs["a"] = 5
@@ -303,8 +303,8 @@ class Controllers:
         return command.reply(body=encode_body(ROUTES))
 
 
-async def test_answer_and_pushes_are_heard_and_rubbish_is_not(monkeypatch):
-    """A push that cannot be read and one of another code change nothing; a lost connection is made again."""
+async def test_answers_and_pushes_are_used_and_invalid_ones_are_not(monkeypatch):
+    """An unreadable push and one of another code change nothing; a lost connection is made again."""
     monkeypatch.setattr(masters, "PAUSE_MS", 1)
     controllers, heard = Controllers(), asyncio.Queue()
     watch = RouteWatch(["c:1"], heard.put_nowait, dial=controllers.dial)
@@ -323,8 +323,8 @@ async def test_answer_and_pushes_are_heard_and_rubbish_is_not(monkeypatch):
     assert watch.subscribed == set()
 
 
-async def test_who_is_away_is_tried_again_and_who_does_not_know_the_code_rarely(monkeypatch):
-    """The others are heard meanwhile."""
+async def test_an_absent_controller_is_tried_again_and_one_without_the_code_rarely(monkeypatch):
+    """The others are served meanwhile."""
     monkeypatch.setattr(masters, "PAUSE_MS", 1)
     controllers, heard = Controllers(), asyncio.Queue()
     controllers.away.add("away:1")
@@ -338,8 +338,8 @@ async def test_who_is_away_is_tried_again_and_who_does_not_know_the_code_rarely(
     await watch.stop()
 
 
-async def test_a_controller_is_asked_again_after_a_while_and_at_once_when_told(monkeypatch):
-    """A push that was lost with a connection costs seconds; one that does not answer any more is dialled again."""
+async def test_a_controller_is_asked_again_after_a_while_and_at_once_on_request(monkeypatch):
+    """A push lost with a connection costs seconds; a controller that no longer answers is dialled again."""
     monkeypatch.setattr(masters, "PAUSE_MS", 1)
     monkeypatch.setattr(masters, "ASK_EVERY_S", 60.0)
     monkeypatch.setattr(masters, "SUBSCRIBE_TIMEOUT_MS", 20)

@@ -33,13 +33,13 @@ def echo(peer, command):
 
 
 async def fetch(port: int, tls: ClientTls | None, body: bytes = b"x") -> int:
-    """The code of one answer, through the client of threads."""
+    """The code of one answer, through the blocking client."""
 
     def ask() -> int:
         with BlockingConnection("127.0.0.1", port, tls=tls) as connection:
             reply = connection.request(Command(1, body=body))
             assert reply.code or reply.body == body
-            assert tls is None or not connection.stale  # tickets of TLS 1.3 came with the answer
+            assert tls is None or not connection.stale  # tickets of TLS 1.3 arrived with the answer
             return reply.code
 
     return await asyncio.to_thread(ask)
@@ -66,8 +66,8 @@ async def test_both_clients_and_a_dial(serve, authority: Authority) -> None:
     assert await fetch(server.port, None) == ResponseCode.NO_PERMISSION
 
 
-async def test_who_is_not_trusted_is_said(serve, authority: Authority, tmp_path: Path) -> None:
-    """Another authority, the system's alone, another name: each with both clients, and no byte of a request sent."""
+async def test_an_untrusted_server_is_reported(serve, authority: Authority, tmp_path: Path) -> None:
+    """Another authority, only the system's, another name: each with both clients, and no byte of a request sent."""
     asked = []
     identity = authority.issue()
     server = await serve(lambda peer, command: asked.append(command), tls=ServerTls(identity.certificate, identity.key))
@@ -84,7 +84,7 @@ async def test_who_is_not_trusted_is_said(serve, authority: Authority, tmp_path:
     assert server.link_counters.tls_failures > 0
 
 
-async def test_a_port_without_tls_is_said(serve) -> None:
+async def test_a_port_without_tls_is_reported(serve) -> None:
     server = await serve(echo)
     with pytest.raises(Unreachable, match="does that port speak TLS"):
         await connect("127.0.0.1", server.port, tls=ClientTls())
@@ -93,7 +93,7 @@ async def test_a_port_without_tls_is_said(serve) -> None:
 
 
 async def test_a_certificate_of_the_client(serve, authority: Authority) -> None:
-    """Where one is required, who shows none gets no answer; who shows one does."""
+    """Where one is required, a client without one gets no answer; a client with one does."""
     identity, mine = authority.issue(), authority.issue("me", "")
     tls = ServerTls(identity.certificate, identity.key, client_ca=authority.certificate, client_required=True)
     server = await serve(echo, tls=tls)
@@ -120,8 +120,8 @@ async def test_the_producer_of_threads(serve, authority: Authority) -> None:
     await asyncio.to_thread(producer.close)
 
 
-def test_settings_become_a_manner_that_travels(tmp_path: Path, authority: Authority) -> None:
-    """From a configuration; equal when it says the same, also behind a pickle; one context until a file changes."""
+def test_settings_become_a_picklable_value(tmp_path: Path, authority: Authority) -> None:
+    """From a configuration; equal when the settings are, also after pickling; one context until a file changes."""
     assert ClientTls.of(DialTlsConfig()) is None
     made = ClientTls.of(DialTlsConfig(enabled=True, ca=authority.certificate, server_name="n"))
     assert made == ClientTls(ca_file=authority.certificate, server_name="n")
@@ -137,7 +137,7 @@ def test_settings_become_a_manner_that_travels(tmp_path: Path, authority: Author
         signing_dial(None, ClientTls(ca_file=tmp_path / "none"))
 
 
-def test_nothing_is_checked_only_when_that_is_said() -> None:
+def test_checks_are_omitted_only_on_request() -> None:
     assert ClientTls().context().verify_mode is ssl.CERT_REQUIRED
     assert ClientTls().context().check_hostname
     assert ClientTls(verify=False).context().verify_mode is ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""One way to the broker: at its address, in this process, or to whoever is the master."""
+"""One connection to the broker: at its address, in this process, or to the present master."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ async def dial(address):
 
 
 async def test_one_broker_by_its_address():
-    """It stays with it: who says that it is not the master is left, not without a pause, and dialled again."""
+    """It stays with it: when it is not the master it is left and dialled again after a pause."""
     uplink = Uplink.configured(dial, "b:1", (), "", pause_first_ms=1)
-    uplink.leave("b:1", REFUSAL)  # nobody is there yet
+    uplink.leave("b:1", REFUSAL)  # nothing listens yet
     uplink.start()
     assert (await uplink.connection.request(Command(1, body=b"x"))).body == b"x"
     assert uplink.connection is uplink.line
@@ -63,7 +63,7 @@ async def test_a_broker_of_this_process_is_not_dialled():
 
 
 async def test_the_master_of_a_group_is_followed():
-    """Whoever is named is dialled; what it says of itself counts against it."""
+    """The named broker is dialled; its own denial counts against it."""
     masters = Masters(["c:1"], "g", dial=dial)
     uplink = Uplink(lambda: dial("nobody"), masters=masters, pause_first_ms=1)
     assert isinstance(uplink.connection, MasterConnection)
@@ -122,20 +122,20 @@ class Group:
         return command.reply(ResponseCode.NOT_MASTER, "not me", fields)
 
     def uplink(self):
-        """A line that dials again at once, and the connection on it."""
+        """A connection that redials at once, and the present one."""
         return Uplink(self.dial, masters=Masters(["c"], "g", dial=self.dial), pause_first_ms=1)
 
 
 def begun(group):
-    """The way to the group's master, and what requests go through."""
+    """The connection to the group's master, and what requests go through."""
     uplink = group.uplink()
     uplink.line.start()
     assert isinstance(uplink.connection, MasterConnection)
     return uplink, uplink.connection
 
 
-async def test_a_refused_request_is_made_again_at_the_master():
-    """The broker's own hint leads there; the caller sees the answer only, its command can be sent twice."""
+async def test_a_refused_request_is_repeated_at_the_master():
+    """The broker's own hint leads there; the caller sees only the answer, and its command can be sent twice."""
     group = Group()
     uplink, connection = begun(group)
     assert (await connection.request(Command(1, body=b"x"))).body == b"b1"
@@ -145,7 +145,7 @@ async def test_a_refused_request_is_made_again_at_the_master():
     await uplink.close()
 
 
-async def test_without_a_hint_it_asks_until_somebody_knows():
+async def test_without_a_hint_it_asks_until_a_controller_knows():
     """The controller still names the old one for a while."""
     group = Group()
     group.hints = False
@@ -159,8 +159,8 @@ async def test_without_a_hint_it_asks_until_somebody_knows():
     await uplink.close()
 
 
-async def test_what_was_begun_is_the_callers_to_repeat():
-    """It may have been carried out: as when a connection breaks; the next request goes to the new master."""
+async def test_what_was_begun_is_left_to_the_caller():
+    """It may have been carried out, as when a connection breaks; the next request goes to the new master."""
     group = Group()
     group.begun.add("b1")
     group.master = "b2"
@@ -174,7 +174,7 @@ async def test_what_was_begun_is_the_callers_to_repeat():
 
 
 async def test_the_time_limit_holds_over_all_attempts():
-    """Nobody leads: the request ends, in time."""
+    """There is no master: the request ends in time."""
     group = Group()
     group.master = ""
     uplink, connection = begun(group)
@@ -183,8 +183,8 @@ async def test_the_time_limit_holds_over_all_attempts():
     await uplink.close()
 
 
-async def test_a_master_that_stands_still_is_looked_for_elsewhere():
-    """A time limit that passes makes it ask the controllers, which know of another one."""
+async def test_a_paused_master_is_searched_for_elsewhere():
+    """After a time limit it asks the controllers, which know of another one."""
     group = Group()
     group.silent.add("b1")
     uplink, connection = begun(group)
@@ -198,7 +198,7 @@ async def test_a_master_that_stands_still_is_looked_for_elsewhere():
     await uplink.close()
 
 
-async def test_a_call_hears_of_the_refusal_and_the_next_goes_to_the_master():
+async def test_a_callback_gets_the_refusal_and_the_next_request_goes_to_the_master():
     """Callbacks are not called twice, so nothing is repeated for them."""
     group = Group()
     group.master = "b2"
@@ -240,7 +240,7 @@ async def test_a_connection_to_one_broker() -> None:
 
 
 async def test_a_connection_to_the_master_of_a_group() -> None:
-    """The controllers say who it is."""
+    """The controllers name it."""
 
     def handler(peer, command):
         if command.code == RequestCode.SUBSCRIBE_ROUTES:
@@ -255,13 +255,13 @@ async def test_a_connection_to_the_master_of_a_group() -> None:
     await server.stop()
 
 
-async def test_nobody_there_is_waited_for_by_who_asks() -> None:
+async def test_the_caller_waits_for_an_absent_broker() -> None:
     async with connect(NOBODY) as connection:
         with pytest.raises(ConnectionLost, match="is down"):
             await connection.request(Command(1), 20)
 
 
-def test_coroutines_run_there_and_their_results_come_back() -> None:
+def test_coroutines_run_there_and_their_results_are_returned() -> None:
     with served(lambda peer, command: command.reply(body=command.body)) as server:
         background = BackgroundConnection(Endpoint(server.address), name="a-client")
         assert background.run(background.uplink.connection.request(Command(1, body=b"x"))).body == b"x"
@@ -277,7 +277,7 @@ def test_coroutines_run_there_and_their_results_come_back() -> None:
         background.close()
 
 
-def test_errors_come_back_as_they_are() -> None:
+def test_errors_are_raised_unchanged() -> None:
     background = BackgroundConnection(Endpoint("127.0.0.1:1"), name="a-client")
 
     async def fail() -> None:
@@ -288,7 +288,7 @@ def test_errors_come_back_as_they_are() -> None:
     background.close()
 
 
-def test_who_stops_waiting_cancels_what_it_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_caller_that_stops_waiting_cancels_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Ctrl-C does in the main thread."""
     background = BackgroundConnection(Endpoint("127.0.0.1:1"), name="a-client")
     cancelled = threading.Event()

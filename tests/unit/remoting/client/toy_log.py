@@ -52,7 +52,7 @@ class ToyLog:
         return self.store(command)
 
     def release(self) -> None:
-        """Answer what was held, oldest first."""
+        """Answer the requests kept back, oldest first."""
         held, self.held = self.held, []
         for peer, command in held:
             peer.send(self.store(command))

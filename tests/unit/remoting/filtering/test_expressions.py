@@ -1,4 +1,4 @@
-"""SQL92 filters: what they mean, and what is said of those that are wrong."""
+"""SQL92 filters: their meaning, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_meaning(text: str, found: bool | None) -> None:
         ("a" * 9_000, "the limit is 8192"),
     ],
 )
-def test_what_is_wrong_is_said(text: str, said: str) -> None:
+def test_mistakes_are_reported(text: str, said: str) -> None:
     with pytest.raises(LocalMisuse, match=said):
         expressions.parse_sql92(text)
 
@@ -103,7 +103,7 @@ def test_three_truth_values(tree: object) -> None:
 
 
 def _build(tree: object) -> tuple[str, bool | None]:
-    """The text of a tree, and what it is worth by the tables of SQL."""
+    """The text of a tree, and its value by the truth tables of SQL."""
     if isinstance(tree, str):
         return tree, _VALUES[tree]
     assert isinstance(tree, tuple)
@@ -128,13 +128,13 @@ def _build(tree: object) -> tuple[str, bool | None]:
     ],
 )
 def test_texts_and_booleans_have_no_order(text: str) -> None:
-    """RocketMQ refuses these; accepted they would never match."""
+    """RocketMQ refuses these; if accepted they would never match."""
     with pytest.raises(LocalMisuse, match="no order"):
         expressions.parse_sql92(text)
 
 
 @pytest.mark.parametrize("text", ["9" * 4_301, "9" * 8_000, "1" * 101, "1e999", "-1e999", f".{'0' * 200}1"])
-def test_numbers_that_cannot_be_held_are_refused(text: str) -> None:
+def test_numbers_out_of_range_are_refused(text: str) -> None:
     with pytest.raises(LocalMisuse, match="number"):
         expressions.parse_sql92(f"a = {text}")
 

@@ -74,7 +74,7 @@ def test_what_cannot_be_judged_is_kept() -> None:
     assert judged(RowFilter(tags=("x",)), []) == []
 
 
-def test_a_memory_of_topics_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_cache_of_topics_is_emptied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "TOPICS_REMEMBERED_MAX", 2)
     judge = Judge(RowFilter(mqtt=("a/#",)))
     for turn in range(5):
@@ -83,7 +83,7 @@ def test_a_memory_of_topics_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(judge._known) <= 4
 
 
-def test_judges_are_kept_by_their_bytes() -> None:
+def test_judges_are_cached_by_their_bytes() -> None:
     encoded = encode_row_filter(RowFilter(mqtt=("a/#",)))
     assert judge_of(encoded) is judge_of(encoded)
     with pytest.raises(RemoteViolation):
@@ -99,7 +99,7 @@ def test_judges_are_kept_by_their_bytes() -> None:
     st.sampled_from([(), ("k",)]),
     st.none() | st.integers(0, 3),
 )
-def test_as_a_plain_reading_says(
+def test_it_agrees_with_a_plain_reading(
     messages: list[tuple[str, str, int]], mqtt: tuple[str, ...], keys: tuple[str, ...], begin: int | None
 ) -> None:
     records = [make(topic, keys=key, born_ms=born, mqtt=not key) for topic, key, born in messages]

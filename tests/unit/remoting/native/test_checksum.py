@@ -1,4 +1,4 @@
-"""Every way to a checksum against the vectors of RFC 3720 (B.4) and against the package google-crc32c."""
+"""Every implementation of the checksum against the vectors of RFC 3720 (B.4) and the package google-crc32c."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Way = Callable[..., int]
 
 @pytest.fixture(params=["chosen", "processor", "tables", "pure"])
 def crc32c(request: pytest.FixtureRequest) -> Iterator[Way]:
-    """Each of the ways; the compiled ones where they were built."""
+    """Each of the implementations; the compiled ones where they were built."""
     if request.param == "chosen":
         yield checksum.crc32c
         return
@@ -42,14 +42,14 @@ def crc32c(request: pytest.FixtureRequest) -> Iterator[Way]:
 
 
 def test_the_standard_s_vectors(crc32c: Way) -> None:
-    """Whole, and in two parts at every place."""
+    """Whole, and in two parts at every position."""
     for data, expected in VECTORS.items():
         assert crc32c(data) == expected
         assert {crc32c(data[at:], crc32c(data[:at])) for at in range(len(data))} <= {expected}
 
 
 def test_every_length_place_and_start_value(crc32c: Way) -> None:
-    """The rounds of three streams begin at 384 and at 6,144 bytes; beginnings need not be aligned."""
+    """The rounds of three streams begin at 384 and at 6,144 bytes; the start need not be aligned."""
     chance = random.Random(7)
     data = chance.randbytes(40_000)
     lengths = [*range(800), *range(6_000, 6_600, 7), *(chance.randrange(30_000) for _ in range(200))]
@@ -75,7 +75,7 @@ def test_every_kind_of_buffer(crc32c: Way) -> None:
 
 
 def test_other_threads_run_while_a_large_buffer_is_read() -> None:
-    """The interpreter's lock is not held for it."""
+    """The interpreter's lock is released meanwhile."""
     compiled = pytest.importorskip("remoting.native.compiled.checksum", reason="not compiled", exc_type=ImportError)
     data, turns, done = bytes(256 << 20), [0], threading.Event()
 
@@ -98,7 +98,7 @@ def test_other_threads_run_while_a_large_buffer_is_read() -> None:
     pytest.fail("nothing else ran meanwhile")
 
 
-def test_the_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_implementation_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """For `lightmq doctor`."""
     assert checksum.way() in {"by the processor's instruction", "by tables", "by google-crc32c"}
     monkeypatch.setattr(checksum, "choice", checksum.Choice(pure_checksum.crc32c, "pure", "not compiled"))

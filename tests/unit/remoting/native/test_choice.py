@@ -1,4 +1,4 @@
-"""Which twin is taken, and what is said about it."""
+"""Which twin is used, and the reason given."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def room(folder: Path, *, built_s: float | None = None) -> Path:
-    """A room of a checkout with one source, and an extension built so many seconds later."""
+    """A room of a checkout with one source, and an extension built this many seconds later."""
     (folder / "pyproject.toml").write_text("")
     source = folder / "loops.py"
     source.write_text("")
@@ -38,13 +38,13 @@ def test_usable_when_it_was_built(tmp_path: Path) -> None:
 
 
 def test_unusable_when_it_was_not_built_or_is_outdated(tmp_path: Path) -> None:
-    """The reason tells the two apart."""
+    """The reason distinguishes the two."""
     assert "was not compiled" in why_unusable(room(tmp_path), ["loops"])
     assert "is newer than" in why_unusable(room(tmp_path, built_s=-5), ["loops"])
 
 
 def test_an_installed_wheel_is_not_judged_by_the_order_of_its_unpacking(tmp_path: Path) -> None:
-    """Also where the environment lies inside somebody's checkout."""
+    """Also where the environment is inside a checkout."""
     (tmp_path / "pyproject.toml").write_text("")
     package = tmp_path / "environment" / "package"
     package.mkdir(parents=True)
@@ -55,7 +55,7 @@ def test_an_installed_wheel_is_not_judged_by_the_order_of_its_unpacking(tmp_path
 
 
 def test_one_decision_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One module that is missing or old, or the wish of the user, and the reference serves everywhere."""
+    """One module that is missing or old, or the user's choice, and the reference is used everywhere."""
     monkeypatch.setattr(choice, "COMPILED_ROOM", room(tmp_path, built_s=0))
     taken = choose(lambda: "fast", lambda: "slow")
     assert (taken.core, taken.name, taken.reason) == ("fast", "compiled", "")
@@ -81,8 +81,8 @@ def test_pure_when_it_cannot_be_loaded(tmp_path: Path, monkeypatch: pytest.Monke
     assert (taken.core, taken.reason) == ("slow", "built for another Python")
 
 
-def test_what_is_built_is_what_is_asked_for() -> None:
-    """The build hook's lists and the folder are one; what calls Linux is not missed elsewhere."""
+def test_what_is_built_is_what_is_loaded() -> None:
+    """The build hook's lists and the folder agree; what calls Linux is not missed elsewhere."""
     pyproject = Path(__file__).resolve().parents[4] / "pyproject.toml"
     hook = tomllib.loads(pyproject.read_text())["tool"]["hatch"]["build"]["hooks"]["custom"]
     listed = {Path(name).stem for name in hook["modules"] + hook["linux"] if "native/compiled" in name}

@@ -1,4 +1,4 @@
-"""When the extensions of typed modules are taken, and that sources are found when they must not be."""
+"""When the extensions of typed modules are used, and that sources are used when they must not be."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _no_wish_and_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def package(folder: Path, *, built_s: float | None = None) -> Path:
-    """A package of a checkout with a typed module in a room, and its extension, built so many seconds later."""
+    """A package of a checkout with a typed module in a room, and its extension, built this many seconds later."""
     (folder / "pyproject.toml").write_text("")
     top = folder / "part"
     (top / "room").mkdir(parents=True)
@@ -43,8 +43,8 @@ def package(folder: Path, *, built_s: float | None = None) -> Path:
     return top
 
 
-def test_extensions_are_taken_when_they_are_there(tmp_path: Path) -> None:
-    """Nothing is put in the way of the import system."""
+def test_extensions_are_used_when_they_exist(tmp_path: Path) -> None:
+    """The import system is left alone."""
     before = list(sys.meta_path)
     found = typed(package(tmp_path, built_s=5), ["room.thing"])
     assert found == TypedModules("part", ("room.thing",), "")
@@ -52,7 +52,7 @@ def test_extensions_are_taken_when_they_are_there(tmp_path: Path) -> None:
 
 
 def test_sources_are_found_when_one_was_not_built(tmp_path: Path) -> None:
-    """The reason names the module; only typed modules are looked for."""
+    """The reason names the module; only typed modules are checked."""
     top = package(tmp_path)
     found = typed(top, ["room.thing"])
     assert (found.name, found.reason) == ("pure", "part.room.thing was not compiled")
@@ -65,7 +65,7 @@ def test_sources_are_found_when_one_was_not_built(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".py", ".pxd"])
-def test_a_younger_source_counts_for_all_of_the_package(tmp_path: Path, suffix: str) -> None:
+def test_a_newer_source_counts_for_all_of_the_package(tmp_path: Path, suffix: str) -> None:
     """Also a declaration: classes know each other's layout from there."""
     top = package(tmp_path, built_s=5)
     later = top / "room" / f"other{suffix}"
@@ -85,8 +85,8 @@ def test_an_installed_wheel_is_not_judged_by_the_order_of_its_unpacking(tmp_path
     assert typed(top, ["room.thing"]).reason == ""
 
 
-def test_pure_when_asked_for_or_when_a_package_below_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A compiled class cannot stand on one that is not."""
+def test_pure_on_request_or_when_a_package_below_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiled class cannot derive from one that is not."""
     top = package(tmp_path, built_s=5)
     assert typed(top, ["room.thing"], upon=[TypedModules("below", (), "why")]).reason == "why"
     assert typed(top, ["room.thing"], upon=[TypedModules("below", (), "")]).reason == ""
@@ -115,7 +115,7 @@ print(in_flight.__file__.rpartition(".")[2], mqtt_proxy.TYPED.name)
 """
 
 
-def test_a_process_takes_one_twin_or_the_other() -> None:
+def test_a_process_uses_one_twin_or_the_other() -> None:
     """What the import system really loads."""
     said = {}
     for wish in ("0", "1"):

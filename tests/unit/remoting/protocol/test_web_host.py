@@ -1,4 +1,4 @@
-"""Names an attacker can lend are not safe; figures and localhost are."""
+"""Names that an attacker can point here are not safe; numeric addresses and localhost are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook: what a policy refuses is refused by name and counted; parts of the same process are not asked."""
+"""The hook: refusals of a policy are reported by name and counted; parts of the same process are not checked."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_a_policy_decides_and_refusals_are_counted() -> None:
     assert authorizer.refused == 1
 
 
-def test_a_question_is_no_refusal() -> None:
-    """Who asks beforehand gets an answer, and nothing is counted."""
+def test_a_check_in_advance_is_no_refusal() -> None:
+    """The caller gets an answer, and nothing is counted."""
     peer, command = FakePeer(), Command(1)
     guarded = Authorizer(lambda _identity, _action, resource: resource == "mine")
     assert guarded.allows(peer, command, "consume", "mine")
@@ -53,8 +53,8 @@ def test_a_part_of_this_process_is_trusted() -> None:
     assert guarded.allows(peer, Command(1), "admin", "")
 
 
-def test_an_identity_proved_elsewhere_is_asked_for_and_counted() -> None:
-    """Nobody is `anonymous` to the policy."""
+def test_an_identity_proved_elsewhere_is_checked_and_counted() -> None:
+    """A missing name is `anonymous` to the policy."""
     guarded = Authorizer(lambda identity, action, resource: (identity, action, resource) == ("node", "register", "a"))
     assert guarded.permits("node", "register", "a")
     assert not guarded.permits("node", "register", "b")
@@ -98,7 +98,7 @@ def test_without_a_list_this_machine_sees_everything_and_others_show_any_key() -
         assert guard.judge("/metrics", ELSEWHERE, header) == UNPROVEN
 
 
-def test_without_keys_nobody_of_another_machine_sees_more_than_a_probe() -> None:
+def test_without_keys_other_machines_see_no_more_than_a_probe() -> None:
     guard = PageAccess(Access(), Authorizer(), page_actions())
     seen = {page for page in page_actions() if not guard.judge(page, ELSEWHERE, basic("", ""))}
     assert seen == {"/livez", "/startupz", "/readyz"}
@@ -116,7 +116,7 @@ def test_with_a_list_the_rights_decide_on_this_machine_too(address: str) -> None
     assert guard.judge("/livez", address, "") == ALLOWED
 
 
-def test_what_is_asked_for_a_probe_is_no_refusal() -> None:
+def test_the_check_for_a_probe_is_no_refusal() -> None:
     authorizer = Authorizer(rules)
     guard = PageAccess(Access(KEYS, keys_count=True), authorizer, page_actions())
     assert guard.judge("/readyz parts", HERE, "", counted=False) == UNPROVEN

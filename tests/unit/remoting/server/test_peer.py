@@ -53,11 +53,11 @@ CONNECT = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test"
         ("name:5", False),
     ],
 )
-def test_who_is_on_this_machine(address, expected):
+def test_peers_on_this_machine(address, expected):
     assert is_loopback(address) is expected
 
 
-async def test_a_tls_handshake_is_told_from_a_frame(serve, caplog):
+async def test_a_tls_handshake_is_distinguished_from_a_frame(serve, caplog):
     server = await serve(lambda peer, command: command.reply())
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc")
@@ -67,7 +67,7 @@ async def test_a_tls_handshake_is_told_from_a_frame(serve, caplog):
     assert server.link_counters.violations == 1
 
 
-async def test_an_answer_nobody_asked_for_is_counted(serve):
+async def test_an_unexpected_answer_is_counted(serve):
     peers = []
 
     def handler(peer, command):
@@ -90,8 +90,8 @@ def refuse(peer, command):
     raise Refused(ResponseCode.NO_PERMISSION, f"no right to {command.code}")
 
 
-async def test_who_is_refused_again_and_again_is_cut(serve):
-    """Thousands of requests in advance, and nobody reads the answers: a hundred of them are the most that is held."""
+async def test_a_peer_that_is_refused_again_and_again_is_cut(serve):
+    """Thousands of requests in advance without reading the answers: at most a hundred of them are buffered."""
     access = Access({"key": "secret"}, keys_count=True)
     server = await serve(Router({1: refuse}, access=access), access=access)
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -106,8 +106,8 @@ async def test_who_is_refused_again_and_again_is_cut(serve):
 
 
 @pytest.mark.parametrize("signer", [Signer("key", "secret"), None])
-async def test_who_has_proved_a_key_or_needs_none_may_be_refused(serve, signer):
-    """A key without the right is told so as often as it asks."""
+async def test_a_peer_with_a_proved_key_or_without_need_of_one_may_be_refused(serve, signer):
+    """A key without the right is refused as often as it asks."""
     access = Access({"key": "secret"}, keys_count=signer is not None)
     server = await serve(Router({1: refuse}, access=access), access=access)
     connection = await connect("127.0.0.1", server.port, signer=signer)
@@ -117,7 +117,7 @@ async def test_who_has_proved_a_key_or_needs_none_may_be_refused(serve, signer):
     await connection.close()
 
 
-async def test_on_this_machine_rights_of_nobody_are_used_for_as_long_as_one_likes(serve):
+async def test_on_this_machine_anonymous_rights_last(serve):
     access = Access({"key": "secret"}, keys_count=True)
     server = await serve(Router({1: lambda _peer, command: command.reply()}, access=access), access=access)
     connection = await connect("127.0.0.1", server.port)
@@ -127,7 +127,7 @@ async def test_on_this_machine_rights_of_nobody_are_used_for_as_long_as_one_like
 
 
 async def test_from_another_machine_everything_counts_until_a_key_is_proved(serve, monkeypatch):
-    """The challenge too, which needs no right, when it is asked for again and again."""
+    """The challenge too, which needs no right, when it is requested again and again."""
     monkeypatch.setattr(peer_module, "is_loopback", lambda _address: False)
     access = Access({"key": "secret"})
     server = await serve(Router({}, access=access), access=access)
@@ -156,7 +156,7 @@ async def test_the_route_that_leads_to_a_refusal_is_one(serve):
 
 
 async def test_a_peer_that_has_ended_is_freed_at_once(serve):
-    """It may hold most of a large frame; no search for cycles is waited for."""
+    """It may have most of a large frame; no garbage collection is waited for."""
     server = await serve(lambda peer, command: command.reply())
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(encode_frame(Command(1, body=bytes(3_000)))[:2_000])
@@ -175,7 +175,7 @@ async def test_a_peer_that_has_ended_is_freed_at_once(serve):
 
 
 async def test_a_connection_that_has_ended_is_freed_at_once(serve):
-    """As its peer is."""
+    """Like its peer."""
     server = await serve(lambda peer, command: command.reply())
     connection = await connect("127.0.0.1", server.port)
     await connection.request(Command(1))
@@ -201,7 +201,7 @@ async def test_a_connection_that_has_ended_is_freed_at_once(serve):
         (b"\x10\x12\x00\x06MQIsdp\x03", "MQTT port"),
     ],
 )
-async def test_what_came_and_where_it_belongs_is_said(serve, caplog, first, said) -> None:
+async def test_the_kind_and_port_of_other_protocols_are_named(serve, caplog, first, said) -> None:
     assert said in foreign(first)
     server = await serve(lambda peer, command: command.reply())
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -220,7 +220,7 @@ def test_frames_and_noise_are_left_to_the_decoder(first) -> None:
 
 
 class Link:
-    """What is asked of a link."""
+    """Records the calls to a link."""
 
     def __init__(self):
         self.address = "10.0.0.1:77"
@@ -274,7 +274,7 @@ async def test_a_frame_that_costs_too_much_ends_the_connection(made):
     assert frames.begun
 
 
-def test_refusals_end_the_connection_of_who_has_proved_nothing(made):
+def test_refusals_end_an_unauthenticated_connection(made):
     link, attributes, intake, frames = made
     attributes[PROVED_ATTRIBUTE] = True
     for _ in range(REFUSALS_MAX + 1):
@@ -342,7 +342,7 @@ def test_without_a_proof_a_connection_has_its_share(intake: Intake) -> None:
     assert (intake.unproven_bytes, intake.refused[CONNECTION]) == (0, 1)
 
 
-def test_in_the_name_of_a_key_it_draws_on_the_share_of_its_address_and_of_all(intake: Intake) -> None:
+def test_a_claimed_key_draws_on_the_share_of_its_address_and_of_all(intake: Intake) -> None:
     assert intake.progress(Socket(proved=False, named=True), 150 * KB, 15_000 * KB, 0) == ""
     assert intake.progress(Socket(proved=False), 1, 100, 0) == ADDRESS
     assert intake.progress(Socket(proved=False, host="10.0.0.2", named=True), 149 * KB, 15_000 * KB, 0) == ""
@@ -363,13 +363,13 @@ def test_proved_peers_reserve_and_wait_in_order(intake: Intake) -> None:
     assert (third.held, intake.reserved_bytes, intake.waiting) == (False, 0, 0)
 
 
-def test_a_frame_above_the_budget_passes_alone(intake: Intake) -> None:
+def test_a_frame_above_the_budget_is_read_alone(intake: Intake) -> None:
     large = Socket()
     assert intake.progress(large, 8, 5_000 * KB, 0) == ""
     assert not large.held
 
 
-def test_so_many_wait_and_no_more(intake: Intake) -> None:
+def test_the_number_that_wait_is_bounded(intake: Intake) -> None:
     intake.progress(Socket(), 8, 1_000 * KB, 0)
     assert [intake.progress(Socket(), 8, KB, 0) for _ in range(WAITING_MAX)] == [""] * WAITING_MAX
     assert intake.progress(Socket(), 8, KB, 0) == BUDGET
@@ -379,8 +379,8 @@ def overdue(intake: Intake, now_s: float) -> list[tuple[Any, str]]:
     return list(intake.overdue(now_s))
 
 
-def test_a_frame_comes_with_some_speed_at_any_time(intake: Intake) -> None:
-    """What stands still is cut after seconds, however much of it came before."""
+def test_a_frame_needs_a_minimum_speed_at_any_time(intake: Intake) -> None:
+    """A stalled one is cut after seconds, however much of it has arrived."""
     steady, slow = Socket(), Socket()
     intake.progress(steady, 100 * KB, 400 * KB, 0)
     intake.progress(slow, 4 * KB, 400 * KB, 0)
@@ -393,7 +393,7 @@ def test_a_frame_comes_with_some_speed_at_any_time(intake: Intake) -> None:
 
 
 def test_a_frame_ends_in_time(intake: Intake) -> None:
-    """However steadily it comes; who has proved nothing has less time."""
+    """However steadily it arrives; an unauthenticated peer has less time."""
     steady, stranger = Socket(), Socket(proved=False)
     for second in range(21):
         intake.progress(steady, (second + 1) * 5 * KB, 400 * KB, second)

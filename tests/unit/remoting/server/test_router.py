@@ -1,4 +1,4 @@
-"""Codes find their handlers; what takes time is answered later and ends with its peer."""
+"""Codes find their handlers; slow answers are sent later and end with their peer."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ def test_a_changed_body_or_field_does_not():
             Access({"device": "s"}).check(REMOTE, command)
 
 
-def test_open_to_all_is_said_explicitly():
+def test_open_to_all_is_an_explicit_setting():
     Access(open_to_all=True).check(REMOTE, Command(1))
 
 
-def test_a_key_that_counts_is_proved_on_this_machine_too():
-    """Rights hang on the name: nobody may have those of another by claiming it. Without a key nothing is claimed."""
+def test_a_key_with_rights_is_proved_on_this_machine_too():
+    """Rights belong to the name: no client may claim those of another. Without a key nothing is claimed."""
     access = Access({"device": "s"}, open_to_all=True, keys_count=True)
     access.check(LOCAL, Command(1))
     access.check(LOCAL, signed("device", "s"))
@@ -93,8 +93,8 @@ def test_access_keys():
     assert "verysecret" not in str(caught.value)
 
 
-def test_who_is_proved():
-    """Whom no key is asked from, and whose signature was valid; claiming a key is not enough."""
+def test_proved_peers():
+    """Those of which no key is required, and those whose signature was valid; claiming a key is not enough."""
     keyed = Access({"device": "s"})
     assert keyed.trusts(LOCAL)
     assert not keyed.trusts(REMOTE)
@@ -120,7 +120,7 @@ def copy_of(command):
     return Command(command.code, fields=dict(command.fields), body=command.body)
 
 
-def test_a_bound_request_is_taken_once_and_on_its_connection_only():
+def test_a_bound_request_is_accepted_once_and_on_its_connection_only():
     access, here, there = Access({"device": "s"}), From(loopback=False), From(loopback=False)
     signer = bound(access, here)
     first, second = Command(10, body=b"a"), Command(10, body=b"b")
@@ -137,8 +137,8 @@ def test_a_bound_request_is_taken_once_and_on_its_connection_only():
     access.admit(here, second)
 
 
-def test_a_bound_request_becomes_no_other():
-    """Not another code, and none of the kind that may be repeated."""
+def test_a_bound_request_cannot_be_altered():
+    """Neither to another code, nor to one of the kind that may be repeated."""
     access, here = Access({"device": "s"}), From(loopback=False)
     command = Command(10, fields={"topic": "t"}, body=b"a")
     bound(access, here).sign(command)
@@ -198,7 +198,7 @@ def test_the_table_decides():
     assert router(Recorder(), Command(7)).body == b"seven"
 
 
-def test_unknown_codes_are_refused_and_told_of():
+def test_unknown_codes_are_refused_and_reported():
     heard = []
     router = Router({}, unsupported=lambda address, command: heard.append((address, command.code)))
     with pytest.raises(Refused, match=r"request type 8 not supported$") as caught:
@@ -210,7 +210,7 @@ def test_unknown_codes_are_refused_and_told_of():
 
 
 def test_what_has_no_handler_may_be_refused_for_another_reason():
-    """Then it is no unknown request."""
+    """Then it is not an unknown request."""
     heard = []
 
     def judge(_peer, command):
@@ -226,7 +226,7 @@ def test_what_has_no_handler_may_be_refused_for_another_reason():
 
 
 def test_a_lookup_without_a_right_is_led_to_the_reason():
-    """Other refusals, and those of other requests, are what they were."""
+    """Other refusals, and those of other requests, are unchanged."""
     lookup, fields = 105, {"topic": "t", "AccessKey": "key", "Signature": "abc="}
 
     def refuse(_peer, command):
@@ -305,7 +305,7 @@ SIGNED = {"topic": "plant", "AccessKey": "key", "Signature": "abc="}
 
 
 class Came:
-    """A peer that reached us somewhere."""
+    """A peer that connected to some port."""
 
     def __init__(self, place: tuple[str, int] | None) -> None:
         self.reached_at = place

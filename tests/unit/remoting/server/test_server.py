@@ -1,4 +1,4 @@
-"""The listening side: limits, violations that harm nobody else, the order of the end."""
+"""The listening side: limits, violations that affect no other peer, the order of the end."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def test_connections_have_a_limit(serve):
 
 
 @pytest.mark.parametrize("bad", [struct.pack(">I", 2_000_000) + bytes(10), b"\x00\x00\x00\x06\x00\x00\x00\x02{x"])
-async def test_a_bad_peer_harms_nobody_else(serve, bad):
+async def test_a_bad_peer_affects_no_other(serve, bad):
     server = await serve(echo, frame_size_bytes_max=1_000_000)
     good = await connect("127.0.0.1", server.port)
     await good.request(Command(1))
@@ -70,7 +70,7 @@ async def test_stop_lets_output_out_and_closes_everyone(serve):
     await connection.close()
 
 
-async def test_a_peer_that_does_not_read_cannot_hold_the_stop(serve):
+async def test_a_peer_that_does_not_read_cannot_delay_the_stop(serve):
     server = await serve(lambda peer, command: command.reply(body=bytes(5_000_000)))
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     from remoting.protocol.frames.frame import encode_frame
@@ -83,7 +83,7 @@ async def test_a_peer_that_does_not_read_cannot_hold_the_stop(serve):
     writer.close()
 
 
-async def test_a_taken_port_is_named(serve):
+async def test_a_port_in_use_is_named(serve):
     server = await serve(echo)
     other = RemotingServer(echo)
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{server.port}"):
@@ -103,7 +103,7 @@ async def test_each_new_peer_is_announced():
     await server.stop()
 
 
-async def test_processes_that_share_a_port_say_so():
+async def test_processes_can_share_a_port():
     one, two, three = RemotingServer(echo), RemotingServer(echo), RemotingServer(echo)
     port = await one.start("127.0.0.1", 0, reuse_port=True)
     assert await two.start("127.0.0.1", port, reuse_port=True) == port
@@ -148,7 +148,7 @@ def strangers() -> Strangers:
     return Strangers(int(IDLE_S * 1_000))
 
 
-def test_who_says_nothing_at_all_has_little_time(strangers: Strangers) -> None:
+def test_a_silent_connection_has_little_time(strangers: Strangers) -> None:
     one = Socket()
     strangers.came(one, 0)
     assert list(strangers.overdue(UNPROVEN_FIRST_S)) == []
@@ -158,7 +158,7 @@ def test_who_says_nothing_at_all_has_little_time(strangers: Strangers) -> None:
     assert list(strangers.overdue(1_000)) == []
 
 
-def test_who_has_asked_something_may_be_silent_for_longer(strangers: Strangers) -> None:
+def test_a_client_that_sent_a_request_may_be_silent_for_longer(strangers: Strangers) -> None:
     one = Socket()
     strangers.came(one, 0)
     one.frames_in = 1
@@ -184,7 +184,7 @@ def test_while_a_frame_comes_its_own_deadline_runs(strangers: Strangers) -> None
     assert list(strangers.overdue(501 + UNPROVEN_FIRST_S)) == [one]
 
 
-def test_who_has_proved_a_key_is_idle_for_as_long_as_it_likes(strangers: Strangers) -> None:
+def test_a_peer_with_a_proved_key_may_be_idle(strangers: Strangers) -> None:
     trusted, later = Socket(proved=True), Socket()
     for each in (trusted, later):
         strangers.came(each, 0)
@@ -222,7 +222,7 @@ async def test_silent_connections_are_closed_and_clients_with_a_key_stay(
     await signed.close()
 
 
-async def test_where_no_key_is_needed_silence_is_nobodys_matter(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_no_key_is_needed_silence_is_allowed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNPROVEN_FIRST_S", 0.0)
     server = await serve(lambda _peer, command: command.reply(), intake=IntakeLimits(unproven_idle_ms=0))
     idle = await connect("127.0.0.1", server.port)

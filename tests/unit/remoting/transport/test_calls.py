@@ -1,4 +1,4 @@
-"""Requests in flight: each future ends once, bytes are counted back, the line in front of the limit moves on."""
+"""Requests in flight: each future ends once, bytes are returned, the queue in front of the limit moves on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_time_limit_holds_while_waiting_for_room():
     await third
 
 
-async def test_the_line_keeps_its_order_and_small_ones_go_together():
+async def test_the_queue_keeps_its_order_and_small_ones_go_together():
     calls, sent = Calls("there:1", 2_000), []
     big = start(calls, sent, bytes(1_900))
     await settle()
@@ -236,7 +236,7 @@ def test_failures(error, code, remark):
     assert [(reply.code, reply.remark, reply.opaque) for reply in peer.sent] == [(code, remark, 9)]
 
 
-def test_only_what_nobody_expected_is_logged_with_its_traceback(caplog):
+def test_only_unexpected_failures_are_logged_with_their_traceback(caplog):
     with caplog.at_level(logging.ERROR, "remoting"):
         answer(failing(Refused(16, "not you")), Recorder(), Command(5))
         assert caplog.records == []

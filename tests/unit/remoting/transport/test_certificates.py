@@ -1,4 +1,4 @@
-"""Files of a TLS identity: contexts, their renewal, and what is said of files that are no use."""
+"""Files of a TLS identity: contexts, their renewal, and the errors of unusable files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates
 
 
 class Told(CertificateFiles):
-    """Remembers what it was told."""
+    """Records what it was told."""
 
     def __init__(self, identity: Identity, **options: object) -> None:
         self.events: list[str] = []
@@ -60,7 +60,7 @@ def test_what_a_context_allows(tmp_path: Path) -> None:
     assert (wished.context.verify_mode, wanted.context.verify_mode) == (ssl.CERT_OPTIONAL, ssl.CERT_REQUIRED)
 
 
-def test_files_that_are_no_use_are_named_and_not_quoted(tmp_path: Path) -> None:
+def test_unusable_files_are_named_and_not_quoted(tmp_path: Path) -> None:
     """Missing, of another pair, no certificate at all: the text has the file's name."""
     authority = Authority(tmp_path)
     one, other = authority.issue(), authority.issue()
@@ -74,8 +74,8 @@ def test_files_that_are_no_use_are_named_and_not_quoted(tmp_path: Path) -> None:
     load_pair(context, one.certificate, one.key)
 
 
-def test_a_change_is_taken_once_it_rests_and_a_bad_one_never(tmp_path: Path) -> None:
-    """Half a pair is not taken; files that do not fit leave the context in use and are told of."""
+def test_a_change_is_used_once_it_is_stable_and_a_bad_one_never(tmp_path: Path) -> None:
+    """Half a pair is not used; files that do not match leave the context in use and are reported."""
     authority = Authority(tmp_path)
     identity, other, third = (authority.issue() for _ in range(3))
     used = Told(identity)
@@ -101,8 +101,8 @@ def echo(peer, command):
     return command.reply(body=command.body)
 
 
-def test_what_a_configuration_makes(tmp_path: Path) -> None:
-    """Nothing without a certificate or when disabled; enforcing without one cannot be."""
+def test_the_result_of_a_configuration(tmp_path: Path) -> None:
+    """Nothing without a certificate or when disabled; enforcing without one is impossible."""
     identity = Authority(tmp_path).issue()
     pair = {"certificate": identity.certificate, "key": identity.key}
     assert ServerTls.of(ListenTlsConfig()) is None
@@ -119,7 +119,7 @@ def test_what_a_configuration_makes(tmp_path: Path) -> None:
         ServerTls.of(Loose())
 
 
-async def test_enforcing_tells_a_plain_client_and_closes(serve, tmp_path: Path) -> None:
+async def test_enforcing_refuses_a_plain_client_and_closes(serve, tmp_path: Path) -> None:
     """At its first request, which is not carried out; with TLS the same request is."""
     asked = []
 
@@ -143,8 +143,8 @@ async def test_enforcing_tells_a_plain_client_and_closes(serve, tmp_path: Path) 
     assert asked == [b"secure"]
 
 
-async def test_a_new_certificate_without_a_drop(serve, tmp_path: Path, caplog) -> None:
-    """Connections go on with what they began with; new ones see the new one; a bad one changes nothing."""
+async def test_a_new_certificate_without_a_disconnect(serve, tmp_path: Path, caplog) -> None:
+    """Connections continue with what they began with; later ones get the new one; a bad one changes nothing."""
     caplog.set_level(logging.INFO, "remoting")
     one, two = Authority(tmp_path / "one"), Authority(tmp_path / "two")
     identity = one.issue()

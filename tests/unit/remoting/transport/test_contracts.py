@@ -1,4 +1,4 @@
-"""The two faces are what the transports really are."""
+"""Both protocols match the real transports."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_every_transport_shows_the_whole_face():
             assert not missing, f"{kind.__name__} lacks {missing}"
 
 
-async def test_everyone_hears_of_it_once(caplog):
-    """Also who asks when it is over, and who stands behind one that fails."""
+async def test_close_callbacks_are_called_once(caplog):
+    """Also one added when it is over, and one after a callback that fails."""
     ending, heard = Ending(), []
     ending.on_close(lambda reason: heard.append(reason) or 1 // 0)
     ending.on_close(heard.append)

@@ -1,4 +1,4 @@
-"""Failures say who, where and what to do."""
+"""Failures name the party, the place and the remedy."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_what_is_no_address(text):
         split_address(text)
 
 
-def test_an_answer_that_is_not_from_the_master_says_who_is():
+def test_a_refusal_of_a_replica_names_the_master():
     """And whether the request was begun; anything else is no such answer."""
     fields = {"masterAddress": "h:1", "masterEpoch": "7", "outcome": "unknown"}
     error = not_master(Command(9101, remark="a replica", fields=fields))

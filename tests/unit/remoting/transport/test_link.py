@@ -13,7 +13,7 @@ from remoting.transport.link import FrameLink, LinkSettings, Output
 
 
 class Socket:
-    """A transport that keeps what it is given until it is told to let it go."""
+    """A transport that keeps its input until it is released."""
 
     def __init__(self):
         self.writes = []
@@ -73,7 +73,7 @@ async def test_a_peer_that_takes_nothing_is_reported():
 
 
 class Recorder:
-    """Notes what its link tells it."""
+    """Records the calls of its link."""
 
     def __init__(self, settings, *, pauses=True, reply=None):
         self.link = FrameLink(settings, self, pauses_reading=pauses)

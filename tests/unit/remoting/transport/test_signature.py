@@ -42,7 +42,7 @@ def answered(challenge: bytes, code: int = 0) -> Command:
     return Command(code, fields={"challenge": challenge.hex()})
 
 
-def test_a_bound_signature_covers_code_fields_body_and_place():
+def test_a_bound_signature_covers_code_fields_body_and_connection():
     """Also what the values' order alone would leave open: which field a character belongs to."""
     signer = Signer("ak", "s").bound(answered(bytes(16)))
     command = Command(10, fields={"topic": "ab", "x": "c", "empty": ""}, body=b"body")

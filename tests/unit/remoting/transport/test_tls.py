@@ -1,4 +1,4 @@
-"""TLS between a link and its socket: any split of the bytes, large frames both ways, and every way it can fail."""
+"""TLS between a link and its socket: any split of the bytes, large frames in both directions, and every failure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Wire:
 
 
 class Side:
-    """One end: what it has been handed, why it failed."""
+    """One end: what it has received, why it failed."""
 
     def __init__(self, context: ssl.SSLContext, name: str | None = None, size: int = 4_096) -> None:
         self.wire, self.got, self.reasons = Wire(), bytearray(), list[str]()
@@ -62,7 +62,7 @@ class Side:
 
 
 def carry(one: Side, other: Side, step: int = 1 << 20) -> None:
-    """Bring everything over, `step` bytes at a time, until nothing moves."""
+    """Deliver everything, `step` bytes at a time, until nothing moves."""
     while one.wire.out or other.wire.out:
         for giver, taker in ((one, other), (other, one)):
             data = bytes(giver.wire.out)
@@ -87,7 +87,7 @@ def pair(authority: Authority, trusting: ssl.SSLContext | None = None, name: str
 
 @pytest.mark.parametrize("step", [1, 7, 1 << 20])
 async def test_bytes_in_any_pieces(authority: Authority, step: int) -> None:
-    """What was written before the handshake is done comes first, and nothing is lost or doubled."""
+    """What was written before the handshake is done comes first, and nothing is lost or duplicated."""
     client, server = pair(authority)
     client.tls.write(b"early")
     assert client.tls.get_write_buffer_size() >= 5
@@ -116,7 +116,7 @@ async def test_more_than_is_encrypted_at_once(authority: Authority) -> None:
 
 
 async def test_a_certificate_that_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
-    """Both sides say why, once, and hand nothing on; what is written afterwards goes nowhere."""
+    """Both sides give the reason, once, and deliver nothing; what is written afterwards is dropped."""
     client, server = pair(authority, Authority(tmp_path / "other").trusting())
     carry(client, server)
     assert "certificate" in client.reasons[0]
@@ -146,7 +146,7 @@ async def test_bytes_that_are_no_tls(authority: Authority) -> None:
     assert server.got == b""
 
 
-async def test_a_handshake_has_its_time(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_handshake_has_a_deadline(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls, "HANDSHAKE_TIMEOUT_SECONDS", 0.01)
     client, _ = pair(authority)
     with pytest.raises(TimeoutError, match="not finished"):
@@ -154,8 +154,8 @@ async def test_a_handshake_has_its_time(authority: Authority, monkeypatch: pytes
     assert "not finished" in client.reasons[0]
 
 
-async def test_a_socket_that_goes_before(authority: Authority) -> None:
-    """Whoever waits for the handshake hears of it; the rest goes to the socket's own transport."""
+async def test_a_socket_that_ends_before(authority: Authority) -> None:
+    """Whatever waits for the handshake is told; the rest goes to the socket's own transport."""
     client, _ = pair(authority)
     client.tls.pause_reading()
     client.tls.resume_reading()

@@ -1,4 +1,4 @@
-"""The end of a loop's turn: rounds in order, failures apart, the loop not starved."""
+"""The end of a loop's turn: rounds in order, separate failures, a loop that does not starve."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from remoting.transport.turn import ROUNDS_MAX, soon, turn_of
 
 
 async def test_rounds_run_in_order_and_never_inside_the_caller() -> None:
-    """What a callback asks for runs after everything of its own round, in the same turn of the loop."""
+    """What a callback schedules runs after everything of its own round, in the same turn of the loop."""
     told: list[str] = []
 
     def first() -> None:
@@ -39,7 +39,7 @@ async def test_a_callback_that_raises_stops_no_other() -> None:
 
 
 async def test_an_endless_chain_leaves_the_loop_its_turns() -> None:
-    """After so many rounds the loop goes on with others."""
+    """After a number of rounds the loop continues with others."""
     rounds = 0
 
     def again() -> None:
@@ -55,8 +55,8 @@ async def test_an_endless_chain_leaves_the_loop_its_turns() -> None:
     assert rounds == 2 * ROUNDS_MAX
 
 
-async def test_what_waits_for_the_end_comes_behind_every_round() -> None:
-    """Also behind rounds that are only asked for meanwhile; and what it asks for still runs in the same turn."""
+async def test_the_end_comes_after_every_round() -> None:
+    """Also after rounds that are only scheduled meanwhile; and what it schedules still runs in the same turn."""
     told: list[str] = []
     turn = turn_of(asyncio.get_running_loop())
 
@@ -88,8 +88,8 @@ async def test_the_end_comes_also_for_an_endless_chain() -> None:
     await asyncio.sleep(0)
 
 
-async def test_who_holds_the_turn_runs_it() -> None:
-    """The loop is asked for nothing, and everything has happened when he returns; afterwards it is asked again."""
+async def test_the_owner_of_the_turn_runs_it() -> None:
+    """Nothing is scheduled on the loop, and all has happened when it returns; afterwards it is scheduled again."""
     told: list[str] = []
     loop = asyncio.get_running_loop()
     turn = turn_of(loop)
@@ -101,7 +101,7 @@ async def test_who_holds_the_turn_runs_it() -> None:
     turn.run()
     assert told == ["first", "second", "end"]
     soon(told.append, "later")
-    turn.run()  # whatever the loop has been asked for finds nothing to do
+    turn.run()  # whatever was scheduled on the loop finds nothing to do
     await asyncio.sleep(0)
     assert told[3:] == ["later"]
 
@@ -127,7 +127,7 @@ def test_a_loop_of_another_thread_is_not_taken_for_the_one_that_runs() -> None:
 
 
 def test_each_loop_has_its_own() -> None:
-    """A new loop is not handed what belongs to the last one."""
+    """A new loop does not get what belongs to the last one."""
     told: list[int] = []
 
     async def run(number: int) -> None:

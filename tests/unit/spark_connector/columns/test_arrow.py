@@ -1,4 +1,4 @@
-"""The vectorised decode gives, row by row, what the record's own view says."""
+"""The vectorised decode agrees, row by row, with the record's own view."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ mqtt = st.builds(
 
 
 def expected(view: RecordView, offset: int) -> dict[str, Any]:
-    """One row, the slow way."""
+    """One row, decoded slowly."""
 
     def words(raw: bytes | None) -> str | None:
         return None if raw is None else raw.decode("utf-8", "replace")
@@ -82,7 +82,7 @@ def expected(view: RecordView, offset: int) -> dict[str, Any]:
 
 
 def pulled(records: list[bytes], first: int = 5) -> pull_body.PulledRange:
-    """Records as they arrive."""
+    """Records as they arrive from the broker."""
     result = pull_body.QueueRecords(1, 0, first, first + len(records), 0, 99, records)
     return pull_body.decode_range_pull_reply(pull_body.encode_range_pull_reply(result))
 
@@ -110,8 +110,8 @@ def test_row_by_row(raw: list[bytes]) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(plain | mqtt, max_size=12), st.sets(st.integers(0, 11)))
-def test_records_with_offsets_of_their_own(raw: list[bytes], chosen: set[int]) -> None:
-    """What a filter leaves: fewer records, each at the offset it has."""
+def test_records_with_given_offsets(raw: list[bytes], chosen: set[int]) -> None:
+    """What a filter leaves: fewer records, each at its offset."""
     entries = image.image_views(b"".join(raw))
     records = {number: encode(entry, number) for number, entry in enumerate(entries) if number in chosen}
     sparse = pulled(list(records.values()))
@@ -134,7 +134,7 @@ def test_projection_keeps_the_order_asked() -> None:
 
 
 def test_a_key_of_kafkas_columns_is_what_was_sent() -> None:
-    """Kafka's jobs have keys that are no text: numbers, Avro."""
+    """Kafka's jobs have keys that are not text: numbers, Avro."""
     keys = [b"\xff\x00\xfe", b"", b"k"]
     raw = [
         image.encode_image(flags=0, queue_index=0, born_ms=1, topic=b"t", keys=key, tags=b"", properties=[], body=b"x")

@@ -79,19 +79,19 @@ def test_every_column_is_that_of_single_records() -> None:
     assert {row["clientId"] for row in expected} == {None, "last"}
 
 
-def test_from_the_middle_to_the_middle() -> None:
+def test_from_within_a_batch_to_within_another() -> None:
     records, singles = mixed()
     expected = rows_of(list(decode(pulled(singles, 100, 163), KEY, SCHEMA)))
     for first in range(100, 111):
         for end in (first, first + 1, 109, 110, 111, 112, 115, 140):
             if end >= first:
-                # The records a broker sends for it: from the one that holds `first` on.
+                # The records a broker sends for it: from the one with `first` on.
                 whole = records if first < 110 else records[1:]
                 found = list(decode_range(pulled(whole, first, 164), wanted(end), SCHEMA))
                 assert rows_of(found) == expected[first - 100 : end - 100], (first, end)
 
 
-def test_only_the_columns_asked_for_are_made() -> None:
+def test_only_the_requested_columns_are_made() -> None:
     records, _ = mixed()
     few = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])
     found = pa.Table.from_batches(list(decode_range(pulled(records, 100, 164), wanted(164), few)))

@@ -1,4 +1,4 @@
-"""The compiled columns' own rules; their equality with the pure ones is shown where the decode is tested."""
+"""The compiled columns' own rules; their equality with the pure ones is tested with the decode."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(layout.core is None, reason=layout.choice.reason
 
 
 def test_columns_of_no_and_of_some_records() -> None:
-    """Empty columns are whole columns; what is missing is null."""
+    """Empty columns are complete columns; what is missing is null."""
     map_type = pa.map_(pa.string(), pa.string())
     for count in (0, 9):
         records = parse_records(pulled([encode(make_entry("a/b", b"x" * n), n) for n in range(count)]), "q")
@@ -27,7 +27,7 @@ def test_columns_of_no_and_of_some_records() -> None:
 
 
 def test_a_damaged_record_is_not_sound() -> None:
-    """Any byte behind the total that the checksum covers."""
+    """Any byte after the total that the checksum covers."""
     good = encode(make_entry("a/b", b"body"))
     records = parse_records(pulled([good]), "q")
     data = records.data.copy()
@@ -40,7 +40,7 @@ def test_a_damaged_record_is_not_sound() -> None:
 
 
 def test_pieces_hold_every_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Offsets go on from piece to piece; a table that does not rise stays whole and is refused as a whole."""
+    """Offsets continue from piece to piece; a table that does not rise stays whole and is refused as a whole."""
     monkeypatch.setattr(layout, "PIECE_ROWS", 4)
     whole = pulled([encode(make_entry("a/b", b"x" * n), n) for n in range(10)])
     schema = pa.schema([("queueOffset", pa.int64()), ("body", pa.binary())])

@@ -1,4 +1,4 @@
-"""Records that are not what they should be are named, never decoded."""
+"""Invalid records are named, never decoded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.spark_connector.twins import twin  # noqa: F401 - every test run
 
 
 def pulled(records: list[bytes]) -> PulledRange:
-    """Records as they arrive."""
+    """Records as they arrive from the broker."""
     count = len(records)
     return pull_body.decode_range_pull_reply(
         pull_body.encode_range_pull_reply(pull_body.QueueRecords(1, 0, 10, 10 + count, 0, 99, records))

@@ -14,7 +14,7 @@ KINDS = {
 
 
 def add_field(message: Any, name: str, number: int, kind: str, *, label: int = 1, proto3_optional: bool = False) -> Any:
-    """One field; a kind that is no scalar is a message's full name."""
+    """One field; a kind that is not a scalar is a message's full name."""
     field = message.field.add(name=name, number=number, label=label)
     if kind in KINDS:
         field.type = KINDS[kind]
@@ -30,7 +30,7 @@ def add_field(message: Any, name: str, number: int, kind: str, *, label: int = 1
 
 
 def descriptor_set() -> descriptor_pb2.FileDescriptorSet:
-    """`plant.Reading` with one field of every sort, `plant.Tree` that holds itself, `plant.Nothing` without fields."""
+    """`plant.Reading` with a field of every kind, `plant.Tree` that contains itself, `plant.Nothing` without fields."""
     file = descriptor_pb2.FileDescriptorProto(name="plant.proto", package="plant", syntax="proto3")
     known = (timestamp_pb2, duration, wrappers_pb2, struct_pb2)
     file.dependency.extend(one.DESCRIPTOR.name for one in known)

@@ -12,7 +12,7 @@ AT_MS = 1_486_144_502_122
 
 
 def metric(payload: Any, name: str | None = None, datatype: str | None = None, **fields: Any) -> Any:
-    """Add a metric; the value goes under the name of its field."""
+    """Add a metric; the value goes into the field of this name."""
     made = payload.metrics.add()
     if name is not None:
         made.name = name
@@ -32,7 +32,7 @@ def payload(seq: int | None = 0, timestamp: int = AT_MS) -> Any:
 
 
 def birth(**metrics: tuple[int, str]) -> bytes:
-    """A birth certificate that tells name=(alias, data type)."""
+    """A birth certificate with name=(alias, data type)."""
     made = payload()
     for name, (alias, datatype) in metrics.items():
         metric(made, name, datatype, alias=alias, is_null=True)

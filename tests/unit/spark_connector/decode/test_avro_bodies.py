@@ -111,7 +111,7 @@ def test_bytes_written_by_hand() -> None:
     assert "1 bytes follow the record" in decoded.reasons[3]
 
 
-def test_values_that_no_column_holds() -> None:
+def test_values_that_do_not_fit_a_column() -> None:
     fields = [
         {"name": "day", "type": {"type": "int", "logicalType": "date"}},
         {"name": "small", "type": "int"},

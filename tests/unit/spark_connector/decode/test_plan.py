@@ -1,4 +1,4 @@
-"""What a query decodes: columns, projections and everything that is refused before a broker is asked."""
+"""What a query decodes: columns, projections and everything that is refused before a request to a broker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_without_decode_there_is_nothing(read_options: Options) -> None:
     assert plan_decoding(read_options(topic="t"), None, sample_bodies) is None
 
 
-def test_fields_stand_behind_the_message_columns(read_options: Options) -> None:
+def test_fields_follow_the_message_columns(read_options: Options) -> None:
     decoding = plan_decoding(
         read_options(topic="t", decode="json", decodeSchema="a int, b array<string>"), None, sample_bodies
     )
@@ -61,7 +61,7 @@ def test_what_is_refused(read_options: Options, options: dict[str, str], says: s
         plan_decoding(read_options(topic="t", **options), None, sample_bodies)
 
 
-def test_a_schema_says_what_the_fields_are(read_options: Options) -> None:
+def test_a_schema_determines_the_fields(read_options: Options) -> None:
     given = parse_columns("mqttTopic string, a int, b struct<c:double>, _corrupt string")
     decoding = plan_decoding(read_options(topic="t", decode="json"), given, sample_bodies)
     assert decoding is not None

@@ -69,7 +69,7 @@ def test_every_type() -> None:
     ]
 
 
-def test_what_is_not_set() -> None:
+def test_unset_fields() -> None:
     """No bytes are a message, with defaults where Protobuf has no presence and null where it has."""
     (row,), reasons = decode(b"")
     assert reasons == {}
@@ -95,7 +95,7 @@ def test_bytes_written_by_hand() -> None:
     assert all(reason.startswith("not a plant.Reading") for reason in reasons.values())
 
 
-def test_times_that_no_column_holds() -> None:
+def test_times_that_do_not_fit_a_column() -> None:
     late, long_ = READING(), READING()
     late.at.seconds = 2**60
     long_.took.seconds = 2**60

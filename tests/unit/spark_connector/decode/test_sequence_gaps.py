@@ -1,4 +1,4 @@
-"""Which Sparkplug messages are numbered; the gaps themselves are judged in tests/interop, in a real session."""
+"""Which Sparkplug messages are numbered; the gaps themselves are tested in tests/interop, in a real session."""
 
 from __future__ import annotations
 

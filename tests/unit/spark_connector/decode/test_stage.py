@@ -1,4 +1,4 @@
-"""The stage in a task: what it asks of the source, what leaves it, and when it fails."""
+"""The stage in a task: its requests to the source, its output, and when it fails."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_bodies_become_columns_beside_the_others(broker: ToyBroker, read_options
     assert list(rows[0]) == ["b", "queueOffset", "a", "_corrupt"]
 
 
-def test_only_what_is_shown_is_read(broker: ToyBroker, read_options: Options) -> None:
-    """Without the verdict, fields nobody asked for are not looked at; without any field, bodies are not."""
+def test_only_what_is_selected_is_read(broker: ToyBroker, read_options: Options) -> None:
+    """Without the reason column, unselected fields are not read; without any field, bodies are not."""
     broker.publish("t", [b'{"a":1,"b":[]}'], mqtt=False)
     options = read_options(topic="t", decode="json", decodeSchema="a int, b string, c map<string,int>")
     assert read(broker, parse_columns("a int"), options) == [{"a": 1}]
@@ -78,7 +78,7 @@ def test_failfast_names_queue_and_offset(broker: ToyBroker, read_options: Option
         read(broker, parse_columns("key string"), options)
 
 
-def test_large_batches_are_cut(monkeypatch: pytest.MonkeyPatch, read_options: Options) -> None:
+def test_large_batches_are_split(monkeypatch: pytest.MonkeyPatch, read_options: Options) -> None:
     options = read_options(topic="t", decode="json", decodeSchema="a int")
     _, stage = plan_stage(parse_columns("a int"), options, sample_bodies)
     assert stage is not None

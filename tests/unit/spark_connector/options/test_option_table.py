@@ -32,8 +32,8 @@ def test_a_secret_is_never_printed_and_signs_only_with_its_key() -> None:
     assert signer.secret == "b"
 
 
-def test_tls_as_its_options_say() -> None:
-    """Nothing without the option `tls`; with it everything is checked unless that is switched off in so many words."""
+def test_tls_follows_its_options() -> None:
+    """Nothing without the option `tls`; with it everything is checked unless that is switched off explicitly."""
     assert ConnectionOptions().client_tls is None
     assert ConnectionOptions(tls=True).client_tls == ClientTls()
     full = ConnectionOptions(

@@ -115,8 +115,8 @@ def test_batches_need_a_topic_and_have_a_size() -> None:
 
 
 @pytest.mark.parametrize("parse", [parse_read, parse_write])
-def test_options_of_tls_that_would_do_nothing(parse: Callable[[dict[str, str]], object]) -> None:
-    """A file that is given is a wish to be safe: without `tls` it would not be."""
+def test_tls_options_without_effect_are_refused(parse: Callable[[dict[str, str]], object]) -> None:
+    """A certificate file is given for security, which there would not be without `tls`."""
     for name, value in (("tlscafile", "/ca"), ("tlsservername", "n"), ("tlsinsecureskipverify", "true")):
         with pytest.raises(OptionError, match="does nothing without the option 'tls'"):
             parse({"topic": "t", name: value})

@@ -77,7 +77,7 @@ def test_without_the_option_nothing_is_translated() -> None:
 
 @pytest.mark.parametrize("first", ["nameserver", "kafka.bootstrap.servers"])
 def test_an_address_under_both_names_is_refused(first: str) -> None:
-    """Spark hands names over in lower case: neither may win in silence."""
+    """Spark passes names in lower case: neither may silently take precedence."""
     both = {"nameserver": "h:1", "kafka.bootstrap.servers": "h:2"}
     options = {"schema": "kafka", "topic": "t", first: both.pop(first), **both}
     for parse in (parse_read, parse_write):

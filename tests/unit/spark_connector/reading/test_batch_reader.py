@@ -76,12 +76,12 @@ def test_offsets_beyond_the_log_can_be_allowed(filled: ToyBroker, read_options: 
     assert len(bodies(read_options(topic="t", endingoffsets='{"t":{"0":40}}', failondataloss="false"))) == 10
 
 
-def test_an_mqtt_topic_nobody_published_to_is_empty(broker: ToyBroker, read_options: Options) -> None:
+def test_an_mqtt_topic_without_messages_is_empty(broker: ToyBroker, read_options: Options) -> None:
     assert bodies(read_options(mqttFilter="nobody/here")) == []
 
 
 def pushed(options: ReadOptions, *filters: Filter) -> list[bytes]:
-    """The rows of a read with filters pushed, before Spark looks at them again."""
+    """The rows of a read with filters pushed, before Spark filters them again."""
     reader = RocketMQBatchReader(StructType([StructField("body", BinaryType())]), options)
     assert list(reader.pushFilters(list(filters))) == list(filters)
     raw = pickle.dumps(reader)
@@ -118,6 +118,6 @@ def test_filters_spare_rows(filled: ToyBroker, read_options: Options, filters: l
     assert pushed(read_options(topic="t"), *filters) == [b"%d" % n for n in expected]
 
 
-def test_what_nobody_can_want_is_not_asked_for(filled: ToyBroker, read_options: Options) -> None:
+def test_what_no_row_can_satisfy_is_not_requested(filled: ToyBroker, read_options: Options) -> None:
     assert pushed(read_options(topic="t", tag="x"), EqualTo(("tag",), "y")) == []
     assert not {RequestCode.RANGE_PULL, RequestCode.FILTERED_PULL} & set(filled.requests)

@@ -49,7 +49,7 @@ def test_readers_are_known_while_a_broker_has_some(broker: ToyBroker, read_optio
         assert watch.readers == known
 
 
-def test_waiting_asks_with_what_was_seen(broker: ToyBroker, read_options: Options) -> None:
+def test_waiting_requests_have_what_was_seen(broker: ToyBroker, read_options: Options) -> None:
     broker.publish("plant/1", [b"a"])
     options = read_options(mqttFilter="plant/1,car/1")
     watch = BoundsWatch(options, select(options))

@@ -64,8 +64,8 @@ def test_a_lost_connection_repeats_nothing(filled: ToyBroker, read_options: Opti
     assert bodies(ranges(filled, (0, 0, 40)), filled, read_options(topic="t")) == [b"%d" % n for n in range(40)]
 
 
-def test_a_master_that_moved_is_asked_for(filled: ToyBroker, read_options: Options) -> None:
-    """Nobody is where it was when the read was planned: the name server says where it is now."""
+def test_a_master_that_moved_is_looked_up(filled: ToyBroker, read_options: Options) -> None:
+    """No broker is where it was when the read was planned: the name server has its new address."""
     gone = ToyBroker()
     gone.close()
     options = read_options(topic="t")
@@ -73,8 +73,8 @@ def test_a_master_that_moved_is_asked_for(filled: ToyBroker, read_options: Optio
     assert sum(pulled.count for _, pulled in pulls) == 40
 
 
-def test_a_former_master_says_where_to_go_on(filled: ToyBroker, read_options: Options) -> None:
-    """It names the new master, so no name server has to be asked."""
+def test_a_former_master_names_the_new_one(filled: ToyBroker, read_options: Options) -> None:
+    """No name server has to be asked."""
     former = ToyBroker()
     named = {"masterAddress": "{}:{}".format(*filled.address), "masterEpoch": "2"}
 
@@ -108,7 +108,7 @@ def test_retention_in_the_middle_of_a_batch(filled: ToyBroker, read_options: Opt
 
 
 @pytest.mark.parametrize(("queue_id", "start"), [(99, 0), (None, 50)])
-def test_what_is_not_there(filled: ToyBroker, read_options: Options, queue_id: int | None, start: int) -> None:
+def test_lost_offsets(filled: ToyBroker, read_options: Options, queue_id: int | None, start: int) -> None:
     lost = QueueRange(QueueKey("t", NAME, 0), queue_id or filled.queue("t", 0).id, start, start + 5)
     work = [lost, *ranges(filled, (0, 38, 40))]
     with pytest.raises(DataLost, match="no longer has offset"):
@@ -179,7 +179,7 @@ def shorter(command: Command) -> Command:
 
 
 @pytest.mark.parametrize("answer", [nonsense, refusal, no_queue, at_its_end, shorter])
-def test_whatever_a_reader_does_not_know_the_broker_is_asked(
+def test_whatever_a_reader_does_not_know_the_broker_answers(
     filled: ToyBroker, reader: ToyBroker, read_options: Options, answer: Callable[[Command], Command]
 ) -> None:
     reader.faults = [reader.answer, answer]
@@ -187,7 +187,7 @@ def test_whatever_a_reader_does_not_know_the_broker_is_asked(
     assert (len(reader.requests), len(filled.requests)) == (2, 5)
 
 
-def test_a_loss_is_told_by_the_broker(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
+def test_a_loss_is_reported_by_the_broker(filled: ToyBroker, reader: ToyBroker, read_options: Options) -> None:
     with pytest.raises(DataLost, match="the log now ends at 40"):
         bodies(ranges(filled, (0, 38, 45)), filled, read_options(topic="t"), reader)
     assert filled.requests
@@ -229,13 +229,13 @@ def test_readers_come_first_and_may_lose_a_connection() -> None:
     assert (endpoints.of("a"), endpoints.is_reader("a"), endpoints.timeout_ms("a", 20_000)) == (BROKER, False, 20_000)
 
 
-def test_a_useless_answer_and_a_silence_end_it_at_once() -> None:
+def test_an_invalid_answer_and_a_silence_end_it_at_once() -> None:
     for failure in (NotAnswered("x"), RequestTimeout(1, "r:2", 5)):
         endpoints = endpoints_at({"a": BROKER}, {"a": READER})
         endpoints.reader_failed("a", failure)
         assert endpoints.of("a") == BROKER
 
 
-def test_the_broker_stays_the_authority() -> None:
+def test_the_broker_stays_authoritative() -> None:
     endpoints = endpoints_at({"b": ("h", 1)}, {"b": ("r", 2)})
     assert (endpoints.of("b"), endpoints.masters["b"].address) == (("r", 2), ("h", 1))

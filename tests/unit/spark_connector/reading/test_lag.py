@@ -33,7 +33,7 @@ def test_messages_and_seconds_by_queue() -> None:
 @pytest.mark.parametrize(
     ("end", "latest"), [(None, None), ("12", "13"), ('{"logOffset":3}', "null"), ("{", "{}"), ("[]", "[1]")]
 )
-def test_sources_that_are_not_ours_have_no_lag(end: str | None, latest: str | None) -> None:
+def test_other_sources_have_no_lag(end: str | None, latest: str | None) -> None:
     assert queue_lags(end, latest) == []
 
 
@@ -65,7 +65,7 @@ def test_only_the_queues_furthest_behind_are_asked(broker: ToyBroker, read_optio
     assert {key.queue for key in found} == set(range(3, QUEUES_ASKED_MAX + 3))
 
 
-def test_messages_that_were_gone_are_in_the_report() -> None:
+def test_expired_messages_are_in_the_report() -> None:
     """As the source wrote it; other sources and reports without it have lost nothing."""
     form = to_json(StreamOffset({QueueKey("t", "b", 0): 9}, lost=4))
     assert lost_messages(json.dumps(form)) == 4

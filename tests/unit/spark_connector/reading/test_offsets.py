@@ -35,7 +35,7 @@ def test_equal_positions_give_equal_text(found: dict[QueueKey, int]) -> None:
     backwards = dict(reversed(list(found.items())))
     text = json.dumps(to_json(StreamOffset(found)))
     assert text == json.dumps(to_json(StreamOffset(backwards)))
-    assert text == json.dumps(json.loads(text)), "what comes back from the JVM is written as it was"
+    assert text == json.dumps(json.loads(text)), "what the JVM returns is written as it was"
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_memory_writes_what_the_function_writes(one: dict[QueueKey, int], othe
 
 @given(st.lists(st.dictionaries(st.integers(0, 39), st.integers(0, 9), max_size=6), max_size=8))
 def test_little_that_moved_is_written_as_everything_is(steps: list[dict[int, int]]) -> None:
-    """Forms that were given out before stay what they were."""
+    """Forms returned before stay what they were."""
     memory = OffsetMemory()
     now = {QueueKey(f"t{n // 8}", f"b{n // 4 % 2}", n % 12): n for n in range(40)}
     keys_by_number = list(now)

@@ -84,8 +84,8 @@ def test_a_cap_ends_the_run() -> None:
     assert planner.advance({KEYS[0]: 5}, bounds, cap={KEYS[0]: 7}) == {KEYS[0]: 7, KEYS[1]: 0}
 
 
-def test_what_expired_behind_a_beginning() -> None:
-    """Only queues whose beginning lies before what is left; a queue that is not there says nothing."""
+def test_what_expired_after_a_beginning() -> None:
+    """Only queues whose beginning lies before what is left; a missing queue is skipped."""
     bounds = {KEYS[0]: Bounds(1, 5, 9), KEYS[1]: Bounds(2, 0, 9)}
     assert planner.expired_ranges({KEYS[0]: 2, KEYS[1]: 0, KEYS[2]: 1}, bounds) == {KEYS[0]: (2, 5)}
     assert planner.expired_ranges({KEYS[0]: 5}, bounds) == {}
@@ -125,7 +125,7 @@ STEPS = st.lists(
         st.lists(st.integers(0, 30), min_size=3, max_size=3),  # messages stored in each queue
         st.lists(st.integers(0, 20), min_size=3, max_size=3),  # messages retention takes from each
         st.none() | st.integers(1, 40),  # maxOffsetsPerTrigger
-        st.integers(1, 3),  # queues that exist by now
+        st.integers(1, 3),  # queues that exist so far
     ),
     max_size=8,
 )

@@ -68,7 +68,7 @@ def test_queues() -> None:
     assert conditions_of([EqualTo(("topic",), "p")]).covers(light_key("p/1", "x"))
 
 
-def test_what_is_not_understood_says_nothing() -> None:
+def test_what_is_not_understood_is_ignored() -> None:
     for one in (
         IsNotNull(("topic",)),
         StringStartsWith(("topic",), "a"),

@@ -1,4 +1,4 @@
-"""Topics and filters become queues to ask for and rows to keep."""
+"""Topics and filters become queues to request and rows to keep."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_assigned_queues_only() -> None:
         select(parse_read({"assign": '{"x/y": [0]}'}))
 
 
-def test_what_the_broker_is_asked_to_leave_out() -> None:
+def test_what_the_broker_is_to_leave_out() -> None:
     options = parse_read({"mqttFilter": "a/+", "subExpression": "x || y", "sql": "n > 1"})
     assert row_filter(select(options), options) == RowFilter(mqtt=("a/+",), tags=("x", "y"), sql="n > 1")
     options = parse_read({"mqttFilter": "a/b"})

@@ -1,4 +1,4 @@
-"""Beginnings and ends of queues out of offsets and times, by what wins over what."""
+"""Beginnings and ends of queues from offsets and times, by their precedence."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_offsets() -> None:
     assert ends(endingOffsets='{"a":{"0":20,"1":-2}}') == {A0: 20, A1: 0, B0: 5}
 
 
-def test_times_win_over_offsets() -> None:
+def test_times_take_precedence_over_offsets() -> None:
     by_queue = '{"a":{"0":30}}'
     assert starts(startingOffsetsByTimestamp=by_queue, startingOffsets="earliest") == {A0: 30, A1: 0, B0: 5}
     assert starts(startingOffsetsByTimestamp='{"a":40}') == {A0: 40, A1: 40, B0: 5}

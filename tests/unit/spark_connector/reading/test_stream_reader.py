@@ -44,7 +44,7 @@ class Run:
 
 
 def bodies(engine: Engine) -> list[bytes]:
-    """What the query has seen, in some order made stable."""
+    """What the query has read, in a stable order."""
     return sorted(row["body"] for row in engine.rows)
 
 
@@ -186,7 +186,7 @@ def test_progress_reaches_the_consumer_group(broker: ToyBroker, read_options: Op
     engine.drain()
     publish(broker, "plant/1", range(10, 12))
     engine.drain()
-    assert broker.offsets == {("g", "%LMQ%plant%2F1", 0): 10}, "one batch behind, as Spark tells"
+    assert broker.offsets == {("g", "%LMQ%plant%2F1", 0): 10}, "one batch behind, as Spark reports it"
     broker.faults = [lambda command: command.reply(1, "no")] * 3
     engine.reader.commit(engine.reader.reportLatestOffset() or {})
 
@@ -239,7 +239,7 @@ def test_a_pattern_reads_topics_that_appear_later(broker: ToyBroker, read_option
     assert bodies(engine) == numbers(range(8))
 
 
-def test_a_broker_that_is_away_is_waited_for(broker: ToyBroker, read_options: Options) -> None:
+def test_an_absent_broker_is_waited_for(broker: ToyBroker, read_options: Options) -> None:
     publish(broker, "plant/1", range(5))
     waiting = {"brokerwaitms": "1h", "fetchretries": "0", **EARLIEST}
     engine = Run(read_options(mqttFilter="plant/+", **waiting)).start()
@@ -255,7 +255,7 @@ def test_a_broker_that_is_away_is_waited_for(broker: ToyBroker, read_options: Op
     assert bodies(engine) == numbers(range(12))
 
 
-def test_a_broker_that_stays_away_ends_the_query(broker: ToyBroker, read_options: Options) -> None:
+def test_a_broker_that_stays_absent_ends_the_query(broker: ToyBroker, read_options: Options) -> None:
     publish(broker, "plant/1", range(5))
     engine = Run(read_options(mqttFilter="plant/+", fetchretries="0", **EARLIEST)).start()
     engine.drain()
@@ -264,7 +264,7 @@ def test_a_broker_that_stays_away_ends_the_query(broker: ToyBroker, read_options
         engine.step()
 
 
-def test_a_group_nobody_knows_is_away_and_not_lost(broker: ToyBroker, read_options: Options) -> None:
+def test_an_unknown_group_is_absent_and_not_lost(broker: ToyBroker, read_options: Options) -> None:
     publish(broker, "plant/1", range(5))
     run = Run(read_options(mqttFilter="plant/+", **EARLIEST))
     run.start().drain()
@@ -286,7 +286,7 @@ def test_a_replay_waits_for_its_broker(broker: ToyBroker, read_options: Options)
     assert sum(len(part.ranges) for part in again.partitions({}, json.loads(run.offsets[0]))) > 0
 
 
-def test_a_topic_nobody_has_is_refused_at_once(broker: ToyBroker, read_options: Options) -> None:
+def test_a_missing_topic_is_refused_at_once(broker: ToyBroker, read_options: Options) -> None:
     publish(broker, "plant/1", range(5))
     with pytest.raises(OptionError, match="option 'topic': no broker has 'plants'"):
         Run(read_options(topic="plants")).start().step()
@@ -306,8 +306,8 @@ def test_tags_are_judged_by_the_broker(broker: ToyBroker, read_options: Options)
     assert broker.requests.count(RequestCode.RANGE_PULL) == 0
 
 
-def test_a_replay_holds_rows_back_until_they_are_due(broker: ToyBroker, read_options: Options) -> None:
-    """The toy broker says that the second offset of each queue is due; the limit of rows does not widen that."""
+def test_a_replay_delays_rows_until_they_are_due(broker: ToyBroker, read_options: Options) -> None:
+    """The toy broker reports the second offset of each queue as due; the limit of rows does not widen that."""
     publish(broker, "plant/1", range(20))
     options = read_options(topic="plant", replayspeed="1.5", maxoffsetspertrigger="10", **EARLIEST)
     run = Run(options)
@@ -319,14 +319,14 @@ def test_a_replay_holds_rows_back_until_they_are_due(broker: ToyBroker, read_opt
 
 
 @pytest.mark.parametrize(("others", "expected"), [(False, [200] * 5 + [600] * 2), (True, [200] * 7)])
-def test_an_idle_query_asks_less_often(
+def test_an_idle_query_polls_less_often(
     broker: ToyBroker,
     read_options: Options,
     monkeypatch: pytest.MonkeyPatch,
     others: bool,
     expected: list[int],
 ) -> None:
-    """Not when another source keeps Spark busy, which would wait for this one; news ends it."""
+    """Not when another source keeps Spark busy, which would wait for this one; new messages end it."""
     monkeypatch.setattr(stream_reader, "ALONE_S", -1.0 if others else 3_600.0)
     asked: list[int] = []
 
@@ -390,10 +390,10 @@ def watched(options: ReadOptions) -> tuple[BoundsWatch, dict[QueueKey, object]]:
     return watch, watch.read()
 
 
-def test_the_clock_runs_from_the_oldest_message_not_read(
+def test_the_clock_runs_from_the_oldest_unread_message(
     broker: ToyBroker, options: ReadOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The toy broker stores one message a millisecond; it tells of the second offset for any time."""
+    """The toy broker stores one message a millisecond; it reports the second offset for any time."""
     broker.publish("t", [b"x"] * 50, mqtt=False)
     watch, bounds = watched(options)
     asked: list[int] = []
@@ -424,7 +424,7 @@ def test_with_nothing_to_read_it_is_live_at_once(broker: ToyBroker, options: Rea
     assert replay.is_live
 
 
-def test_a_broker_that_does_not_tell_holds_the_stream_where_it_is(broker: ToyBroker, options: ReadOptions) -> None:
+def test_a_broker_that_does_not_answer_keeps_the_stream_where_it_is(broker: ToyBroker, options: ReadOptions) -> None:
     broker.publish("t", [b"x"] * 5, mqtt=False)
     watch, bounds = watched(options)
     broker.close()

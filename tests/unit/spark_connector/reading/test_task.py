@@ -47,8 +47,10 @@ def test_filters_are_for_parent_queues_only(broker: ToyBroker, read_options: Cal
         assert len(rows) == expected
 
 
-def test_a_damaged_record_is_told_to_the_broker(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
-    """The first try fails with the offset; after that the broker knows, and the user decides what a loss means."""
+def test_a_damaged_record_is_reported_to_the_broker(
+    broker: ToyBroker, read_options: Callable[..., ReadOptions]
+) -> None:
+    """The first attempt fails with the offset; then the broker knows, and the user decides how to treat a loss."""
     broker.publish("t", [b"%d" % n for n in range(20)], mqtt=False)
     queue = broker.queue("t", 0)
     good = queue.records[9]
@@ -67,7 +69,7 @@ def test_a_damaged_record_is_told_to_the_broker(broker: ToyBroker, read_options:
     assert read(failOnDataLoss="false") == [*range(9), *range(10, 20)]
 
 
-def test_a_broker_that_cannot_be_told(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
+def test_a_broker_that_cannot_get_the_report(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> None:
     """The query still fails with the record, not with the broker."""
     broker.publish("t", [b"x"], mqtt=False)
     queue = broker.queue("t", 0)

@@ -1,4 +1,4 @@
-"""Rows as batch entries: every row once, in order, with all it has; what a batch cannot hold is named."""
+"""Rows as batch entries: every row once, in order, with all its fields; what does not fit a batch is named."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_every_row_is_in_one_record(codec: str) -> None:
     assert encoded.rows(0, 2) == 5
 
 
-def test_slices_are_written_as_what_they_show() -> None:
+def test_slices_are_written_as_what_they_contain() -> None:
     whole = pa.record_batch(
         {
             "body": pa.array([b"%d" % n for n in range(100)]),
@@ -95,6 +95,6 @@ def test_large_rows_make_smaller_records(monkeypatch: pytest.MonkeyPatch) -> Non
         ("properties", pa.array([[("a", "b" * 65_535)]], MAP), "properties of 65536 bytes"),
     ],
 )
-def test_what_fits_no_message_is_named(column: str, value: pa.Array, said: str) -> None:
+def test_what_does_not_fit_a_message_is_named(column: str, value: pa.Array, said: str) -> None:
     with pytest.raises(OptionError, match=said):
         encode_batches({"body": pa.array([b"x"]), column: value}, "t", "lz4", 10, 77)

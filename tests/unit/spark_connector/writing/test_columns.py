@@ -32,7 +32,7 @@ def test_a_queue_number_under_each_of_its_names() -> None:
     assert without.parts == {"body": "body"}
 
 
-def test_an_option_wins_over_the_columns() -> None:
+def test_an_option_takes_precedence_over_the_columns() -> None:
     found = sink_columns([("body", "binary"), ("topic", "string")], parse_write({"mqttTopic": "a/b"}))
     batch = pa.record_batch({"body": pa.array([b"x", b"y"]), "topic": pa.array(["t", "t"])})
     assert {name: column.to_pylist() for name, column in found.pick(batch).items()} == {
@@ -41,7 +41,7 @@ def test_an_option_wins_over_the_columns() -> None:
     }
 
 
-def test_the_content_type_of_an_option_gives_way_to_a_column() -> None:
+def test_a_content_type_column_takes_precedence_over_the_option() -> None:
     options = parse_write({"topic": "t", "contentType": "text/plain"})
     batch = pa.record_batch({"body": pa.array([b"x"]), "contentType": pa.array([None], pa.string())})
     without = sink_columns([("body", "binary")], options)

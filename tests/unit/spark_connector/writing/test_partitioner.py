@@ -40,7 +40,7 @@ def patch_ask(monkeypatch: pytest.MonkeyPatch, ask: Callable[..., Command]) -> N
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A name server that knows ROUTES; what it was asked for."""
+    """A name server that knows ROUTES; returns what was asked of it."""
     questions: list[str] = []
 
     def ask(server: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:
@@ -75,17 +75,15 @@ def split(turn: int, options: WriteOptions, *, brokers=BROKERS, home: str = "a",
     return found
 
 
-def test_one_group_is_asked_nothing(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+def test_with_one_group_nothing_is_requested(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
     """The usual case costs nothing."""
     alone = {"x": ("h", 1)}
     assert split(0, write_options(), brokers=alone, home="x", topic=["both", "new"]) == [("x", [0, 1])]
     assert asked == []
 
 
-def test_a_topic_of_several_groups_takes_them_in_turn(
-    asked: list[str], write_options: Callable[..., WriteOptions]
-) -> None:
-    """Whole batches, so that nothing is cut for it; groups that are not there or not writable are left out."""
+def test_the_groups_of_a_topic_take_turns(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+    """Whole batches, so that nothing is cut for it; absent or read-only groups are left out."""
     options = write_options()
     spread = Partitioner(named_masters(BROKERS, options), "a", 0, options)
     batch = {"topic": pa.array(["both"] * 3)}
@@ -97,7 +95,7 @@ def test_a_topic_of_several_groups_takes_them_in_turn(
 
 
 def test_mqtt_rows_of_a_parent_go_to_one_group(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
-    """The order of an MQTT topic is that of one log; a topic that nobody has is made at the sink's home."""
+    """The order of an MQTT topic is that of one log; a new topic is created at the sink's home."""
     for turn in range(3):
         found = split(
             turn, write_options(), mqttTopic=["plant/1", "new/x", "plant/2", None], topic=["both", None, "both", None]
@@ -109,7 +107,7 @@ def test_mqtt_rows_of_a_parent_go_to_one_group(asked: list[str], write_options: 
 def test_a_name_server_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
 ) -> None:
-    """Is said, not taken for a topic that does not exist."""
+    """This is reported, not taken for a missing topic."""
 
     def ask(*_: object, **__: object) -> Command:
         raise BrokerUnreachable("nobody at h:1")
@@ -138,7 +136,7 @@ def topic_of(name: str, rows: int) -> pa.Array:
 
 
 def test_a_key_has_one_queue_of_one_group(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
-    """As RocketMQ's Java producer, which counts the queues of the groups in the order of their names."""
+    """As with RocketMQ's Java producer, which counts the queues of the groups in the order of their names."""
     keys = [f"device-{n % 50}" for n in range(200)]
     runs = [placed(write_options(), turn=turn, topic=topic_of("wide", 200), key=pa.array(keys)) for turn in (0, 1)]
     assert runs[0] == runs[1]
@@ -166,13 +164,15 @@ def test_a_new_topic_has_as_many_queues_as_its_home_gives(
 
 
 def test_a_key_waits_for_the_group_it_belongs_to(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
-    """Sent elsewhere for as long as that is away it would be out of order."""
+    """Sent to another group while that is absent it would be out of order."""
     keys = [f"k{n}" for n in range(40)]
     with pytest.raises(BrokerUnreachable, match="master of the broker group 'gone'"):
         placed(write_options(), topic=topic_of("both", 40), key=pa.array(keys))
 
 
-def test_a_queue_number_wins_over_the_key(asked: list[str], write_options: Callable[..., WriteOptions]) -> None:
+def test_a_queue_number_takes_precedence_over_the_key(
+    asked: list[str], write_options: Callable[..., WriteOptions]
+) -> None:
     numbers, keys = pa.array([0, 7, None], pa.int64()), pa.array(["k", "k", "k"])
     found = placed(write_options(), topic=topic_of("wide", 3), key=keys, queueId=numbers)
     index = queue_of(b"k", 8)
@@ -215,7 +215,7 @@ def test_a_queue_number_is_not_for_mqtt_rows(asked: list[str], write_options: Ca
         placed(write_options(), mqttTopic=mqtt, topic=topics, queueId=pa.array([0, 5]))
 
 
-def test_a_broker_that_was_addressed_itself_says_its_queues(
+def test_a_broker_addressed_directly_reports_its_queues(
     monkeypatch: pytest.MonkeyPatch, write_options: Callable[..., WriteOptions]
 ) -> None:
     def ask(address: object, command: Command, options: object, *, refusal_is_error: bool) -> Command:

@@ -1,4 +1,4 @@
-"""Columns that become properties: who wins, what is left out, what is refused."""
+"""Columns that become properties: precedence, omissions, refusals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MQTT_AND_QUEUE = np.array([True, False, True, False])
 
 
 def said(columns: dict[str, Any], delay_ms: int = 0) -> tuple[list[list[tuple[bytes, bytes]]], tuple[bytes, ...]]:
-    """The pairs of each row, and the keys the map gives up."""
+    """The pairs of each row, and the keys left out of the map."""
     pairs, taken = own_pairs(columns, MQTT_AND_QUEUE, delay_ms)
     rows = [[(k[n].as_py(), v[n].as_py()) for k, v in pairs if k[n].as_py()] for n in range(4)]
     return rows, taken
@@ -25,7 +25,7 @@ def test_nothing_asked_for_costs_nothing() -> None:
     assert own_pairs({}, MQTT_AND_QUEUE, 0) == ([], ())
 
 
-def test_a_delay_is_said_in_the_words_of_its_kind() -> None:
+def test_a_delay_is_written_in_the_form_of_its_kind() -> None:
     rows, taken = said({"delay": pa.array([5, 6, 0, None], pa.int32())}, delay_ms=9)
     assert rows == [[(b"delay-ms", b"5")], [(b"TIMER_DELAY_MS", b"6")], [], [(b"TIMER_DELAY_MS", b"9")]]
     assert taken == DELAY_KEYS
@@ -38,7 +38,7 @@ def test_a_content_type_is_quoted_as_the_proxy_does_and_null_is_none() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 10**15])
-def test_a_delay_that_is_none_is_named(wrong: int) -> None:
+def test_an_invalid_delay_is_named(wrong: int) -> None:
     with pytest.raises(OptionError, match=f"'delay' holds {wrong}"):
         said({"delay": pa.array([0, 0, 0, wrong])})
 

@@ -37,7 +37,7 @@ TYPES = {"delay": pa.int64(), "properties": MAP, "body": pa.binary(), "qos": pa.
 
 
 def by_hand(one: dict[str, Any]) -> bytes:
-    """The entry of one row, the slow way."""
+    """The entry of one row, built slowly."""
     exact = one["mqttTopic"]
     own = [] if exact is None else [(b"originMqttTopic", exact.encode())]
     if delay := DEFAULTS.delay_ms if one["delay"] is None else one["delay"]:

@@ -1,4 +1,4 @@
-"""Rows on their way to a broker, over a broken line too."""
+"""Rows sent to a broker, over a failing connection too."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def encoded(count: int) -> EncodedRows:
 
 
 def visible(broker: ToyBroker) -> int:
-    """Messages anybody can read."""
+    """The visible messages."""
     return len(broker.queue("%LMQ%a%2Fb", 0).records)
 
 
@@ -52,8 +52,8 @@ def test_a_lost_connection_stages_nothing_twice(broker: ToyBroker, write_options
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(20)]
 
 
-def test_a_broker_that_is_away_longer_than_the_retries_is_waited_for(broker: ToyBroker, write_options: Options) -> None:
-    """As long as the option says, not as often."""
+def test_a_broker_absent_for_longer_than_the_retries_is_waited_for(broker: ToyBroker, write_options: Options) -> None:
+    """For the time of the option, not for the number of retries."""
     busy = [lambda command: command.reply(2, "busy")] * 20
     broker.faults = list(busy)
     with pytest.raises(BrokerUnreachable, match="longer than the option 'brokerWaitMs' = 0"):
@@ -64,7 +64,7 @@ def test_a_broker_that_is_away_longer_than_the_retries_is_waited_for(broker: Toy
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"0", b"1", b"2"]
 
 
-def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Options) -> None:
+def test_busy_is_retried_and_a_refusal_is_final(broker: ToyBroker, write_options: Options) -> None:
     broker.faults = [lambda command: command.reply(2, "busy")]
     assert send_rows(broker.address, [encoded(3)], ATTEMPT, write_options()) == 3
     broker.faults = [lambda command: command.reply(16, "not allowed")]
@@ -77,7 +77,7 @@ def test_busy_means_again_and_no_means_no(broker: ToyBroker, write_options: Opti
 
 @pytest.mark.parametrize("failure", [OptionError("a wrong topic"), ConnectionResetError("the rows' own pipe")])
 @pytest.mark.parametrize("good", [0, 20])
-def test_rows_that_cannot_be_had_fail_the_task(
+def test_rows_that_cannot_be_stored_fail_the_task(
     broker: ToyBroker, write_options: Options, good: int, failure: Exception
 ) -> None:
     def rows() -> Iterator[EncodedRows]:
@@ -99,14 +99,14 @@ def test_rows_follow_a_master_that_moved(broker: ToyBroker, write_options: Optio
     assert [entry.body for entry in broker.staged["s", 3, 0, 99]] == [b"%d" % n for n in range(9)]
 
 
-def test_rows_without_an_attempt_are_seen_at_once(broker: ToyBroker, write_options: Options) -> None:
+def test_rows_without_an_attempt_are_visible_at_once(broker: ToyBroker, write_options: Options) -> None:
     """At least once, and nothing to commit."""
     assert send_rows(broker.address, [encoded(7), encoded(0)], None, write_options()) == 7
     assert visible(broker) == 7
 
 
-def test_rows_go_where_a_former_master_says(broker: ToyBroker, write_options: Options) -> None:
-    """It names the new master, so no name server has to be asked."""
+def test_rows_follow_the_hint_of_a_former_master(broker: ToyBroker, write_options: Options) -> None:
+    """No name server has to be asked."""
     former = ToyBroker()
     named = {"masterAddress": "{}:{}".format(*broker.address), "masterEpoch": "2"}
 

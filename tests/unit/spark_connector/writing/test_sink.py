@@ -1,4 +1,4 @@
-"""Ledgers of several broker groups: a batch is decided once and finished by whoever comes."""
+"""Ledgers of several broker groups: a batch is decided once and completed by any later driver."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encoded(count: int) -> EncodedRows:
 
 
 def visible(broker: ToyBroker) -> int:
-    """Messages anybody can read."""
+    """The visible messages."""
     return len(broker.queue("%LMQ%a%2Fb", 0).records)
 
 
@@ -44,7 +44,7 @@ def other() -> Iterator[ToyBroker]:
 
 @pytest.fixture
 def groups(broker: ToyBroker, other: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, int]]:
-    """Both, as a name server tells them."""
+    """Both, as a name server lists them."""
     found = {"a": broker.address, "b": other.address}
     tell_groups(monkeypatch, found)
     return found
@@ -59,7 +59,7 @@ def staged(broker: ToyBroker, attempt: int, count: int, options: WriteOptions, b
 def test_nothing_shows_before_the_commit_and_a_repeat_changes_nothing(
     broker: ToyBroker, write_options: Options
 ) -> None:
-    """One group: one request, that may be repeated."""
+    """One group: one request, which may be repeated."""
     options = write_options()
     assert sink.sink_home("s", options).last_batch == -1
     handles = staged(broker, 99, 15, options)
@@ -90,7 +90,7 @@ def test_a_sink_stays_where_it_committed_before(
 
 
 def test_another_checkpoint_is_refused() -> None:
-    """A repeated last batch is none."""
+    """A repeated last batch is not one."""
     sink.check_replay("s", 3, 3)
     with pytest.raises(OptionError, match="batch 4 and this query writes batch 3"):
         sink.check_replay("s", 3, 4)
@@ -139,7 +139,7 @@ def test_a_driver_that_dies_between_two_steps_leaves_a_batch_that_is_all_or_noth
     assert sink.finish_batch(home, "s", 2)[0] == "a", "nothing is left to do for an older one"
 
 
-def test_what_was_decided_counts_for_a_driver_that_comes_late(
+def test_what_was_decided_counts_for_a_late_driver(
     broker: ToyBroker, other: ToyBroker, groups: Mapping[str, tuple[str, int]], write_options: Options
 ) -> None:
     """Its own attempts at the other group are not committed, the decided ones are."""
@@ -154,7 +154,7 @@ def test_what_was_decided_counts_for_a_driver_that_comes_late(
     assert (visible(broker), visible(other)) == (5, 4)
 
 
-def test_a_group_that_is_away_is_waited_for(
+def test_an_absent_group_is_waited_for(
     broker: ToyBroker,
     other: ToyBroker,
     groups: dict[str, tuple[str, int]],
@@ -169,8 +169,8 @@ def test_a_group_that_is_away_is_waited_for(
     assert visible(broker) == 0
 
 
-def test_a_sink_that_is_over(broker: ToyBroker, write_options: Options) -> None:
-    """Its ledger goes."""
+def test_a_finished_sink(broker: ToyBroker, write_options: Options) -> None:
+    """Its ledger is deleted."""
     broker.ledger["s"] = 4
     sink.forget_sink(GroupMaster("", broker.address, write_options()), "s")
     assert broker.ledger == {}

@@ -38,7 +38,7 @@ SCHEMA = StructType([StructField("body", BinaryType())])
 
 
 class Context:
-    """What Spark tells a task."""
+    """The context that Spark gives a task."""
 
     properties: ClassVar[dict[str, str]] = {writer.QUERY_ID_PROPERTY: "query-1", writer.BATCH_ID_PROPERTY: "4"}
 
@@ -91,10 +91,10 @@ def test_another_checkpoint_under_the_same_name_is_refused(broker: ToyBroker, wr
         stream.write(batches(3))
 
 
-def test_a_commit_finds_the_broker_that_took_over(
+def test_a_commit_finds_the_new_master(
     broker: ToyBroker, write_options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The name of its group says where it is now."""
+    """By the name of its group."""
     options = write_options(mqttTopic="a/b", fetchRetries="0", brokerwaitms="60000")
     stream = RocketMQStreamWriter(SCHEMA, options, overwrite=False)
     left = stream.write(batches(3))
@@ -108,7 +108,7 @@ def test_a_commit_finds_the_broker_that_took_over(
 
 @pytest.fixture
 def two_groups(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[ToyBroker]:
-    """A second group `b` beside `a`; the topic both/x goes to each in turn."""
+    """A second group `b` beside `a`; the topic both/x alternates between them."""
     other = ToyBroker()
     tell_groups(monkeypatch, {"a": broker.address, "b": other.address})
     monkeypatch.setattr(partitioner.Partitioner, "_routed", lambda _self, topic: BOTH if topic == "both" else ())
@@ -119,7 +119,7 @@ def two_groups(broker: ToyBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[T
 def test_rows_are_staged_at_the_groups_of_their_topic_and_committed_once(
     broker: ToyBroker, two_groups: ToyBroker, write_options: Options
 ) -> None:
-    """A replay after any death of the driver sends nothing that was decided, and finishes it."""
+    """A replay after any death of the driver sends nothing that was decided, and completes it."""
     stream = RocketMQStreamWriter(SCHEMA, write_options(topic="both", sinkId="mine"), overwrite=False)
     left = pickle.loads(pickle.dumps(stream.write(batches(3, 4, 5, 6))))
     assert sorted(left.counts) == ["a", "b"]
@@ -128,7 +128,7 @@ def test_rows_are_staged_at_the_groups_of_their_topic_and_committed_once(
     def shown(toy: ToyBroker) -> int:
         return sum(len(toy.queue("both", number).records) for number in range(2))
 
-    two_groups.faults = [two_groups.answer] * 2 + [lambda _command: None] * 9  # asked and prepared, then away
+    two_groups.faults = [two_groups.answer] * 2 + [lambda _command: None] * 9  # requested and prepared, then absent
     with pytest.raises(BrokerUnreachable):
         stream.commit([left], 4)
     assert (shown(broker), shown(two_groups)) == (left.counts["a"], 0)
@@ -154,8 +154,8 @@ def test_a_nameless_job_of_two_groups_leaves_no_name(
     assert not any(key[0] != job._sink for toy in (broker, two_groups) for key in toy.staged)
 
 
-def test_nobody_there_is_said_while_the_write_is_planned(broker: ToyBroker, write_options: Options) -> None:
-    """With the address; once somebody answered, a task waits instead."""
+def test_an_absent_broker_is_reported_while_the_write_is_planned(broker: ToyBroker, write_options: Options) -> None:
+    """With the address; once a broker has answered, a task waits instead."""
     broker.close()
     with pytest.raises(BrokerUnreachable, match=str(broker.address[1])):
         RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
@@ -170,7 +170,7 @@ def test_abort_drops_what_was_staged(broker: ToyBroker, write_options: Options) 
     stream.abort([None], 4)
 
 
-def test_at_least_once_shows_at_once(broker: ToyBroker, write_options: Options) -> None:
+def test_at_least_once_is_visible_at_once(broker: ToyBroker, write_options: Options) -> None:
     stream = RocketMQStreamWriter(SCHEMA, write_options(mqttTopic="a/b", delivery="at-least-once"), overwrite=False)
     left = stream.write(batches(3))
     assert visible(broker) == 3
@@ -194,7 +194,7 @@ def test_batch_versions(broker: ToyBroker, write_options: Options) -> None:
 
 
 def test_a_job_without_a_name_leaves_none_at_the_broker(broker: ToyBroker, write_options: Options) -> None:
-    """Also when its last word is not heard."""
+    """Also when its last request is lost."""
     for faults in ([], [lambda _command: None] * 9):
         job = RocketMQBatchWriter(SCHEMA, write_options(mqttTopic="a/b", fetchRetries="0"), overwrite=False)
         left = job.write(batches(5))
@@ -280,17 +280,15 @@ def test_other_refusals_are_left_alone(other: BrokerRefused) -> None:
     assert raised.value is other
 
 
-def test_what_may_not_be_written_is_said_beforehand(
-    broker: ToyBroker, write_options: Callable[..., WriteOptions]
-) -> None:
-    """Topic of an option and sink; no question without either; old brokers say nothing; nobody there is said too."""
+def test_refused_writes_are_reported_in_advance(broker: ToyBroker, write_options: Callable[..., WriteOptions]) -> None:
+    """Topic of an option and sink; no request without either; old brokers do not answer; an absent one is reported."""
 
     def judged(command: Command) -> Command:
         assert command.code == RequestCode.CHECK_PUBLISH
         code = ResponseCode.NO_PERMISSION if command.fields.get("topic") == "a/b" else 0
         return command.reply(code, f"no {sorted(command.fields)}")
 
-    broker.faults = [broker.answer, judged]  # the first question is which brokers there are
+    broker.faults = [broker.answer, judged]  # the first request is for the brokers
     with pytest.raises(BrokerRefused, match=r"no .'sink', 'topic'"):
         check_allowed("etl", write_options(mqttTopic="a/b"))
     broker.faults = [broker.answer, judged]
@@ -298,7 +296,7 @@ def test_what_may_not_be_written_is_said_beforehand(
     asked = broker.requests.count(RequestCode.CHECK_PUBLISH)
     check_allowed(None, write_options(delivery="at-least-once"))
     assert broker.requests.count(RequestCode.CHECK_PUBLISH) == asked == 2
-    check_allowed("etl", write_options(mqttTopic="a/b"))  # answered by a broker that does not know the question
+    check_allowed("etl", write_options(mqttTopic="a/b"))  # answered by a broker that does not know the request
     broker.close()
     with pytest.raises(BrokerUnreachable):
         check_allowed(None, write_options(fetchretries="0"))

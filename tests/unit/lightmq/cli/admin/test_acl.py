@@ -1,4 +1,4 @@
-"""What the commands say about an access list."""
+"""The output of the commands for an access list."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def explain(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def test_check(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A good list is counted, a bad one named line by line."""
+    """A valid list is counted, an invalid one reported line by line."""
     assert run(["acl", "check", str(acl)]) == 0
     assert "6 rules for 1 users, 1 groups" in capsys.readouterr().out
     acl.write_text("topic #\nwhat\ntopic %c\n")
@@ -47,7 +47,7 @@ def test_check(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_rule_that_decided(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With its place, for a yes and for a no."""
+    """With its line, for both verdicts."""
     said = explain(capsys, "--client", "c1", "--topic", "dev/c1/x", "--file", acl)
     assert said.startswith("allowed: publish 'dev/c1/x' by client 'c1' without a proven name\n")
     assert f"{acl}:8: pattern readwrite dev/%c/#" in said
@@ -67,7 +67,7 @@ def test_the_rule_that_decided(acl: Path, capsys: pytest.CaptureFixture[str]) ->
         (("-t", "$share/g", "--action", "subscribe"), "not_a_filter"),
     ],
 )
-def test_every_reason_has_words(
+def test_every_reason_has_a_text(
     acl: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
     """As text and as JSON."""
@@ -76,7 +76,7 @@ def test_every_reason_has_words(
     assert (answer["allowed"], answer["reason"]) == (False, reason)
 
 
-def test_subscriptions_say_what_they_get(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_grant_of_a_subscription(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """QoS and retained messages; groups count."""
     said = explain(capsys, "--client", "c", "-u", "ann", "-t", "r/#", "--action", "subscribe", "--file", acl)
     assert "up to QoS 1, without retained messages" in said
@@ -87,15 +87,15 @@ def test_subscriptions_say_what_they_get(acl: Path, capsys: pytest.CaptureFixtur
     assert answer["qos"] == 2
 
 
-def test_where_the_list_comes_from(acl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From the configuration; without one that is said."""
+def test_the_source_of_the_list(acl: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the configuration; without one that is reported."""
     config = tmp_path / "c.toml"
     config.write_text(f'[proxy]\nacl_file = "{acl}"\n')
     assert "refused" in explain(capsys, "--client", "c", "-t", "x", "-c", config)
     assert "there is no access list" in explain(capsys, "--client", "c", "-t", "x")
 
 
-def test_what_cannot_be_asked(acl: Path) -> None:
+def test_invalid_queries(acl: Path) -> None:
     """A wildcard is no topic name."""
     assert run(["acl", "explain", "--client", "c", "--topic", "a/#", "--file", str(acl)]) == 1
     assert run(["acl", "explain", "--client", "c", "--topic", "a", "--qos", "3", "--file", str(acl)]) == 1
@@ -103,7 +103,7 @@ def test_what_cannot_be_asked(acl: Path) -> None:
 
 
 def test_requests_of_access_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """By name or code, for a key and for nobody."""
+    """By name or code, for a key and without one."""
     path = tmp_path / "keys"
     path.write_text("user node\nrole broker a\nuser etl\ntopic read plant/#\n")
     file = ("--file", path)
@@ -119,7 +119,7 @@ def test_requests_of_access_keys(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 
 def test_pages_of_the_administration_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A key for Prometheus sees the metrics and not the status; what everybody sees needs no question."""
+    """A key for Prometheus may read the metrics but not the status; public pages need no check."""
     path = tmp_path / "keys"
     path.write_text("user prometheus\nrole monitor\n")
     asked = ("--key", "prometheus", "--file", path, "--request")

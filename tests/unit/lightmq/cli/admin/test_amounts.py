@@ -1,4 +1,4 @@
-"""What people type for times and sizes."""
+"""Times and sizes as people type them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_sizes(text: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "d", "-7d", "7 days", "1.5h", "7x"])
-def test_what_is_none_is_told_with_an_example(text: str) -> None:
+def test_invalid_amounts_are_refused_with_an_example(text: str) -> None:
     with pytest.raises(CommandFailed, match="7d"):
         duration_ms(text)
     with pytest.raises(CommandFailed, match="500MB"):

@@ -1,4 +1,4 @@
-"""The cluster commands: what they show as columns and as JSON, what they ask for, and what they refuse to ask for."""
+"""The cluster commands: their output as columns and as JSON, their requests, and what they refuse to request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from remoting.protocol.frames.codes import ResponseCode
 
 
 def out(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
-    """Words of each line."""
+    """The words of each line."""
     return [line.split() for line in capsys.readouterr().out.splitlines()]
 
 
 def test_status_names_leader_master_and_what_is_missing(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A group without its third replica is degraded, and the exit status says so; complete it is ok."""
+    """A group without its third replica is degraded, and so is the exit status; complete it is ok."""
     with pytest.raises(SystemExit) as ended:
         run(["cluster", "status", "--server", controller.address])
     assert ended.value.code == 1
@@ -41,15 +41,15 @@ def test_status_names_leader_master_and_what_is_missing(controller: Any, capsys:
 
 
 def settings(in_sync_min: int) -> str:
-    """What a broker of a group tells of its configuration."""
+    """A broker's settings as it reports them."""
     return (
         "store.flush=sync\nreplication.enabled=True\nreplication.acknowledge=all\nreplication.in_sync_replicas=2\n"
         f"replication.in_sync_min={in_sync_min}"
     )
 
 
-def test_status_says_what_an_acknowledgement_means(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """By the configuration of the master and the brokers that the controllers know."""
+def test_status_explains_an_acknowledgement(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the configuration of the master and the brokers that the controllers know."""
     controller.in_sync, controller.behind, controller.alive = [1, 2, 3], [], {1, 2, 3}
     controller.settings = settings(2)
     assert run(["cluster", "status", "--server", controller.address]) == 0
@@ -65,15 +65,15 @@ def test_status_says_what_an_acknowledgement_means(controller: Any, capsys: pyte
 
 
 def test_a_broker_in_no_group_has_its_line(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is alone and serves, which is no fault."""
+    """It is alone and serves, which is not an error."""
     controller.in_sync, controller.behind, controller.alive = [1, 2, 3], [], {1, 2, 3}
     controller.lone = ["broker-z"]
     assert run(["cluster", "status", "--server", controller.address]) == 0
     assert out(capsys)[3] == ["broker-z", "-", controller.address, "-", "1", "of", "1", "alone"]
 
 
-def test_a_broker_in_no_group_is_a_member_of_its_own(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Listed behind the groups, and found by its name."""
+def test_a_broker_in_no_group_is_listed_like_a_group(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """After the groups, and found by its name."""
     controller.lone = ["broker-z"]
     assert run(["cluster", "members", "--server", controller.address]) == 0
     lines = out(capsys)
@@ -89,7 +89,7 @@ def test_a_broker_in_no_group_is_a_member_of_its_own(controller: Any, capsys: py
 
 
 def test_members_with_positions_of_those_that_answer(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dead broker has no position; one that does not tell it has none either."""
+    """A dead broker has no position; one that does not report it has none either."""
     assert run(["cluster", "members", "--server", controller.address]) == 0
     lines = out(capsys)
     assert lines[1] == ["broker-a", "1", controller.address, "master", "yes", "yes", "160", "0"]
@@ -103,7 +103,7 @@ def test_members_with_positions_of_those_that_answer(controller: Any, capsys: py
 
 
 def test_epochs_of_every_broker(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line per epoch and broker; when nobody tells, the command says so and fails."""
+    """One line per epoch and broker; without any answer the command reports it and fails."""
     assert run(["cluster", "epochs", "broker-a", "--server", controller.address]) == 0
     lines = out(capsys)
     assert lines[0] == ["ID", "ADDRESS", "EPOCH", "START", "END"]
@@ -117,8 +117,8 @@ def test_epochs_of_every_broker(controller: Any, capsys: pytest.CaptureFixture[s
     assert "no broker of group 'broker-a' shows its epochs" in capsys.readouterr().err
 
 
-def test_transfer_designates_only_who_may_be_master(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """To a replica that lives and has everything, and to no other."""
+def test_transfer_designates_only_a_possible_master(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A replica that is alive and has everything, and no other."""
     assert run(["cluster", "transfer", "broker-a", "2", "--server", controller.address]) == 0
     assert "broker 2 at host:2 is master of broker-a in epoch 8" in capsys.readouterr().out
     (asked,) = controller.elections
@@ -133,7 +133,7 @@ def test_transfer_designates_only_who_may_be_master(controller: Any, capsys: pyt
 
 
 def test_elect_leaves_a_living_master_alone(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The controller's word for it is explained; any other refusal is told as it is."""
+    """The controller's refusal is explained; any other is printed as it is."""
     assert run(["cluster", "elect", "broker-a", "--json", "--server", controller.address]) == 0
     assert json.loads(capsys.readouterr().out) == {"group": "broker-a", "master": 2, "address": "host:2", "epoch": 8}
     assert (controller.elections[0].broker_id, controller.elections[0].designate_elect) == (-1, False)
@@ -145,8 +145,8 @@ def test_elect_leaves_a_living_master_alone(controller: Any, capsys: pytest.Capt
     assert "lightmq:" in capsys.readouterr().err
 
 
-def test_remove_takes_no_living_broker_by_accident(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """A dead one goes; a living one only when that is said; an unknown one is a mistake."""
+def test_remove_spares_living_brokers(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dead one is removed; a living one only with the option; an unknown one is a mistake."""
     assert run(["cluster", "remove", "broker-a", "3", "--server", controller.address]) == 0
     assert run(["cluster", "remove", "broker-a", "2", "--server", controller.address]) == 1
     assert "is running; stop it first, or add --living" in capsys.readouterr().err
@@ -156,7 +156,7 @@ def test_remove_takes_no_living_broker_by_accident(controller: Any, capsys: pyte
     assert asked == [("3", False), ("2;3", True)]
 
 
-def test_a_group_nobody_knows(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names those there are."""
+def test_an_unknown_group(controller: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message names the existing ones."""
     assert run(["cluster", "members", "broker-x", "--server", controller.address]) == 1
     assert "no broker group 'broker-x'; known: broker-a" in capsys.readouterr().err

@@ -40,7 +40,7 @@ def test_a_failed_check_is_the_exit_status(monkeypatch: pytest.MonkeyPatch, caps
         (["--tls", "--tls-ca", "mine.pem", "--set", "broker.dial_tls.enabled=true"], True, "mine.pem"),
     ],
 )
-def test_it_looks_through_tls_where_that_is_said(
+def test_it_connects_through_tls_on_request(
     monkeypatch: pytest.MonkeyPatch, arguments: list[str], tls: bool, ca: str | None
 ) -> None:
     """By options, else by the configuration; so with the key."""

@@ -14,7 +14,7 @@ from remoting.native.choice import Choice
 from tests.support.clock import ManualClock
 
 
-def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path) -> None:
+def test_everything_is_examined_and_every_problem_has_a_remedy(tmp_path: Path) -> None:
     target = ServerTarget(server="127.0.0.1:1")
     findings = list(doctor.examine(tmp_path, {"--mqtt-port": 0}, "127.0.0.1", target, spark=False))
     assert [finding.name for finding in findings] == [
@@ -32,7 +32,7 @@ def test_everything_is_examined_and_what_is_not_fine_has_a_remedy(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     monkeypatch.setattr(checksum, "choice", Choice(checksum.crc32c, "pure", "not compiled"))
     monkeypatch.setitem(sys.modules, "uvloop", None)
@@ -40,8 +40,8 @@ def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install uvloop" in doctor.check_loop().remedy
 
 
-def test_slow_checksums_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where neither our extension nor that of the package was built."""
+def test_slow_checksums_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither LightMQ's extension nor that of the package was built."""
     assert doctor.check_crc32c().state == OK
     monkeypatch.setattr(checksum, "way", lambda: checksum.BY_PLAIN_PYTHON)
     found = doctor.check_crc32c()
@@ -49,7 +49,7 @@ def test_slow_checksums_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "plain Python" in found.text
 
 
-def test_why_the_core_is_not_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_for_a_pure_core_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line for the whole core; each reason once."""
     import broker
     import mqtt_proxy
@@ -117,7 +117,7 @@ def test_fdatasync_latency_is_judged(
     assert doctor.check_fsync(tmp_path, ManualClock()).state == state
 
 
-def test_a_directory_that_cannot_be_written_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> list[float]:
         raise PermissionError(13, "Permission denied")
 
@@ -131,7 +131,7 @@ def test_a_disk_without_room_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert doctor.check_space(tmp_path / "not" / "yet").state == FAILED
 
 
-def test_a_taken_port_matters_only_when_no_broker_runs() -> None:
+def test_a_port_in_use_matters_only_when_no_broker_runs() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

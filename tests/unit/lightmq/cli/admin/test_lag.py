@@ -1,4 +1,4 @@
-"""Lag of one group and of all, as columns and as JSON, and answers that are none."""
+"""Lag of one group and of all, as columns and as JSON, and invalid answers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_one_group_as_json(log_server: Any, capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize("body", [b"", b"1", b"{}", b'{"consumeStatsList": [1]}', b'{"consumeStatsList":[{"g":[{}]}]}'])
-def test_an_answer_that_is_none_is_told(log_server: Any, capsys: pytest.CaptureFixture[str], body: bytes) -> None:
+def test_an_invalid_answer_is_reported(log_server: Any, capsys: pytest.CaptureFixture[str], body: bytes) -> None:
     log_server.stats_body = body
     assert run(["lag", "--server", log_server.address]) == 1
     assert "about its groups cannot be read" in capsys.readouterr().err

@@ -20,7 +20,7 @@ def test_the_sentence_is_that_of_the_brokers_configuration() -> None:
             assert promised(told(config), brokers) == expected
 
 
-def test_nothing_is_promised_for_what_is_not_told() -> None:
+def test_without_settings_there_is_no_sentence() -> None:
     nothing = {"promise": None, "warning": None}
     assert promised({}, 3) == nothing
     assert promised(told(BrokerConfig()) | {"replication.in_sync_min": "two"}, 3) == nothing

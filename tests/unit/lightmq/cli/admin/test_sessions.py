@@ -53,8 +53,8 @@ def test_all_sessions_page_by_page(log_server: Any, capsys: pytest.CaptureFixtur
     assert log_server.queries[-1]["limit"] == "1"
 
 
-def test_a_session_without_an_end_is_said_to_have_none(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not as the number that MQTT has for it."""
+def test_a_session_without_an_expiry_is_shown_as_endless(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not as MQTT's number for it."""
     kept = AWAY | {"expiry_s": 0xFFFF_FFFF, "ends_ms": None}
     shown = json.dumps({"session": kept | {"filters": [], "in_flight": 0, "received": 0, "wills": 0}}).encode()
     log_server.session_answers = [page(kept), shown]
@@ -82,7 +82,7 @@ def test_one_session_with_its_subscriptions(log_server: Any, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"sessions": 1}'])
-def test_an_answer_that_is_none_is_told(log_server: Any, capsys: pytest.CaptureFixture[str], body: bytes) -> None:
+def test_an_invalid_answer_is_reported(log_server: Any, capsys: pytest.CaptureFixture[str], body: bytes) -> None:
     log_server.session_answers = [body]
     assert run(["sessions", "--server", log_server.address]) == 1
     assert "SESSION_LIST cannot be read" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`lightmq timers`: numbers, the next messages, one of them, its recall, and answers that are none."""
+"""`lightmq timers`: numbers, the next messages, one of them, its recall, and invalid answers."""
 
 from __future__ import annotations
 
@@ -95,18 +95,14 @@ def test_a_change_of_its_time(log_server: Any, capsys: pytest.CaptureFixture[str
         ([encode_handle(RecallHandle("t", "elsewhere", 5))], "no broker 'elsewhere'"),
     ],
 )
-def test_what_cannot_be_meant(
-    log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], reason: str
-) -> None:
+def test_invalid_arguments(log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], reason: str) -> None:
     assert run(["timers", *words, "--server", log_server.address]) == 1
     assert reason in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--count", "1"], [HANDLE]], ids=["numbers", "page", "one"])
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"timers": 1}'])
-def test_an_answer_that_is_none(
-    log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], body: bytes
-) -> None:
+def test_an_invalid_answer(log_server: Any, capsys: pytest.CaptureFixture[str], words: list[str], body: bytes) -> None:
     if not words and body.startswith(b"{"):
         return  # numbers that are missing are shown as 0
     log_server.timer_answers = [body]

@@ -22,7 +22,7 @@ def test_topics_as_columns_and_as_json(log_server: Any, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
 
 
-def test_an_answer_that_is_none_is_told(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_answer_is_reported(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["topics", "--server", log_server.address]) == 1
     assert "TOPIC_LIST cannot be read" in capsys.readouterr().err
 
@@ -36,8 +36,8 @@ def test_a_topic_is_created_with_its_queues_and_type(log_server: Any) -> None:
     assert "attributes" not in plain
 
 
-def test_a_topic_keeps_its_own_time_and_size(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """`create` and `update` say it in attributes; `update` leaves what is not named as it is."""
+def test_a_topic_has_its_own_retention(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """`create` and `update` set it in attributes; `update` leaves unnamed ones unchanged."""
     server = ["--server", log_server.address]
     assert run(["topics", "create", "t", "--retention", "7d", "--retention-size", "2GiB", *server]) == 0
     assert log_server.created[0]["attributes"] == "+retention.ms=604800000,+retention.bytes=2147483648"

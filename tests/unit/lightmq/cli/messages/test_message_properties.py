@@ -6,7 +6,7 @@ from lightmq.cli.messages.mqtt_client import NO_PROPERTIES, PublishProperties, s
 from lightmq.cli.outcome import CommandFailed
 
 
-def test_everything_that_can_be_said_is_shown_again() -> None:
+def test_every_property_is_shown_again() -> None:
     said = PublishProperties(
         user_properties=["a=1", "a=2=3"], content_type="text/plain", response_topic="r", correlation="c", expiry=9
     )
@@ -19,12 +19,12 @@ def test_everything_that_can_be_said_is_shown_again() -> None:
     }
 
 
-def test_nothing_said() -> None:
+def test_no_properties() -> None:
     assert NO_PROPERTIES.properties(is_v5=False) is None
     assert shown(None) == {}
 
 
-def test_what_cannot_be_said() -> None:
+def test_invalid_properties() -> None:
     with pytest.raises(CommandFailed, match="add -V 5"):
         PublishProperties(expiry=1).properties(is_v5=False)
     for pair in ("a", "=b"):

@@ -25,13 +25,13 @@ def test_a_connection_with_user_and_session(mqtt_server: Any, monkeypatch: pytes
     assert mqtt_server.connects[0][7] & 2 == 0  # clean session is off
 
 
-def test_a_refusal_is_told_in_words(mqtt_server: Any) -> None:
+def test_a_refusal_is_reported_in_words(mqtt_server: Any) -> None:
     mqtt_server.connack = 4
     with pytest.raises(CommandFailed, match=r"refused the connection: .*user name or password"):
         MqttLink(MqttTarget(port=mqtt_server.port)).open()
 
 
-def test_nobody_there_and_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_and_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CommandFailed, match="lightmq up"):
         MqttLink(MqttTarget(port=1)).open()
     with pytest.raises(CommandFailed, match="cannot connect to"):
@@ -75,8 +75,8 @@ async def test_tls_verifies_the_server(tmp_path: Path) -> None:
         MqttLink(MqttTarget(cafile=identity.key))
 
 
-async def test_tls_at_a_port_without_it_is_told() -> None:
-    """By what it is, not by the words of a library."""
+async def test_tls_at_a_plain_port_is_reported() -> None:
+    """By its cause, not by a library's text."""
 
     async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -89,7 +89,7 @@ async def test_tls_at_a_port_without_it_is_told() -> None:
     server.close()
 
 
-def test_version_5_says_how_long_the_session_is_to_last(mqtt_server: Any) -> None:
+def test_version_5_sets_the_session_expiry(mqtt_server: Any) -> None:
     mqtt_server.connack_tail = b"\0"
     link = MqttLink(MqttTarget(port=mqtt_server.port, client_id="c", mqtt_version="5"), persistent=True)
     link.open()

@@ -46,7 +46,7 @@ def test_without_an_acknowledgement_the_status_says_so(mqtt_server: Any, capsys:
     assert "message 1 was not acknowledged within 0.1 s" in capsys.readouterr().err
 
 
-def test_a_lost_connection_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_connection_is_reported(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.close_after_publish = True
     assert run(["pub", "-p", str(mqtt_server.port), "-t", "a", "-m", "x"]) == 1
     said = capsys.readouterr().err
@@ -101,7 +101,7 @@ def test_refused_messages_are_counted_by_reason(mqtt_server: Any, capsys: pytest
 def test_an_accepted_message_whose_exchange_fails_is_not_refused(
     mqtt_server: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PUBREC accepted it, so it is stored, whatever PUBCOMP says; but all is not well."""
+    """PUBREC accepted it, so it is stored, whatever PUBCOMP says; but the exchange failed."""
     mqtt_server.connack_tail, mqtt_server.pubcomp_tail = b"\0", b"\x92\0"
     arguments = ["pub", "-p", str(mqtt_server.port), "-V", "5", "-q", "2", "-t", "a", "-m", "{n}", "--json"]
     assert run(arguments) == 1
@@ -130,7 +130,7 @@ def test_an_unavailable_server_names_the_likely_causes(mqtt_server: Any, capsys:
     assert "likely" not in capsys.readouterr().err
 
 
-def test_one_refused_message_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_refused_message_is_reported_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.connack_tail = b"\0"
     mqtt_server.puback_codes = {b"x": QUOTA}
     assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x"]) == 1
@@ -138,7 +138,7 @@ def test_one_refused_message_is_told_with_its_reason(mqtt_server: Any, capsys: p
 
 
 @pytest.mark.parametrize("qos", ["1", "2"])
-def test_no_matching_subscribers_is_a_success_told_in_words(
+def test_no_matching_subscribers_is_reported_as_success(
     mqtt_server: Any, capsys: pytest.CaptureFixture[str], qos: str
 ) -> None:
     mqtt_server.connack_tail = b"\0"
@@ -153,7 +153,7 @@ def test_no_matching_subscribers_is_a_success_told_in_words(
     assert capsys.readouterr().err == ""
 
 
-def test_a_disconnect_of_the_server_is_told_in_words(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_disconnect_of_the_server_is_reported_in_words(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.connack_tail = b"\0"
     mqtt_server.disconnect_with = b"\x8e\0"
     assert run(["pub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-m", "x", "--json"]) == 1
@@ -177,7 +177,7 @@ def test_qos_0_is_sent_and_not_acknowledged(mqtt_server: Any, capsys: pytest.Cap
     assert "likely causes" in capsys.readouterr().err
 
 
-def test_reasons_that_are_counted_apart_have_a_limit() -> None:
+def test_the_number_of_counted_reasons_is_bounded() -> None:
     outcome = PublishCounts("a", 1, sent=1)
     for number in range(REASONS_MAX + 5):
         outcome.refuse(f"reason {number}", too_late=False)
@@ -187,7 +187,7 @@ def test_reasons_that_are_counted_apart_have_a_limit() -> None:
 
 
 def test_a_message_that_found_no_connection_is_not_published() -> None:
-    """paho itself raises an error that says nothing of the cause."""
+    """paho itself raises an error without the cause."""
     info = MQTTMessageInfo(1)
     info.rc = MQTTErrorCode.MQTT_ERR_NO_CONN
     assert not _is_published(info)

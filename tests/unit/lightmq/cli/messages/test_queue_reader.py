@@ -40,7 +40,7 @@ def test_the_newest_of_a_light_queue(broker: Broker) -> None:
     assert [(message.queue_id, message.offset) for message in messages] == [(2, 17), (2, 18), (2, 19)]
 
 
-def test_the_newest_of_a_filter_are_looked_for_further_back(broker: Broker) -> None:
+def test_the_newest_of_a_filter_are_searched_further_back(broker: Broker) -> None:
     assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(20)) == list(range(0, 200, 10))
     assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(1)) == [190]
     assert bodies(QueueReader(broker, MessageSelection("+/a")).newest(0)) == []

@@ -20,8 +20,10 @@ def test_messages_are_printed_and_then_acknowledged(mqtt_server: Any, capfdbinar
     assert [body for kind, body in mqtt_server.received if kind >> 4 == 4] == [b"\x00\x01"]
 
 
-def test_a_server_that_sends_on_holds_up_no_end(mqtt_server: Any, monkeypatch: Any, capfdbinary: Any) -> None:
-    """The thread that reads waits for room when the last wanted message is printed."""
+def test_a_server_that_keeps_sending_does_not_delay_the_end(
+    mqtt_server: Any, monkeypatch: Any, capfdbinary: Any
+) -> None:
+    """The reading thread waits for room when the last requested message is printed."""
     waits, render = threading.Event(), subscribe.render
 
     class Tight(queue.Queue[Any]):
@@ -48,14 +50,14 @@ def test_plain_output_is_the_payload(mqtt_server: Any, capfdbinary: Any) -> None
     assert capfdbinary.readouterr().out == b"a/b one\n"
 
 
-def test_a_refused_filter_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refused_filter_is_reported(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.granted = 0x80
     assert run(["sub", "-p", str(mqtt_server.port), "-t", "a"]) == 1
     said = capsys.readouterr().err
     assert "refused to subscribe to a: unspecified error (0x80); MQTT 3.1.1 gives no reason; likely causes: " in said
 
 
-def test_each_refused_filter_is_told_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_refused_filter_is_reported_with_its_reason(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.connack_tail = b"\0"
     mqtt_server.granted = b"\0\x01\x87\x8f"
     assert run(["sub", "-p", str(mqtt_server.port), "-V", "5", "-t", "a", "-t", "b", "-t", "c"]) == 1
@@ -65,7 +67,7 @@ def test_each_refused_filter_is_told_with_its_reason(mqtt_server: Any, capsys: p
     )
 
 
-def test_a_lower_qos_than_asked_is_told(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lower_qos_than_requested_is_reported(mqtt_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     mqtt_server.granted = 0
     mqtt_server.deliver = [(b"a", b"one", 0)]
     assert run(["sub", "-p", str(mqtt_server.port), "-t", "a", "-n", "1"]) == 0

@@ -39,13 +39,13 @@ def test_from_an_offset_and_following(log_server: Any, capfdbinary: Any) -> None
     assert out == b"3 plant/a 3\n4 plant/a 4\n5 plant/a new\n6 plant/a new\n"
 
 
-def test_bad_wishes_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_starts_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["tail", "a/#/b"]) == 1
     assert run(["tail", "a", "--last", "-1"]) == 1
     assert "must not be negative" in capsys.readouterr().err
 
 
-def test_a_topic_that_is_not_there_is_told(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_topic_is_reported(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
     log_server.with_topic = False
     assert run(["tail", "--topic", "nope", "--server", log_server.address]) == 1
     assert "there is no topic nope; see: lightmq topics" in capsys.readouterr().err
@@ -80,7 +80,9 @@ def test_the_newest_come_first_as_lines_and_as_json(log_server: Any, capfdbinary
     }  # fmt: skip
 
 
-def test_nothing_found_and_nonsense_end_with_a_status(log_server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_found_and_invalid_answers_end_with_a_status(
+    log_server: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = ["query", "-t", "orders", "-k", "none", "--server", log_server.address]
     assert run(arguments) == 1
     said = capsys.readouterr()

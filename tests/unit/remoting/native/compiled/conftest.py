@@ -1,4 +1,4 @@
-"""The compiled twin is put in place of the pure one where it was built."""
+"""The compiled twin replaces the pure one where it was built."""
 
 from tests.unit.broker.store.conftest import twin
 

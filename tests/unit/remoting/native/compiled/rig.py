@@ -1,4 +1,4 @@
-"""A driver with sockets whose other ends are in the test's hands."""
+"""A driver with sockets whose other ends belong to the test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ READ_BYTES = 4_096
 
 
 class Receiver:
-    """Writes down what it is told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -44,7 +44,7 @@ class Receiver:
 
 
 class Rig:
-    """A driver, and sockets it serves with the other ends in our hands."""
+    """A driver, and sockets it serves whose other ends belong to the test."""
 
     def __init__(self, read_bytes_max: int) -> None:
         driver = native_sockets.core.driver
@@ -87,7 +87,7 @@ async def turns(count: int = 5) -> None:
 
 
 async def take(peer: socket.socket, size: int) -> bytes:
-    """So many bytes out of the peer's end."""
+    """Read this many bytes from the peer's end."""
     taken = bytearray()
     async with asyncio.timeout(5):
         while len(taken) < size:

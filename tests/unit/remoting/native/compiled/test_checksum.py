@@ -1,4 +1,4 @@
-"""What the compiled way refuses. test_checksum.py compares all ways."""
+"""What the compiled implementation refuses. test_checksum.py compares all of them."""
 
 from __future__ import annotations
 

@@ -14,13 +14,13 @@ PARTS = {"topic": 0, "keys": 1, "tags": 2, "mqtt": 3, "body": 4, "property": 5}
 
 
 def blob(*records: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Records back to back, and where they begin."""
+    """Records back to back, and the start of each."""
     starts = np.cumsum([0, *map(len, records)])[:-1].astype(np.int64)
     return np.frombuffer(b"".join(records), np.uint8), starts
 
 
 def test_starts_outside_or_between_are_refused() -> None:
-    """Neither before, nor behind, nor at an odd place, nor cut short."""
+    """Neither before, nor after, nor at an odd position, nor cut short."""
     data, starts = blob(make_record(b"one"), make_record(b"two"))
     assert compiled.first_bad(data, starts, True) == -1
     for wrong in (-8, 4, 8, len(data), len(data) - 8, 1 << 40):
@@ -29,7 +29,7 @@ def test_starts_outside_or_between_are_refused() -> None:
 
 
 def test_checksums_are_left_out_when_asked() -> None:
-    """Sizes are looked at all the same."""
+    """Sizes are checked all the same."""
     raw = bytearray(make_record(b"body"))
     raw[-6] ^= 1
     data, starts = blob(bytes(raw))
@@ -65,7 +65,7 @@ def test_the_last_of_a_repeated_property_counts() -> None:
 
 
 def test_texts_are_looked_up() -> None:
-    """And those that are not known are told."""
+    """And unknown ones are reported."""
     data, starts = blob(make_record(keys=b"a"), make_record(keys=b"b"), make_record(), make_record(keys=b"c"))
     out = np.full(4, 9, np.uint8)
     assert compiled.judge_texts(data, starts, PARTS["keys"], {b"a": True, b"b": False}, out) == {b"c"}

@@ -1,4 +1,4 @@
-"""The driver on real sockets: what it takes and when, what it keeps, how each kind of end is told."""
+"""The driver on real sockets: what it reads and when, what it buffers, how each kind of end is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ peer_name = importlib.import_module("remoting.native.compiled.driver").peer_name
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_a_connection_does_not_block_is_not_inherited_and_sends_at_once(host: str) -> None:
-    """What `listening_sockets` set is there, and the name is that of the client."""
+    """The options set by `listening_sockets` are there, and the name is the client's."""
     try:
         (listening,) = listening_sockets(host, 0)
     except OSError:
@@ -44,8 +44,8 @@ def test_a_connection_does_not_block_is_not_inherited_and_sends_at_once(host: st
         assert accept(listening.fileno()) is None
 
 
-def test_nobody_and_nothing_to_accept_from() -> None:
-    """None when nobody waits; an error when it is no listening socket; no name without an address."""
+def test_nothing_to_accept() -> None:
+    """None without a waiting client; an error for a socket that does not listen; no name without an address."""
     one, other = socket.socketpair()
     with one, other:
         assert peer_name(one.fileno()) is None
@@ -61,7 +61,7 @@ TURN_BYTES = 1 << 20
 
 
 async def test_bytes_in_and_out() -> None:
-    """One read, one call; what is written leaves at once."""
+    """One read, one call; what is written is sent at once."""
     async with rig() as here:
         receiver, peer = here.open()
         peer.send(b"hello")
@@ -75,7 +75,7 @@ async def test_bytes_in_and_out() -> None:
         assert not receiver.wire.is_closing()
 
 
-async def test_a_socket_with_much_to_say_has_one_read_a_turn() -> None:
+async def test_a_socket_with_much_input_has_one_read_a_turn() -> None:
     """The loop's other callbacks and other sockets come in between; nothing is lost at the end of a full read."""
     async with rig() as here:
         talker, peer = here.open()
@@ -91,8 +91,8 @@ async def test_a_socket_with_much_to_say_has_one_read_a_turn() -> None:
         assert "loop" in order[:3]
 
 
-async def test_a_turn_takes_a_bounded_amount_and_nobody_starves() -> None:
-    """Thirty sockets that always have a full read: a turn takes no more than its bytes, and all get their share."""
+async def test_a_turn_reads_a_bounded_amount_and_no_socket_starves() -> None:
+    """Thirty sockets that always have a full read: a turn reads no more than its limit, and all get their share."""
     size = TURN_BYTES // 16
     async with rig(size) as here:
         opened = [here.open() for _ in range(30)]
@@ -122,7 +122,7 @@ async def test_a_turn_takes_a_bounded_amount_and_nobody_starves() -> None:
         assert max(reads) - min(reads) <= 3, reads
 
 
-async def test_what_came_before_the_end_comes_first() -> None:
+async def test_input_before_the_end_comes_first() -> None:
     """The peer's bytes and its end arrive together."""
     async with rig() as here:
         receiver, peer = here.open()
@@ -135,7 +135,7 @@ async def test_what_came_before_the_end_comes_first() -> None:
 
 
 async def test_a_reset_is_an_error() -> None:
-    """Told once, with what the system said."""
+    """Reported once, with the system's text."""
     async with rig() as here:
         with tcp() as (ours, peer):
             receiver = Receiver()
@@ -153,7 +153,7 @@ async def test_a_reset_is_an_error() -> None:
 
 
 async def test_writing_to_a_peer_that_left_ends_once_and_later() -> None:
-    """Not inside the write; what is written afterwards goes nowhere."""
+    """Not inside the write; what is written afterwards is dropped."""
     async with rig() as here:
         receiver, peer = here.open()
         receiver.wire.pause_reading()
@@ -171,7 +171,7 @@ async def test_writing_to_a_peer_that_left_ends_once_and_later() -> None:
         assert len(receiver.ends) == 1
 
 
-async def test_what_the_socket_does_not_take_is_kept_in_order() -> None:
+async def test_what_the_socket_does_not_accept_is_buffered_in_order() -> None:
     """Above the high mark writing is paused, below the low one resumed; every byte arrives, in order."""
     async with rig() as here:
         receiver, peer = here.open()
@@ -182,7 +182,7 @@ async def test_what_the_socket_does_not_take_is_kept_in_order() -> None:
             sent += piece
             receiver.wire.write(piece)
         assert receiver.wire.get_write_buffer_size() > 100_000
-        for _ in range(3):  # pieces behind a piece half sent
+        for _ in range(3):  # pieces after a piece half sent
             piece = os.urandom(333)
             sent += piece
             receiver.wire.write(piece)
@@ -190,12 +190,12 @@ async def test_what_the_socket_does_not_take_is_kept_in_order() -> None:
         assert await take(peer, len(sent)) == sent
         await until(lambda: receiver.writable == [False, True])
         assert receiver.wire.get_write_buffer_size() == 0
-        while len(receiver.writable) < 3:  # and once more: nobody has to be told twice
+        while len(receiver.writable) < 3:  # and once more: the receiver is not told twice
             receiver.wire.write(bytes(50_000))
         await take(peer, receiver.wire.get_write_buffer_size())
 
 
-async def test_close_sends_what_is_kept_and_abort_does_not() -> None:
+async def test_close_sends_what_is_buffered_and_abort_does_not() -> None:
     """After either of them nothing is received."""
     async with rig() as here:
         for end in ("close", "abort"):
@@ -218,7 +218,7 @@ async def test_close_sends_what_is_kept_and_abort_does_not() -> None:
 
 
 async def test_ending_one_side_leaves_the_other() -> None:
-    """The end follows what is kept; the peer goes on until it ends its side."""
+    """The end follows what is buffered; the peer continues until it ends its side."""
     async with rig() as here:
         for size in (3, 1_000_000):
             receiver, peer = here.open()
@@ -260,9 +260,7 @@ async def test_paused_reading() -> None:
 
 
 async def test_a_socket_closed_by_another_is_not_served() -> None:
-    """Both have input in the same turn; the first one's receiver closes the second, whose descriptor is taken anew at
-    once by a third, which must not be given what was meant for the second.
-    """
+    """Both have input in one turn; the first one's receiver closes the second, whose descriptor a third reuses."""
     async with rig() as here:
         pairs = [here.open() for _ in range(2)]
         late: list[Receiver] = []
@@ -291,7 +289,7 @@ async def test_a_socket_closed_by_another_is_not_served() -> None:
 
 
 async def test_a_failing_receiver_ends_its_own_socket_alone() -> None:
-    """The loop's handler hears of it; others in the same turn are served."""
+    """The loop's handler is called; others in the same turn are served."""
     async with rig() as here:
         heard: list[dict[str, Any]] = []
         here.loop.set_exception_handler(lambda _, context: heard.append(context))
@@ -318,7 +316,7 @@ async def test_descriptors_that_cannot_be_served() -> None:
         assert raised.value.errno == errno.EPERM
 
 
-async def test_closing_the_driver_ends_everybody() -> None:
+async def test_closing_the_driver_ends_all_connections() -> None:
     """And does nothing twice."""
     async with rig() as here:
         receiver, peer = here.open()
@@ -329,7 +327,7 @@ async def test_closing_the_driver_ends_everybody() -> None:
 
 
 async def test_many_sockets_at_once() -> None:
-    """More than the kernel tells of in one turn, opened and closed in between."""
+    """More than the kernel reports in one turn, opened and closed in between."""
     async with rig() as here:
         opened = [here.open() for _ in range(400)]
         for number, (_, peer) in enumerate(opened):
@@ -347,9 +345,9 @@ def test_the_same_on_uvloop() -> None:
     uvloop = pytest.importorskip("uvloop")
     stories = (
         test_bytes_in_and_out,
-        test_a_socket_with_much_to_say_has_one_read_a_turn,
-        test_what_came_before_the_end_comes_first,
-        test_what_the_socket_does_not_take_is_kept_in_order,
+        test_a_socket_with_much_input_has_one_read_a_turn,
+        test_input_before_the_end_comes_first,
+        test_what_the_socket_does_not_accept_is_buffered_in_order,
         test_paused_reading,
         test_many_sockets_at_once,
     )

@@ -1,4 +1,4 @@
-"""The compiled encoder's own dangers: bytes it reads by their place in memory."""
+"""The compiled encoder's own dangers: bytes it reads by their address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _compiled(twin: str) -> None:
 
 @pytest.mark.parametrize("queues", [[0], ("a",), (None,), None, (1 << 70,)])
 def test_queues_of_another_kind_are_refused(queues: object) -> None:
-    """Never read as if they were what they should be."""
+    """Never read as if they had the right type."""
     bench = Bench(native.core)
     with pytest.raises((LocalMisuse, TypeError)):
         bench.encode([placed((0,)), Placed(make_image(), [queues])])  # type: ignore[list-item]
@@ -30,7 +30,7 @@ def test_queues_of_another_kind_are_refused(queues: object) -> None:
 
 
 def test_images_of_another_kind_are_refused() -> None:
-    """What is no bytes, and what is too few."""
+    """Objects that are not bytes, and too few bytes."""
     bench = Bench(native.core)
     for images in (bytearray(make_image()), "text", None):
         with pytest.raises(TypeError):
@@ -48,7 +48,7 @@ def _compiled(twin: str) -> None:
 
 
 def test_large_batches_follow_each_other(tmp_path: Path) -> None:
-    """A smaller one behind a larger one writes its own bytes, and no more of them."""
+    """A smaller one after a larger one writes its own bytes, and no more of them."""
     bench, path, size = Bench(native.core), tmp_path / "file", 1 << 22
     path.write_bytes(bytes(size))
     descriptor = os.open(path, os.O_RDWR)
@@ -67,8 +67,8 @@ def test_large_batches_follow_each_other(tmp_path: Path) -> None:
     assert not any(data[position:])
 
 
-def test_a_batch_of_many_megabytes_goes_the_long_way(tmp_path: Path) -> None:
-    """No memory is kept for it."""
+def test_a_batch_of_many_megabytes_takes_the_long_path(tmp_path: Path) -> None:
+    """No memory is reserved for it."""
     bench, path = Bench(native.core), tmp_path / "file"
     path.write_bytes(b"")
     descriptor = os.open(path, os.O_RDWR)

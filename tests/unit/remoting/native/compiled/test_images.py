@@ -1,4 +1,4 @@
-"""The compiled walk's own dangers: references counted by hand, and doing the work at all."""
+"""The compiled walk's own dangers: manual reference counts, and whether it does the work at all."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from spark_connector.writing.row_encoder import Defaults, encode_rows
 pytestmark = pytest.mark.skipif(native.choice.name != "compiled", reason=f"no compiled twin: {native.choice.reason}")
 
 
-def test_nothing_is_lost_or_kept() -> None:
-    """After a hundred thousand messages each shared value is referred to as often as before."""
+def test_reference_counts_are_balanced() -> None:
+    """After a hundred thousand messages each shared value has as many references as before."""
     core, queues = native.compiled_core(), (1, 2)
     way = Way(
         {b"a": queues}, lambda _topic: queues, lambda _topic: ((queues,), 0), lambda *_: None, ValueError, 100, 100
@@ -32,7 +32,7 @@ def test_nothing_is_lost_or_kept() -> None:
     assert [sys.getrefcount(one) for one in watched] == before
 
 
-def test_what_the_placement_raises_comes_through() -> None:
+def test_errors_of_the_placement_are_raised() -> None:
     """A refusal in the middle leaves no turn counted."""
     core = native.compiled_core()
 
@@ -46,8 +46,8 @@ def test_what_the_placement_raises_comes_through() -> None:
     assert turned == []
 
 
-def test_what_spark_s_sink_sends_is_taken() -> None:
-    """Rows with keys, tags, properties (as Kafka's headers) and queues, of both kinds of topic; not delayed ones."""
+def test_rows_of_sparks_sink_are_accepted() -> None:
+    """Rows with keys, tags, properties (as Kafka's headers) and queues, of both kinds of topic; no delayed ones."""
     columns = {
         "mqttTopic": pa.array([None, "a/b", None, None]),
         "topic": pa.array(["t", None, "t", "t"]),

@@ -26,7 +26,7 @@ def write(core, blob: bytes):
     return core.write_run(blob, starts, 0, 1, 1, 4, 8, 1 << 20, 0, window, {}, None, 0), window
 
 
-def test_a_header_that_lies_is_refused_or_harmless() -> None:
+def test_a_false_header_is_refused_or_harmless() -> None:
     """Any byte of header and lengths table changed: CorruptRecord, or the same as the pure twin."""
     pure, compiled, rng = packets.pure_core(), packets.compiled_core(), random.Random(7)
     good = record()

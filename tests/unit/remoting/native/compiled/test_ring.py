@@ -25,7 +25,7 @@ def _both_twins(twin: str) -> None:
 
 
 def outcome(bench: Bench, *step: Any) -> Any:
-    """What an append gives: the batch, or the refusal."""
+    """The outcome of an append: the batch, or the refusal."""
     batch, controls, atomic = step
     try:
         made = bench.encode([*batch, *map(bare, controls)], atomic=atomic)

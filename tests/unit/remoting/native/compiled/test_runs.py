@@ -62,7 +62,7 @@ def _compiled(twin: str) -> None:
 
 @pytest.mark.parametrize("starts", [[0, 3], [2, 2], [1, 0]])
 def test_a_directory_that_points_outside_is_refused(starts: list[int]) -> None:
-    """Two entries, and a directory that says otherwise."""
+    """Two entries, and a directory with another number."""
     run = run_of((1, [0, 1], 2))
     run.starts = np.array(starts, "<u4")
     table = native.core.make_run_table([run])
@@ -94,7 +94,7 @@ def test_columns_of_another_kind_or_length_are_refused(column: str) -> None:
 
 
 @pytest.mark.parametrize("starts", [[0, 1, 3], [0, 0, 2], [1, 1, 2], [1, 2, 2], [0, 2, 1]])
-def test_a_directory_that_does_not_add_up_is_not_merged(starts: list[int]) -> None:
+def test_an_inconsistent_directory_is_not_merged(starts: list[int]) -> None:
     """Before anything is copied."""
     run = run_of((1, [0], 1), (4, [0], 1))
     run.starts = np.array(starts, "<u4")

@@ -28,7 +28,7 @@ def _both_twins(twin: str) -> None:
     st.integers(0, 4),
 )
 def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]], epoch: int) -> None:
-    """Whatever was written and whatever was done to it: the same end, the same reason, the same entries."""
+    """Whatever was written and however it was changed: the same end, the same reason, the same entries."""
     pure, compiled = native.pure_core(), native.compiled_core()
     bench = Bench(pure, segment=4096)
     data = bytearray(4096)
@@ -103,7 +103,7 @@ def test_twins_agree_on_any_records(records: list[dict[str, Any]], capacity: int
 
 
 def test_what_lies_outside_is_refused() -> None:
-    """Positions before the buffer or behind its end."""
+    """Positions before the buffer or after its end."""
     chunk = native.compiled_core().make_key_chunk(64)
     for base, position, end in ((8, 0, 8), (0, 0, 100)):
         with pytest.raises(AssertionError):

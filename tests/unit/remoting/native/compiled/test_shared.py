@@ -18,7 +18,7 @@ if Path(shared.__file__).suffix == ".py":
 
 
 def test_modules_with_memory_views_import_it() -> None:
-    """It comes with the first module that takes memory views, whoever imports that one."""
+    """It is loaded with the first module that uses memory views, whatever imports that."""
     script = "import sys, remoting.native.compiled.columns; print('remoting.native.compiled.shared' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert said.stdout.strip() == "True"

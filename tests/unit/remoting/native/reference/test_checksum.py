@@ -1,4 +1,4 @@
-"""What the pure way adds to its package: pieces of buffers that are no bytes. test_checksum.py compares all ways."""
+"""What the pure implementation adds to its package: buffers in pieces. test_checksum.py compares all of them."""
 
 from __future__ import annotations
 

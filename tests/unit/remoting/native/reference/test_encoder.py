@@ -34,7 +34,7 @@ message = placed
 
 
 def test_undo_store_and_find() -> None:
-    """What was taken back is given out again; what is stored is found by chain and by search."""
+    """What was undone is given out again; what is stored is found by chain and by search."""
     bench = Bench(native.core)
     bench.ring.undo(bench.encode([message((0, 0, 3))]).entries)
     assert not bench.rows.any()
@@ -73,7 +73,7 @@ def test_confirm_names_each_queue_once() -> None:
 
 
 def test_release_names_the_first_offset_that_is_left() -> None:
-    """Only where the chain led below it; the others were named when they were stored."""
+    """Only where the chain led below it; the others were reported when they were stored."""
     bench = Bench(native.core)
     made = bench.encode([message((queue,)) for queue in (0, 1, 0, 2, 0)])
     bench.ring.store(made.entries, 1, 1)
@@ -94,7 +94,7 @@ def test_offsets_are_dense_also_within_a_record() -> None:
     assert bench.rows[[1, 2], NEXT].tolist() == [3, 2]
 
 
-def test_a_filler_ends_a_segment_and_records_go_on_in_the_next() -> None:
+def test_a_filler_ends_a_segment_and_records_continue_in_the_next() -> None:
     """The bytes of every segment are records to its last byte."""
     bench = Bench(native.core)
     made = bench.encode([message((0,), bytes(300)) for _ in range(5)])
@@ -135,8 +135,8 @@ def test_groups_are_open_but_at_their_end() -> None:
         (message((0,), flags=FLAGS_BATCH, count=BATCH_COUNT_MAX + 1), LocalMisuse, "65537 messages in"),
     ],
 )
-def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: Placed, error: type, words: str) -> None:
-    """Whatever is wrong with the last message, the first one's offsets are taken back."""
+def test_a_refused_batch_leaves_the_rows_unchanged(wrong: Placed, error: type, words: str) -> None:
+    """Whatever is wrong with the last message, the first one's offsets are undone."""
     bench = Bench(native.core)
     bench.encode([message((0, 1))])
     before = bench.rows.tolist()
@@ -145,8 +145,8 @@ def test_a_refused_batch_leaves_the_rows_as_they_were(wrong: Placed, error: type
     assert bench.rows.tolist() == before
 
 
-def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
-    """OSError comes through, nothing is given out."""
+def test_a_segment_that_cannot_be_made_undoes_the_offsets() -> None:
+    """OSError is raised, and no offset is used."""
     bench = Bench(native.core)
 
     def full(_: int) -> int:
@@ -159,7 +159,7 @@ def test_a_segment_that_cannot_be_made_takes_the_offsets_back() -> None:
 
 
 def test_a_batch_advances_its_queues_by_its_count() -> None:
-    """The record says so, the entries say so, and claiming, confirming and undoing follow."""
+    """The record has it, the entries have it, and claiming, confirming and undoing follow."""
     bench = Bench(native.core)
     made = bench.encode([message((1, 2, 1), flags=FLAGS_BATCH, count=5), message((1,))])
     head = RecordView(memoryview(made.pieces[0][1]))

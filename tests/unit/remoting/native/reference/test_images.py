@@ -1,4 +1,4 @@
-"""Images to queues: both twins choose the same, name what asks for more, refuse in the same words."""
+"""Images to queues: both twins choose the same, report what needs more work, and refuse with the same text."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ ROWS = st.lists(st.one_of(OF_QUEUES, OF_QUEUES, st.sampled_from(PLAIN), st.sampl
 
 
 def outcome(make, *arguments) -> object:
-    """What a call returns, or the refusal as its sender sees it."""
+    """The result of a call, or the refusal as its sender sees it."""
     try:
         return make(*arguments)
     except Refused as refused:
@@ -112,7 +112,7 @@ def outcome(make, *arguments) -> object:
 
 
 def test_plain_images_get_the_queues_of_their_topics(bench, core: Core) -> None:
-    """Also the turns of queues go on from one request to the next."""
+    """The turns of queues continue from one request to the next."""
     placement = placement_of(bench.store)
     queues, odd = core.placed(b"".join(PLAIN), placement.way)
     assert odd == []
@@ -126,7 +126,7 @@ def test_plain_images_get_the_queues_of_their_topics(bench, core: Core) -> None:
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_what_asks_for_more_is_named(bench, core: Core, name: str) -> None:
+def test_what_needs_more_work_is_reported(bench, core: Core, name: str) -> None:
     """By its number and by where it begins."""
     images = [*PLAIN, ASKING[name], *PLAIN]
     queues, odd = core.placed(b"".join(images), placement_of(bench.store).way)
@@ -140,8 +140,8 @@ def test_what_is_too_large_is_refused(bench, core: Core, image: bytes) -> None:
         core.placed(PLAIN[0] + image, placement_of(bench.store).way)
 
 
-def test_both_twins_say_the_same(bench, core: Core) -> None:
-    """Whatever is mixed: the same queues and turns, or the same refusal; "narrow" has two queues to write to."""
+def test_both_twins_agree(bench, core: Core) -> None:
+    """Any mixture: the same queues and turns, or the same refusal; "narrow" has two queues to write to."""
     topics = Topics(bench.store, topics_max=20)
     topics.put(TopicSettings(name="closed", permission=4))
     outcomes = set()
@@ -160,7 +160,7 @@ def test_both_twins_say_the_same(bench, core: Core) -> None:
     assert outcomes == {list, int} or len(outcomes) == 2
 
 
-def test_staged_images_come_back_as_they_were_sent(bench, core: Core) -> None:
+def test_staged_images_are_restored_as_they_were_sent(bench, core: Core) -> None:
     """Through the log, whichever twin hides and shows them; damage is not copied under a fresh checksum."""
     images = [*PLAIN, *(image for name, image in ASKING.items() if name != "packet id")]
     hidden = core.hidden(b"".join(images))
@@ -175,8 +175,8 @@ def test_staged_images_come_back_as_they_were_sent(bench, core: Core) -> None:
     assert core.shown(rows.blob, rows.starts) is None
 
 
-def test_malformed_images_are_refused_in_the_same_words(bench, core: Core) -> None:
-    """Every cut, and every byte of a small request changed: no crash, and what `check_image` says."""
+def test_malformed_images_are_refused_with_the_same_text(bench, core: Core) -> None:
+    """Every cut, and every byte of a small request changed: no crash, and the error of `check_image`."""
     placement = placement_of(bench.store)
     images = PLAIN[1] + PLAIN[6]
     wrong = [images[:size] for size in range(len(images))] + [images + bytes(1)]
@@ -208,7 +208,7 @@ def test_a_topic_that_cannot_be_written_to_is_refused(bench, core: Core) -> None
 
 
 def test_flags_of_the_broker_cannot_be_set(bench, core: Core) -> None:
-    """A sender says QoS, retain and sysFlag, nothing else."""
+    """A sender sets QoS, retain and sysFlag, nothing else."""
     for image in (mqtt(b"a/b", flags=0x10), mqtt(b"a/b", flags=0x20), plain(b"orders", flags=0x04)):
         with pytest.raises(RemoteViolation, match="flags"):
             core.placed(image, placement_of(bench.store).way)

@@ -101,7 +101,7 @@ def test_packets_are_those_of_the_codec(core: PacketCore, level: int, size: int,
     assert session.unacked == ({40: None, 41: None} if qos else {})
 
 
-def test_a_run_begins_anywhere_and_ends_where_it_is_told(core: PacketCore) -> None:
+def test_a_run_begins_anywhere_and_ends_where_requested(core: PacketCore) -> None:
     blob = b"".join([plain(body=b"%d" % number, qos=0) for number in range(5)])
     for index in range(6):
         for portion in range(7):
@@ -121,7 +121,7 @@ def test_what_there_is_no_room_for_waits(core: PacketCore) -> None:
     assert Session(core).run(blob, budget=7)[1:] == (4, 2, 7, 2, NOTHING)
 
 
-def test_packet_ids_in_use_are_passed_over(core: PacketCore) -> None:
+def test_packet_ids_in_use_are_skipped(core: PacketCore) -> None:
     session = Session(core)
     session.window = {65_535: "old", 1: "old", 3: "old"}
     assert session.run(plain() * 2, last_id=65_534)[4] == 4
@@ -136,7 +136,7 @@ def test_packet_ids_in_use_are_passed_over(core: PacketCore) -> None:
     make_record(b"x", properties=[(MQTT_TOPIC_KEY, b"t"), (CLIENT_ID_KEY, b"c"), (b"k", b"v")], flags=FLAG_MQTT),
     make_record(b"x", flags=FLAG_MQTT),
 ])  # fmt: skip
-def test_what_is_not_plain_is_left_alone(core: PacketCore, special: bytes) -> None:
+def test_what_is_not_plain_is_skipped(core: PacketCore, special: bytes) -> None:
     only_topic = make_mqtt_record(b"t", b"y", flags=FLAG_MQTT)
     assert Session(core).run(only_topic + special + only_topic)[1::4] == (1, SPECIAL)
     assert Session(core).run(special)[:2] == (b"", 0)

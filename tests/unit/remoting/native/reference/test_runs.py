@@ -26,7 +26,7 @@ ENTRIES = st.lists(
 
 
 def columns_of(entries: list[Entry]) -> tuple[list[int], list[int], list[int], list[int], list[int], list[int]]:
-    """(queue, count, size) in log order; offsets follow each other, position and tag tell the entries apart."""
+    """(queue, count, size) in log order; offsets are consecutive, position and tag distinguish the entries."""
     nexts: dict[int, int] = {}
     offsets = []
     for queue, count, _ in entries:
@@ -40,7 +40,7 @@ def columns_of(entries: list[Entry]) -> tuple[list[int], list[int], list[int], l
 
 
 def values_of(data: RunData) -> dict[str, list[int] | None]:
-    """All columns, after a look at their kinds."""
+    """All columns, after a check of their types."""
     found: dict[str, list[int] | None] = {}
     for name, kind in KINDS.items():
         column = getattr(data, name)
@@ -74,7 +74,7 @@ def test_sorted_by_queue_in_log_order(entries: list[Entry], spare: int, first: i
 
 @pytest.mark.parametrize("queues", [4, 3_000, 5_000_000])
 def test_many_entries(queues: int) -> None:
-    """More than a digit holds, a million apart; against numpy's stable sort."""
+    """More than fits into one digit, a million values apart; against numpy's stable sort."""
     n = 50_000
     qid = (np.arange(n) * 7919 % queues * (4_000_000_000 // queues)).astype("<u4")
     columns = (qid, np.zeros(n), np.arange(n), np.full(n, 8), np.arange(n), np.ones(n))
@@ -87,7 +87,7 @@ def test_many_entries(queues: int) -> None:
 
 @dataclass
 class Columns:
-    """A run of (queue, offsets of its entries, offset behind them) per queue; positions and tags count the entries."""
+    """A run of (queue, offsets of its entries, offset after them) per queue; positions and tags count the entries."""
 
     queues: Any
     first_offsets: Any
@@ -112,8 +112,8 @@ def run_of(*parts: tuple[int, list[int], int], at: int = 0, counts: bool = False
     )  # fmt: skip
 
 
-def test_goes_on_from_run_to_run() -> None:
-    """Counted and plain runs, a queue that is missing in one of them, an offset inside a batch."""
+def test_continues_from_run_to_run() -> None:
+    """Counted and plain runs, a queue missing in one of them, an offset inside a batch."""
     runs = [
         run_of((1, [0, 1, 2], 3), (5, [7], 8), at=100),
         run_of((5, [8], 9), at=200),
@@ -144,7 +144,7 @@ def merged(*runs: Columns) -> dict[str, Any]:
     return {name: None if (column := getattr(data, name)) is None else column.tolist() for name in data.__slots__}
 
 
-def test_merge_puts_the_pieces_of_a_queue_in_a_row() -> None:
+def test_merge_joins_the_pieces_of_a_queue() -> None:
     """Long and short pieces, queues at either end; plain runs give a plain one."""
     many = list(range(40))
     found = merged(

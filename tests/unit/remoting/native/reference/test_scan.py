@@ -29,7 +29,7 @@ def log() -> tuple[bytearray, Bench]:
 
 
 def test_scan_stops_at_zeros_and_at_the_end() -> None:
-    """Where valid bytes end, and why."""
+    """The end of the valid bytes, and the reason."""
     data, _ = log()
     whole = native.core.scan(memoryview(data), 0, len(data), START)
     assert (whole.position, whole.records, whole.reason, whole.epoch) == (len(data), 4, "", 3)
@@ -64,8 +64,8 @@ def places(segment: bytearray) -> tuple[list[int], list[int]]:
     return positions, sizes
 
 
-def test_first_bad_wants_the_size_and_the_place() -> None:
-    """A sound record of another size, or elsewhere, is not it."""
+def test_first_bad_checks_size_and_position() -> None:
+    """A sound record of another size, or elsewhere, is not the expected one."""
     segment, _ = log()
     view = memoryview(segment)
     positions, sizes = places(segment)
@@ -78,7 +78,7 @@ def test_first_bad_wants_the_size_and_the_place() -> None:
 
 
 def test_collect_in_pieces() -> None:
-    """At most so many entries at a time; marks are what changes state; the starts are respected."""
+    """At most this many entries at a time; marks are changes of state; the starts are respected."""
     segment, _ = log()
     view, (positions, _) = memoryview(segment), places(segment)
     at, entries, marks = 0, [], []
@@ -115,7 +115,7 @@ SPAN = st.tuples(st.integers(0, 999), st.integers(1, 30))
 
 @given(spans=st.lists(SPAN, max_size=40), repeats=st.integers(1, 10))
 def test_any_spans(spans: list[tuple[int, int]], repeats: int) -> None:
-    """Few distinct sizes go by assignment, many by slices; both give the same bytes."""
+    """A few distinct sizes by assignment, many by slices; both give the same bytes."""
     spans = spans * repeats
     starts = np.array([8 * start for start, _ in spans], np.int64)
     sizes = np.array([8 * size for _, size in spans], np.int64)
@@ -132,13 +132,13 @@ def test_one_size_up_to_the_very_end() -> None:
     assert out == SOURCE[-160:]
 
 
-def test_a_span_outside_is_our_own_bug() -> None:
+def test_a_span_outside_is_a_bug() -> None:
     with pytest.raises(IndexError):
         gather(memoryview(SOURCE), np.full(9, len(SOURCE)), np.full(9, 8), memoryview(bytearray(72)))
 
 
-def test_entries_stand_in_log_order_with_position_size_and_second() -> None:
-    """A record of several keys gives several entries; one without keys gives none."""
+def test_entries_are_in_log_order_with_position_size_and_second() -> None:
+    """A record with several keys gives several entries; one without keys gives none."""
     records = [
         {"keys": b"a b", "store_ms": 5999, "properties": [(b"UNIQ_KEY", b"id")]},
         {"keys": b""},
@@ -156,7 +156,7 @@ def test_entries_stand_in_log_order_with_position_size_and_second() -> None:
 
 
 def test_a_record_that_may_not_fit_is_left_for_the_next_chunk() -> None:
-    """The position of the first record not taken in comes back; what was taken in stays."""
+    """The position of the first record left out is returned; what was included stays."""
     data, positions = back_to_back([{"keys": b"k%d" % n} for n in range(3)])
     chunk = native.core.make_key_chunk(KEYS_PER_RECORD_MAX + 1)
     assert chunk.take(data, 0, 0, len(data)) == positions[2]
@@ -165,5 +165,5 @@ def test_a_record_that_may_not_fit_is_left_for_the_next_chunk() -> None:
 
 
 def test_seconds_stay_in_their_range() -> None:
-    """Times before 1970 and behind 2106 are kept at the ends."""
+    """Times before 1970 and after 2106 are kept at the limits."""
     assert [store_second(ms) for ms in (-1, 0, 1999, 2**32 * 1000)] == [0, 0, 1, 2**32 - 1]

@@ -1,4 +1,4 @@
-"""The writer of the twin in place: one call writes, indexes and publishes a batch, or leaves everything as it was."""
+"""The writer of the twin in place: one call writes, indexes and publishes a batch, or leaves everything unchanged."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SIZE = 1 << 22
 
 
 class PenBench(Bench):
-    """One twin with a writer that is aimed at a file."""
+    """One twin with a writer for one file."""
 
     def open(self, path: Path, limit: int = SIZE) -> PenBench:
-        """Aim at a new file of zeros."""
+        """Direct it to a new file of zeros."""
         path.write_bytes(bytes(SIZE))
         self.segment = SIZE
         self.path, self.descriptor = path, os.open(path, os.O_RDWR)
@@ -37,7 +37,7 @@ class PenBench(Bench):
         return self
 
     def write(self, batch: list[Placed], *, atomic: bool = False, first: int = 1):
-        """Write behind what was written."""
+        """Write after what was written."""
         made = self.writer.write(*parts_of(batch), atomic, 77, self.position, first, self.number)
         if made is not None:
             self.position = made.end_position
@@ -61,8 +61,8 @@ def message(queues: tuple[int, ...] = (0, 1), body: bytes = b"x") -> Placed:
 
 
 @pytest.mark.parametrize("atomic", [False, True])
-def test_it_does_what_encoding_writing_and_storing_do(bench: PenBench, atomic: bool) -> None:
-    """Same bytes in the file, same entries in the ring; the counters say so."""
+def test_it_equals_encoding_writing_and_storing(bench: PenBench, atomic: bool) -> None:
+    """The same bytes in the file, the same entries in the ring; the counters agree."""
     other, whole = Bench(native.core), b""
     other.segment = SIZE
     for count in (1, 3, 30):
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_left_alone(bench: PenBench) -> None:
     before = bench.state()
     assert bench.write([]) is None
     assert bench.write([good] * 3) is None
-    assert bench.write([message(body=bytes(80))]) is None  # what it leaves is no room for a filler
+    assert bench.write([message(body=bytes(80))]) is None  # what it leaves is too small for a filler
     assert bench.write([good], first=bench.number - CAPACITY + 1) is None
     assert bench.state() == before
     assert bench.path.read_bytes()[size:] == bytes(SIZE - size)
@@ -101,7 +101,7 @@ def test_what_does_not_fit_is_left_alone(bench: PenBench) -> None:
     [(message((QUEUES,)), LocalMisuse), (message((0,) * 9), LocalMisuse), (message(body=bytes(SIZE)), RecordTooLarge)],
 )
 def test_refusals_change_nothing(bench: PenBench, wrong: Placed, error: type) -> None:
-    """Rows, ring, counters and file are as they were."""
+    """Rows, ring, counters and file are unchanged."""
     before = bench.state()
     with pytest.raises(error):
         bench.write([message(), wrong])
@@ -109,8 +109,8 @@ def test_refusals_change_nothing(bench: PenBench, wrong: Placed, error: type) ->
     assert not any(bench.path.read_bytes())
 
 
-def test_a_failed_write_takes_the_offsets_back(bench: PenBench) -> None:
-    """The caller learns how many bytes may lie in the file; the next write is another one."""
+def test_a_failed_write_undoes_the_offsets(bench: PenBench) -> None:
+    """The caller learns how many bytes may be in the file; the next write is another one."""
     before = bench.state()
     reader = os.open(bench.path, os.O_RDONLY)
     bench.writer.aim(bench.ring, QUEUES, bench.counters, reader, 0, SIZE)
@@ -134,7 +134,7 @@ def files_at_most(size: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("count", [2, 400])
-def test_a_short_write_goes_on_until_it_fails(bench: PenBench, count: int) -> None:
+def test_a_short_write_continues_until_it_fails(bench: PenBench, count: int) -> None:
     """With and without the interpreter's lock."""
     batch = [message((), bytes(200))] * count
     bench.write(batch[:1])
@@ -148,7 +148,7 @@ def test_a_short_write_goes_on_until_it_fails(bench: PenBench, count: int) -> No
 
 
 def test_large_batches_do_not_keep_their_bytes(bench: PenBench) -> None:
-    """Small ones do, for those who want what was just written."""
+    """Small ones do, for readers of what was just written."""
     body = bytes(KEPT_BYTES_MAX // 2)
     assert [len(piece) for _, piece in bench.write([message(body=body)]).pieces] == [len(body) + 120]
     assert bench.write([message(body=body)] * 3).pieces == []

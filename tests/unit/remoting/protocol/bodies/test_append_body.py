@@ -1,4 +1,4 @@
-"""The answer to APPEND_MANY: places and bits round-trip; malformed ones are refused."""
+"""The answer to APPEND_MANY: offsets and bits round-trip; malformed ones are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_replies_round_trip(end, placed):
 
 
 @given(unwanted=st.lists(st.booleans(), max_size=40))
-def test_replies_say_what_nobody_has_subscribed_to(unwanted):
+def test_replies_have_which_entries_had_no_subscriber(unwanted):
     placed = [(1, number) for number in range(len(unwanted))]
     body = ab.encode_append_reply(9, placed, unwanted)
     assert ab.decode_unwanted(body) == {number for number, one in enumerate(unwanted) if one}

@@ -105,14 +105,14 @@ HEADERS = [
 
 @pytest.mark.parametrize("header", HEADERS, ids=lambda header: type(header).__name__)
 def test_headers_survive_the_wire(header):
-    """Whatever one side writes into fields, the other reads back the same."""
+    """What one side writes into fields, the other reads back."""
     fields = to_fields(header)
     assert all(isinstance(value, str) for value in fields.values())
     assert from_fields(fields, type(header)) == header
 
 
 def test_names_and_texts_are_those_of_rocketmq():
-    """Booleans are lower case, nothing is written for None, and the two odd names are kept."""
+    """Booleans are lower case, None is left out, and the two irregular names are kept."""
     assert to_fields(ElectMasterHeader("C", "b")) == {
         "clusterName": "C",
         "brokerName": "b",
@@ -125,7 +125,7 @@ def test_names_and_texts_are_those_of_rocketmq():
     assert to_fields(HEADERS[2])["haServerAddr"] == "h:2"
 
 
-def test_a_broker_of_rocketmq_tells_less():
+def test_a_broker_of_rocketmq_sends_less():
     """Fields beyond RocketMQ's have defaults, unknown ones are ignored, empty ones count as absent."""
     fields = {"clusterName": "C", "brokerName": "b", "brokerId": "1", "brokerAddress": "h:1", "more": "x", "bootId": ""}
     header = from_fields(fields, RegisterReplicaHeader)

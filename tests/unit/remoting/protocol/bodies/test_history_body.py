@@ -1,4 +1,4 @@
-"""Places before a queue, and the request there and back."""
+"""Positions before a queue, and the request in both directions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from remoting.protocol.bodies.session_body import (
         (HistoryStart(last=10**18 - 1), (0, 0, 10**18 - 1)),
     ],
 )
-def test_a_wish_is_a_place_below_every_position(wish: HistoryStart, told: tuple[int, int, int]) -> None:
-    """So that places only rise."""
+def test_a_requested_start_is_below_every_position(wish: HistoryStart, told: tuple[int, int, int]) -> None:
+    """So that positions only rise."""
     place = pack_before(wish)
     assert -(2**63) <= place < 0
     assert unpack_before(place) == told
@@ -35,7 +35,7 @@ def test_a_wish_is_a_place_below_every_position(wish: HistoryStart, told: tuple[
     assert unpack_before(FINISHED)[0] == FINISHED
 
 
-def test_there_and_back() -> None:
-    """What is said arrives."""
+def test_round_trip() -> None:
+    """What is sent arrives."""
     for message in (HistoryRequest(7, "a/+", 64, 0, 3), HistoryReply(99, False, b"records", 2)):
         assert decode(type(message), encode(message)) == message

@@ -57,7 +57,7 @@ def test_range_pull(queue_id, offset, end, size):
 
 
 @given(result=RESULT)
-def test_range_pull_reply_says_where_records_start(result):
+def test_range_pull_reply_has_the_starts_of_records(result):
     got = pb.decode_range_pull_reply(pb.encode_range_pull_reply(result))
     starts = struct.unpack(f"<{got.count}I", got.starts)
     edges = [*starts, len(got.blob)]
@@ -106,7 +106,7 @@ def test_records_in_one_piece_make_the_same_range_reply_and_begin_at_a_word(resu
     assert (len(whole) - len(pulled.blob)) % 8 == 0
 
 
-def test_there_and_back() -> None:
+def test_round_trip() -> None:
     wanted = RowFilter(mqtt=("a/#",), tags=("t",), keys=("k",), sql="a = 1", born_from_ms=1, born_until_ms=2)
     want = decode_filtered_pull(encode_filtered_pull(7, 1, 9, 100, encode_row_filter(wanted)))
     assert (want.queue_id, want.offset, want.end_offset, want.max_bytes) == (7, 1, 9, 100)
@@ -126,7 +126,7 @@ def test_an_empty_filter_wants_everything() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"x" * 30, b"\xff" * 60])
-def test_what_is_no_body(body: bytes) -> None:
+def test_what_is_not_a_body(body: bytes) -> None:
     with pytest.raises(RemoteViolation):
         decode_filtered_reply(body)
     with pytest.raises(RemoteViolation):

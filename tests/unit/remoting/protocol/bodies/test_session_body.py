@@ -80,19 +80,19 @@ GIVEN = [(7, 12, b"first record"), (9, 2**40, b""), (7, 13, b"x" * 300)]
         SharedSettle([SharedSettled(1, -5, [1, 2], [3]), SharedSettled(2, 9, sent=[4])]),
     ],
 )
-def test_msgpack_there_and_back(message) -> None:
-    """What is said arrives."""
+def test_msgpack_round_trip(message) -> None:
+    """What is sent arrives."""
     assert decode(type(message), encode(message)) == message
 
 
-def test_given_there_and_back() -> None:
-    """Records arrive as views, each with whom it is for."""
+def test_given_round_trip() -> None:
+    """Records arrive as views, each with its member."""
     assert [(handle, offset, bytes(record)) for handle, offset, record in decode_given(encode_given(GIVEN))] == GIVEN
     assert decode_given(encode_given([])) == []
 
 
 def test_a_cut_or_stretched_body_is_a_violation() -> None:
-    """Nothing else comes out of a damaged body."""
+    """Nothing else is raised for a damaged body."""
     body = encode_given(GIVEN)
     for end in range(len(body)):
         with pytest.raises(RemoteViolation):
@@ -101,7 +101,7 @@ def test_a_cut_or_stretched_body_is_a_violation() -> None:
         decode_given(body + b"x")
 
 
-def test_a_place_of_a_group_is_told_from_those_in_the_log() -> None:
+def test_a_place_of_a_group_is_distinguished_from_those_in_the_log() -> None:
     """A retained message's place, and one before a queue, have other bits set too."""
     places = (7, 7 | SHARED_BIT, 7 | HISTORY_BIT, 0xFFFF_FFFF)
     assert [is_shared_place(place) for place in places] == [False, True, False, False]

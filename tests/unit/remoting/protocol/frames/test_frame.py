@@ -52,7 +52,7 @@ def test_byte_dribble():
     assert seen == commands
 
 
-def test_a_long_frame_in_pieces_is_looked_at_once_it_is_whole():
+def test_a_long_frame_in_pieces_is_decoded_once_it_is_complete():
     frame = encode_frame(Command(10, body=bytes(1_000_000)))
     decoder = FrameDecoder()
     for at in range(0, len(frame) - 1, 65_536):
@@ -105,7 +105,7 @@ def test_a_header_that_is_too_long_is_our_callers_fault():
 
 
 def test_the_header_of_an_unfinished_frame_can_be_read() -> None:
-    """As soon as it is there; its body need not be."""
+    """As soon as it has arrived; its body need not have."""
     decoder = FrameDecoder()
     frame = encode_frame(Command(10, fields={"topic": "t"}, body=bytes(1_000)))
     at = len(frame) - 1_000

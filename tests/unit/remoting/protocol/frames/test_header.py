@@ -1,4 +1,4 @@
-"""Header codecs: both serialisations round-trip, real clients' forms are taken, nothing else leaves a decoder."""
+"""Header codecs: both serialisations round-trip, real clients' forms are accepted, and only violations are raised."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_null_field_values_and_absent_members():
 
 
 def test_an_id_of_zero_is_written():
-    # Java numbers its requests from 0, and gives an answer that names no id one of its own: nobody waits for that.
+    # Java numbers its requests from 0, and gives an answer without an id one of its own, which matches no request.
     raw = json.loads(encode_header(Command(0, flag=1)))
     assert (raw["opaque"], raw["flag"], raw["version"], raw["language"]) == (0, 1, 479, "PYTHON")
 

@@ -1,4 +1,4 @@
-"""Record images: they are the record but for what the broker says; malformed ones are refused by number."""
+"""Record images: they are the record except for what the broker adds; malformed ones are refused by number."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_what_escape_never_writes_is_refused(bad):
         names.unescape(bad)
 
 
-def test_names_of_other_queues_are_no_light_queues():
+def test_names_of_other_queues_are_not_light_queues():
     with pytest.raises(RemoteViolation, match="not the name of a light queue"):
         names.light_queue_topic(b"plant")
 

@@ -95,7 +95,7 @@ def test_keys_field_and_unique_key() -> None:
     assert not has_key(record, b"t", b"one", unique_only=True)
 
 
-def test_records_nobody_may_see_and_properties_of_devices_have_no_keys() -> None:
+def test_hidden_records_and_properties_of_devices_have_no_keys() -> None:
     """Staged rows, records in no queue, and UNIQ_KEY as a property from MQTT."""
     assert key_hashes(view(keys=b"k", flags=FLAG_STAGED)) == []
     assert key_hashes(view(keys=b"k", dispatch=())) == []
@@ -147,14 +147,14 @@ def test_ordinary_user_properties_stay_as_they_are() -> None:
 
 
 def test_keys_with_a_meaning_are_escaped() -> None:
-    """No publisher can set what RocketMQ or we understand."""
+    """A publisher cannot set what RocketMQ or LightMQ interprets."""
     for key in (b"KEYS", b"TAGS", b"UNIQ_KEY", b"", b"%x", MQTT_TOPIC_KEY, CLIENT_ID_KEY, *OWN_KEYS):
         ((written, _),) = to_pairs(MessageProperties(user=[(key, b"v")]))
         assert written.startswith(USER_PREFIX)
 
 
-def test_what_other_writers_put_there() -> None:
-    """System properties are not the user's; a value of ours that cannot be read is left out."""
+def test_invalid_values_of_other_writers() -> None:
+    """System properties are not the user's; an unreadable value of LightMQ's is left out."""
     pairs = [(b"KEYS", b"k"), (b"mqttExpiry", b"soon"), (b"mqttCorrelationData", b"?"), (b"own", b"1")]
     assert from_pairs(pairs) == MessageProperties(user=[(b"own", b"1")])
     assert from_pairs(pairs[:3]) is None

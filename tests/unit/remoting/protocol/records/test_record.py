@@ -1,4 +1,4 @@
-"""Records: encode, view, check and scan agree; any damaged byte and any wrong place is noticed."""
+"""Records: encode, view, check and scan agree; any damaged byte and any wrong position is noticed."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_the_first_failing_check_is_named(raw, position, reason):
 
 
 def test_a_forged_total_of_zero_does_not_hold_a_scan_up():
-    """CRC32C of nothing is zero, so a zero total and a zero checksum would agree for ever."""
+    """CRC32C of nothing is zero, so a zero total and a zero checksum would match for ever."""
     forged = bytearray(80)
     struct.pack_into("<II", forged, 0, 0, record.MESSAGE)
     with pytest.raises(CorruptRecord, match="contradict"):

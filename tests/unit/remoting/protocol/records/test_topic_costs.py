@@ -1,4 +1,4 @@
-"""Filters made to be expensive: matching looks at each level held at most once, also for what is nearly right."""
+"""Filters made to be expensive: matching visits each level at most once, also for near matches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CPU_S_MAX = 2.0
 
 
 def test_filters_that_nearly_match() -> None:
-    """Every mixture of `a` and `+` before an end that is another one, and one that is right among them."""
+    """Every mixture of `a` and `+` before a different end, and one that matches among them."""
     trie: FilterTrie[int] = FilterTrie()
     for number, levels in enumerate(itertools.product(("a", "+"), repeat=DEPTH)):
         trie.add("/".join((*levels, "b")), number)

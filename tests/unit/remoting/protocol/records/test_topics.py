@@ -249,12 +249,12 @@ def test_refused(name: str) -> None:
     ],
 )
 def test_owner_of(topic: bytes, owner: bytes | None) -> None:
-    """One level names the client; nothing near it does."""
+    """One level names the client; similar topics do not."""
     assert owner_of(topic) == owner
 
 
 def test_states() -> None:
-    """Connected, not connected, forgotten; other topics may say what they like."""
+    """Connected, not connected, forgotten; other topics may have any payload."""
     topic = b"$SYS/broker/connection/a/state"
     assert not any(says_something_else(topic, payload) for payload in (b"", b"0", b"1", memoryview(b"1")))
     assert all(says_something_else(topic, payload) for payload in (b"2", b"10", b"1" * 1_000_000))

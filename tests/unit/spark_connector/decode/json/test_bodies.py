@@ -1,4 +1,4 @@
-"""JSON bodies: whatever the bytes, one row per body, and the fast way says what the slow one says."""
+"""JSON bodies: whatever the bytes, one row per body, and the fast path agrees with the slow one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BODIES = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(BODIES, min_size=1, max_size=20))
-def test_any_bytes_give_one_row_each_and_neighbours_do_not_matter(bodies: list[bytes]) -> None:
+def test_any_bytes_give_one_row_each_regardless_of_neighbours(bodies: list[bytes]) -> None:
     decoded = DECODER.decode(pa.array(bodies, pa.binary()))
     converters = converters_of(SCHEMA)
     for column in decoded.columns:
@@ -56,7 +56,7 @@ def test_any_bytes_give_one_row_each_and_neighbours_do_not_matter(bodies: list[b
             assert str(column[row]) == str(pa.array([value], field.type)[0])
 
 
-def test_a_thousand_rows_with_a_few_that_are_not() -> None:
+def test_a_thousand_rows_with_a_few_invalid_ones() -> None:
     bodies = [b'{"a":%d,"s":"x"}' % n for n in range(1000)]
     for wrong in (3, 500, 999):
         bodies[wrong] = b'{"a":"no","s":"kept"}'

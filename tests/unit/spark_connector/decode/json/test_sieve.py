@@ -1,4 +1,4 @@
-"""The quick verdict: right types pass, wrong ones do not, and what msgspec has no type for passes."""
+"""The quick check: right types pass, wrong ones do not, and what msgspec has no type for passes."""
 
 from __future__ import annotations
 

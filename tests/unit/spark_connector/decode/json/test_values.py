@@ -140,7 +140,7 @@ def test_moments(text: str, seconds: float | None) -> None:
         (b'{"a":' + b"9" * 5000 + b"}", "not JSON"),
     ],
 )
-def test_what_is_no_object(body: bytes, says: str) -> None:
+def test_what_is_not_an_object(body: bytes, says: str) -> None:
     found, why = parse_object(body)
     assert found is None
     assert says in why
@@ -203,14 +203,14 @@ def test_a_sample_of_a_filter(broker: ToyBroker, read_options: Options) -> None:
         infer_fields(read_options(mqttFilter="b/1", decode="json", inferSchema="true"), sample_bodies)
 
 
-def test_what_was_found_is_kept(broker: ToyBroker, read_options: Options, tmp_path: Path) -> None:
+def test_an_inferred_schema_is_kept(broker: ToyBroker, read_options: Options, tmp_path: Path) -> None:
     place = tmp_path / "new" / "schema.json"
     options = read_options(topic="t", decode="json", inferSchema="true", schemaLocation=str(place))
     broker.publish("t", [b'{"n":1}'], mqtt=False)
     first = infer_fields(options, sample_bodies)
     broker.publish("t", [b'{"n":"other","m":1}'], mqtt=False)
     assert infer_fields(options, sample_bodies) == first
-    assert keep(place, parse_columns("z int")) == first, "the first to write it wins"
+    assert keep(place, parse_columns("z int")) == first, "the first to write it counts"
     assert [one.name for one in place.parent.iterdir()] == ["schema.json"]
     place.write_text("{}")
     with pytest.raises(OptionError, match="cannot be read"):

@@ -1,4 +1,4 @@
-"""Births from a broker: found, refreshed, refused, expired, and asked for no more often than needed."""
+"""Births from a broker: found, refreshed, refused, expired, and requested no more often than needed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def births(broker: ToyBroker, read_options: Callable[..., ReadOptions]) -> Birth
 
 
 def names(births: Births, position: int, topic: str = TOPIC) -> list[str] | None:
-    """What is in force there."""
+    """The certificates in force there."""
     found = births.at(NAME, topic, position)
     return None if found is None else list(found.datatypes)
 
@@ -50,7 +50,7 @@ def test_births_are_found_by_position(broker: ToyBroker, births: Births) -> None
     assert [names(births, position) for position in (0, 1, 6, 7)] == [None, ["a"], ["a"], ["b"]]
 
 
-def test_what_is_known_is_not_asked_again(broker: ToyBroker, births: Births) -> None:
+def test_what_is_known_is_not_requested_again(broker: ToyBroker, births: Births) -> None:
     broker.publish(TOPIC, [birth(a=(1, "Int8"))])
     births.prepare(NAME, {TOPIC: Need(1, 5, 1)})
     asked = len(broker.requests)
@@ -82,7 +82,7 @@ def test_many_births_and_many_topics(broker: ToyBroker, births: Births, monkeypa
 
 
 def test_an_older_message_reads_on_from_further_back(broker: ToyBroker, births: Births) -> None:
-    """The memory began behind it: the topic is opened anew where the message was stored."""
+    """The cache began after it: the topic is read again from where the message was stored."""
     broker.publish(TOPIC, [birth(a=(1, "Int8")), birth(b=(1, "Int8"))])
     memory = births._memory(NAME)
     births.prepare(NAME, {TOPIC: Need(9, 9, 9)})
@@ -94,7 +94,7 @@ def test_an_older_message_reads_on_from_further_back(broker: ToyBroker, births: 
 
 
 def test_a_clock_that_went_back(broker: ToyBroker, births: Births) -> None:
-    """The broker's answer by time is behind the message: the topic is read from its beginning."""
+    """The broker's answer by time is after the message: the topic is read from its beginning."""
     broker.publish(TOPIC, [birth(a=(1, "Int8")), birth(b=(1, "Int8"))])
 
     def late(command: Command) -> Command:
@@ -139,7 +139,7 @@ def test_a_lost_connection_is_made_again(broker: ToyBroker, births: Births) -> N
     assert names(births, 5) == ["a"]
 
 
-def test_a_broker_that_never_goes_on(broker: ToyBroker, births: Births) -> None:
+def test_a_broker_that_makes_no_progress(broker: ToyBroker, births: Births) -> None:
     broker.publish(TOPIC, [birth(a=(1, "Int8"))])
     stuck = encode_multi_pull_reply([QueueRecords(1, 0, 0, 0, 0, 9)])
     broker.faults = [broker.answer, lambda command: command.reply(body=stuck)]

@@ -60,7 +60,7 @@ class NoBirths(Births):
         self.needs: Mapping[str, Need] = {}
 
     def prepare(self, broker: str, needs: Mapping[str, Need]) -> None:
-        """Remember what was wanted."""
+        """Record the request."""
         self.needs = needs
 
     def at(self, broker: str, topic: str, position: int) -> Certificate | None:
@@ -138,7 +138,7 @@ def test_aliases_without_a_birth_are_kept() -> None:
     assert list(births.needs) == ["spBv1.0/g/NBIRTH/n", "spBv1.0/g/DBIRTH/n/d"]
 
 
-def test_names_with_types_ask_nobody() -> None:
+def test_names_with_types_need_no_birth() -> None:
     made = payload(1)
     metric(made, "temp", "Int8", int_value=1)
     births = NoBirths()
@@ -170,7 +170,7 @@ def test_other_messages() -> None:
     assert rows[6]["metrics"] == []
 
 
-def test_bdseq_that_is_none() -> None:
+def test_an_invalid_bdseq() -> None:
     made = payload(0)
     metric(made, "bdSeq", "UInt64", long_value=2**64 - 1)
     (row,), _ = decode([("spBv1.0/g/NDEATH/n", made.SerializeToString())])
@@ -212,7 +212,7 @@ def metrics_column() -> str:
 
 
 def test_births_in_another_queue_and_another_batch(broker: ToyBroker, read_options: Options) -> None:
-    """A stream that begins behind the births, births anew, and a device that was not born since its node was."""
+    """A stream that begins after the births, new births, and a device that was not born since its node was."""
     options = read_options(topic=PARENT, decode="sparkplug")
     for topic, body in (
         ("NBIRTH/n", birth(volts=(1, "Int16"))),
@@ -240,8 +240,8 @@ def test_births_in_another_queue_and_another_batch(broker: ToyBroker, read_optio
     assert [row["metrics"] for row in again if "DATA" in row["mqttTopic"]] == [row["metrics"] for row in rows]
 
 
-def test_only_heads_are_wanted(broker: ToyBroker, read_options: Options) -> None:
-    """Without metrics no birth is asked for."""
+def test_only_heads_are_requested(broker: ToyBroker, read_options: Options) -> None:
+    """Without metrics no birth is requested."""
     broker.append(make_entry("spBv1.0/g/NDATA/n", data(9, a1=1)))
     options = read_options(topic=PARENT, decode="sparkplug")
     schema = parse_columns("seq int, edgeNodeId string")

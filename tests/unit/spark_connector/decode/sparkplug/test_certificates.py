@@ -6,7 +6,7 @@ from spark_connector.decode.sparkplug.payload import KEPT_PER_TOPIC_MAX, Certifi
 from tests.unit.spark_connector.decode.payloads import birth
 
 
-def test_what_a_birth_tells() -> None:
+def test_the_content_of_a_birth() -> None:
     found = read_certificate(5, birth(temp=(7, "Int8"), flag=(0, "Boolean")))
     assert found.aliases == {7: ("temp", 1), 0: ("flag", 11)}
     assert found.datatypes == {"temp": 1, "flag": 11}
@@ -25,7 +25,7 @@ def test_the_one_before_is_in_force() -> None:
     assert births.covers(5)
 
 
-def test_only_certificates_that_nobody_needs_are_forgotten() -> None:
+def test_only_unneeded_certificates_are_dropped() -> None:
     births = TopicBirths()
     for position in range(KEPT_PER_TOPIC_MAX + 10):
         births.add(Certificate(position, {}, {}), 5)

@@ -35,7 +35,7 @@ def test_an_alias_gets_its_name_and_its_sign() -> None:
     assert second["timestamp"].timestamp() * 1000 == AT_MS
 
 
-def test_what_no_certificate_tells() -> None:
+def test_without_a_certificate() -> None:
     for fields, known, says in (
         ({"alias": 8, "int_value": 1}, KNOWN, "metric 8: alias 8 is not in the birth certificate"),
         ({"alias": 7, "int_value": 1}, Known({}, {}, "no birth"), "metric 7: no birth"),
@@ -61,7 +61,7 @@ def test_a_number_without_a_type_keeps_its_bits() -> None:
     assert (found["name"], found["long"], found["datatype"]) == (None, 255, "Unknown")
 
 
-def test_null_is_no_mistake() -> None:
+def test_null_is_valid() -> None:
     made = payload()
     metric(made, "temp", "Int8", is_null=True)
     (found,), reason = read(made)

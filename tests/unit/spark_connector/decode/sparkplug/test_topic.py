@@ -1,4 +1,4 @@
-"""Sparkplug topics: which are, what they say, and why others are not."""
+"""Sparkplug topics: which are valid, their parts, and why others are not."""
 
 from __future__ import annotations
 
