@@ -205,8 +205,9 @@ async def test_ended_connections_are_freed_without_the_collector() -> None:
         async with asyncio.timeout(10):
             while app._listener.connections or app._services.tasks or app._services.owners:
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)  # the last callbacks of the loop still reference their arguments
-        assert {kind: live(kind) for kind in kinds} == before
+        async with asyncio.timeout(10):  # the last callbacks of the loop still reference their arguments
+            while {kind: live(kind) for kind in kinds} != before:
+                await asyncio.sleep(0.01)
     finally:
         gc.enable()
         await app.stop()

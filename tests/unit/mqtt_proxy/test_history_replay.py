@@ -117,7 +117,9 @@ async def test_an_unanswered_step_is_requested_again(monkeypatch: pytest.MonkeyP
     assert link.asked == []
     link.up = True
     run.fetch()
-    await asyncio.sleep(0.01)
+    async with asyncio.timeout(10):
+        while not link.wakes:
+            await asyncio.sleep(0)
     assert link.wakes == 1
     run.fetch()
     await settle()

@@ -66,14 +66,25 @@ async def test_a_served_connection_is_kept_for_its_keep_alive_time_only(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The limit of the first request does not end it, the pause after it does."""
-    monkeypatch.setattr(admin_protocol, "FIRST_REQUEST_S_MAX", 0.3)
-    monkeypatch.setattr(admin_protocol, "KEEP_ALIVE_S", 1.0)
+    monkeypatch.setattr(admin_protocol, "FIRST_REQUEST_S_MAX", 300.0)
+    monkeypatch.setattr(admin_protocol, "KEEP_ALIVE_S", 400.0)
+    loop = asyncio.get_running_loop()
+    call_later, timers = loop.call_later, []
+
+    def noted(seconds: float, callback: Callable[..., object], *arguments: object) -> asyncio.TimerHandle:
+        handle = call_later(seconds, callback, *arguments)
+        timers.append((seconds, handle, callback))
+        return handle
+
+    monkeypatch.setattr(loop, "call_later", noted)
     reader, writer = await port.open()
     for _ in range(2):
         writer.write(REQUEST)
         head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\nx\n"), 20)
         assert f"Server: {SERVER_NAME}".encode() in head
-        await asyncio.sleep(0.5)
+    limits = [(seconds, handle.cancelled()) for seconds, handle, _ in timers if seconds >= 300.0]
+    assert limits == [(300.0, True), (400.0, True), (400.0, False)]
+    next(callback for _, handle, callback in reversed(timers) if not handle.cancelled())()
     await port.closed((reader, writer))
 
 

@@ -24,8 +24,7 @@ def test_paths_are_shown_as_one_would_type_them(monkeypatch: pytest.MonkeyPatch,
 def test_a_failed_installation_ends_the_demo(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The broker was up and accepted readings; the message says what failed; the status is not 0; old output is
-    gone."""
+    """The broker was up and accepted readings; the error has the cause; the status is not 0; old output is removed."""
 
     def fail(_: object) -> None:
         raise InstallationFailed("no network")

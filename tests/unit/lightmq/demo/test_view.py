@@ -106,6 +106,8 @@ def test_nothing_to_draw_is_no_failure(tmp_path: Path) -> None:
     """A run that was ended at once still ends with its files."""
     write_png(tmp_path / "a.png", [], [])
     write_html(tmp_path / "a.html", [], [])
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (tmp_path / "a.html").read_text()
 
 
 def test_sensors_with_commands_come_first() -> None:

@@ -224,9 +224,18 @@ async def test_silent_connections_are_closed_and_clients_with_a_key_stay(
 
 async def test_where_no_key_is_needed_silence_is_allowed(serve: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "UNPROVEN_FIRST_S", 0.0)
+    monkeypatch.setattr(module, "SWEEP_INTERVAL_S", 0.001)
+    swept, overdue = asyncio.Semaphore(0), Strangers.overdue
+
+    def counted(strangers: Strangers, now_s: float) -> Any:
+        swept.release()
+        return overdue(strangers, now_s)
+
+    monkeypatch.setattr(Strangers, "overdue", counted)
     server = await serve(lambda _peer, command: command.reply(), intake=IntakeLimits(unproven_idle_ms=0))
     idle = await connect("127.0.0.1", server.port)
-    await asyncio.sleep(1.2)
+    for _ in range(3):
+        await swept.acquire()
     assert (await idle.request(Command(1))).code == 0
     assert len(server.strangers) == 0
     await idle.close()

@@ -83,9 +83,15 @@ async def test_the_queue_keeps_its_order_and_small_ones_go_together():
 async def test_a_body_above_the_limit_goes_alone():
     calls, sent = Calls("there:1", 10), []
     request = start(calls, sent, bytes(1_000))
+    small = start(calls, sent, b"x")
     await settle()
+    assert [len(one.body) for one in sent] == [1_000]
     calls.answer(sent[0].reply())
     await request
+    await settle()
+    assert [len(one.body) for one in sent] == [1_000, 1]
+    calls.answer(sent[1].reply())
+    await small
 
 
 async def test_cancelled_requests_leave_no_trace():
