@@ -163,6 +163,13 @@ class Client:
         self.until(lambda: bool(self.granted))
         return self.granted
 
+    def unsubscribe(self, topic_filter: str) -> None:
+        """Unsubscribe and wait for the UNSUBACK: nothing new of the filter is sent after it [MQTT-3.10.4-2]."""
+        answered = threading.Event()
+        self.client.on_unsubscribe = lambda *_arguments: answered.set()
+        self.client.unsubscribe(topic_filter)
+        assert answered.wait(DEADLINE_S), f"no UNSUBACK for {topic_filter}"
+
     def publish(self, topic: str, payload: bytes, qos: int = 1, *, retain: bool = False) -> None:
         """Publish and wait for the acknowledgement."""
         self.client.publish(topic, payload, qos, retain).wait_for_publish(DEADLINE_S)

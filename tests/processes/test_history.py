@@ -79,8 +79,8 @@ def test_the_last_messages_then_live(server: Server) -> None:
     for client, name in clients:
         assert until_last(client, 150) == list(range(91, 151))
         assert not any(message.retain for message in client.messages)
-        client.client.unsubscribe(name)
-        client.subscribe(("other", 0))  # answered after the UNSUBSCRIBE
+        client.unsubscribe(name)
+        client.subscribe(("other", 0))
     publisher.publish(TOPIC, b"151")
     publisher.publish("other", b"0")
     for client, _ in clients:

@@ -99,8 +99,8 @@ def test_each_message_goes_to_one_member_and_to_ordinary_subscribers(server: Ser
     late = member(server, "late")
     assert not late.messages, "retained messages are not for shared subscriptions"
     for one in members:
-        one.client.unsubscribe(FILTER)
-        one.subscribe(("line/c", 1))  # answered after the UNSUBSCRIBE
+        one.unsubscribe(FILTER)
+        one.subscribe(("line/c", 1))
     publisher.publish("line/b", b"0")
     late.until(lambda: bool(late.messages))
     for one in (*members, watcher, publisher, late):
