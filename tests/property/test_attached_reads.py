@@ -26,7 +26,7 @@ from broker.store.errors import Unsettled
 from broker.store.index.reader import OFFSET_TOO_SMALL, OK
 from remoting.native import core as native
 from remoting.protocol.records.record import FLAG_FORMAT_SHIFT, RecordView, check_record
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 EXAMPLES = int(os.environ.get("LIGHTMQ_ATTACHED_EXAMPLES", "60"))
 MEMORY = Path("/dev/shm")
@@ -75,9 +75,9 @@ class World:
 
     def run(self, _seed: int) -> None:
         """The tail becomes a run; merges follow."""
-        self.bench.store._site.thread.drain()
+        drain(self.bench.store)
         self.bench.store._parts.index_flusher.flush()
-        self.bench.store._site.thread.drain()
+        drain(self.bench.store)
 
     def expire(self, _seed: int) -> None:
         """The oldest segments are removed in the order in which retention does it."""
@@ -95,7 +95,7 @@ class World:
         for queue, first_offset in claims:
             self.check_expired(queue, first_offset)
         store._parts.index_flusher.drop_runs(store._parts.opened.index.expired_runs())
-        store._site.thread.drain()
+        drain(store)
 
     def grow(self, seed: int) -> None:
         """Rows for more queues than the tail has."""

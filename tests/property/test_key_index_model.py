@@ -25,7 +25,7 @@ from tests.property.test_store_model import MEMORY, Silent
 from tests.sim.disk import crash_copy
 from tests.sim.keyed import keyed_message
 from tests.sim.store_model import walk
-from tests.sim.stores import StoreBench
+from tests.sim.stores import StoreBench, drain
 
 EXAMPLES = int(os.environ.get("LIGHTMQ_MODEL_EXAMPLES", "40"))
 STEPS = 30
@@ -118,7 +118,7 @@ class KeyMachine(RuleBasedStateMachine):
         """Upkeep, and everything it starts."""
         self.bench.clock.advance_ms(step_ms)
         self.bench.store.maintain(self.bench.clock.now_ms())
-        self.bench.store._site.thread.drain()
+        drain(self.bench.store)
         self.bench.turn()
 
     @rule()

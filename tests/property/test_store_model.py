@@ -36,7 +36,7 @@ from tests.sim.store_model import (
     oldest,
     taken,
 )
-from tests.sim.stores import Silent, StoreBench, mixed
+from tests.sim.stores import Silent, StoreBench, drain, mixed
 
 EXAMPLES = int(os.environ.get("LIGHTMQ_MODEL_EXAMPLES", "80"))
 SHRINK = (Phase.shrink,) if os.environ.get("LIGHTMQ_MODEL_SHRINK") else ()
@@ -200,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.bench.clock.advance_ms(passed_ms)
         self.store.maintain(self.bench.clock.now_ms())
         for _ in range(times - 1):
-            self.store._site.thread.drain()
+            drain(self.store)
             self.bench.settle()
             self.store.maintain(self.bench.clock.now_ms())
 

@@ -22,7 +22,7 @@ from tests.sim.disk import crash_copy
 from tests.sim.keyed import keyed_message
 from tests.sim.log_judge import read_log
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
-from tests.sim.stores import Silent, mixed
+from tests.sim.stores import Silent, drain, mixed
 
 IN_SYNC = (0, 1)
 NAMES = [b"q%d" % number for number in range(6)]
@@ -134,7 +134,7 @@ class Walk:
         for _ in range(self.chance.choice([1, 1, 5])):
             node.store.maintain(self.number)
             if self.chance.random() < 0.7:
-                node.store._site.thread.drain()
+                drain(node.store)
             node.turn()
 
     def expire(self) -> None:
@@ -146,7 +146,7 @@ class Walk:
                     pull(self.store, node.store, 1 << 20)
                 node.flush()
                 node.store.maintain(self.number)
-                node.store._site.thread.drain()
+                drain(node.store)
                 node.turn()
             self.confirm()
 

@@ -88,6 +88,11 @@ class StoreBench:
         self.turn()
 
 
+def drain(store: LogStore) -> None:
+    """Let the index thread finish its jobs and deliver their results."""
+    store._site.thread.drain()
+
+
 def message(
     queues: Sequence[int],
     body: bytes,

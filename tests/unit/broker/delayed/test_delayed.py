@@ -24,6 +24,7 @@ from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_STAGED, Recor
 from runtime.logs import get_logger
 from runtime.metrics import Histogram
 from tests.sim.stores import StoreBench as SmallFiles
+from tests.sim.stores import drain
 from tests.sim.stores import message as filler
 
 START = 1_700_000_100_000
@@ -404,7 +405,7 @@ def test_files_expire_and_what_waits_in_them_stays(tmp_path: Path) -> None:
         for _ in range(200):
             world.store.maintain(bench.clock.now_ms())
             bench.settle()
-            world.store._site.thread.drain()
+            drain(world.store)
         assert world.store.begin_position > begin, turn
         begin = world.store.begin_position
         if turn == 1:

@@ -16,7 +16,7 @@ from broker.store.errors import CorruptLog, StoreFailed, StoreFull, UnreadableOf
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from tests.sim.log_judge import check_dense, read_log
-from tests.sim.stores import StoreBench, bodies, message
+from tests.sim.stores import StoreBench, bodies, drain, message
 
 ROOT = Path(__file__).resolve().parents[4]
 CHILD = Path(__file__).with_name("crash_child.py")
@@ -105,7 +105,7 @@ def test_a_bit_flip_below_the_durable_point_is_reported_at_read(tmp_path: Path) 
 def test_bit_flip_in_what_recovery_scans_is_refused(tmp_path: Path) -> None:
     """Below the durable position a failing record is no torn tail: the start is refused, the data is kept."""
     bench, _ = filled(tmp_path)
-    bench.store._site.thread.drain()
+    drain(bench.store)
     crashed = tmp_path / "crashed"
     shutil.copytree(bench.directory, crashed)
     bench.close()

@@ -19,7 +19,7 @@ from remoting.protocol.errors import LocalMisuse
 from runtime.files import DirectoryLocked
 from tests.sim.disk import crash_copy
 from tests.sim.log_judge import check_dense, read_log
-from tests.sim.stores import StoreBench, bodies, message
+from tests.sim.stores import StoreBench, bodies, drain, message
 
 MIB = 1024 * 1024
 
@@ -289,7 +289,7 @@ def test_positions_are_those_of_the_records(tmp_path: Path) -> None:
         if number == 150:
             bench.settle()
             bench.store.maintain(0)
-            bench.store._site.thread.drain()
+            drain(bench.store)
             bench.turn()
     bench.settle()
     meant = [

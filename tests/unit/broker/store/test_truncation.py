@@ -17,7 +17,7 @@ from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.index_entries import run_data
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
-from tests.sim.stores import bodies, message
+from tests.sim.stores import bodies, drain, message
 
 STEPS = ("tail", "index", "state", "mark", "log", "epochs", "settle")
 
@@ -137,7 +137,7 @@ def test_a_replica_begins_where_the_masters_log_does(tmp_path: Path) -> None:
             master.settle()
             for _ in range(20):
                 master.store.maintain(0)
-                master.store._site.thread.drain()
+                drain(master.store)
                 master.settle()
     master.settle()
     begin = master.store.begin_position
@@ -257,7 +257,7 @@ def expired(bench: ReplicaBench) -> int:
         bench.store.positions.limit_confirm(None)
         for _ in range(5):
             bench.store.maintain(0)
-            bench.store._site.thread.drain()
+            drain(bench.store)
             bench.flush()
         manifest = bench.store._parts.opened.index.manifest
         if manifest.runs and 0 < manifest.offsets_id < manifest.runs[0]:

@@ -12,7 +12,7 @@ from broker.store.errors import StoreFailed, StoreFull
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.log_judge import read_log
 from tests.sim.replicas import ReplicaBench, log_bytes, pull
-from tests.sim.stores import bodies, message
+from tests.sim.stores import bodies, drain, message
 
 
 def filled(tmp_path: Path, **settings) -> tuple[ReplicaBench, ReplicaBench, int]:
@@ -75,7 +75,7 @@ def test_runs_snapshots_and_keys_while_bytes_arrive(tmp_path: Path) -> None:
     index = replica.store._parts.opened.index
     assert len(index.runs) > 1
     assert index.manifest.end_position <= replica.store.confirm_position
-    replica.store._site.thread.drain()
+    drain(replica.store)
     assert 0 < replica.store._parts.snapshots.saved_position <= replica.store.confirm_position
     master.flush()
     pull(master.store, replica.store, 4096)

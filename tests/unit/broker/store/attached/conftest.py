@@ -9,7 +9,7 @@ import pytest
 
 from broker.store.attached.store import AttachedStore
 from remoting.protocol.records.record import RecordView, check_record
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 class Pair:
@@ -33,9 +33,9 @@ class Pair:
 
     def make_run(self) -> None:
         """Move the tail into a run, with whatever merge follows."""
-        self.bench.store._site.thread.drain()
+        drain(self.bench.store)
         self.bench.store._parts.index_flusher.flush()
-        self.bench.store._site.thread.drain()
+        drain(self.bench.store)
 
     def expire(self, before: int) -> None:
         """Let retention take the segments below a log position."""
@@ -45,7 +45,7 @@ class Pair:
         store._log.drop_before(before)
         store._parts.opened.index.move_begin(store._log.begin)
         store._parts.index_flusher.drop_runs(store._parts.opened.index.expired_runs())
-        store._site.thread.drain()
+        drain(store)
 
     def read(self, offset: int, end: int = 1 << 40, queue: int | None = None) -> list[int]:
         """The numbers of a range, checked."""

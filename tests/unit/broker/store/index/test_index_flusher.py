@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.index.index_flusher import choose_merge
-from tests.sim.stores import StoreBench, bodies, message
+from tests.sim.stores import StoreBench, bodies, drain, message
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 50)), max_size=12), st.integers(2, 4), st.integers(1, 200))
@@ -32,11 +32,11 @@ def test_full_disk_while_writing_a_run(tmp_path: Path) -> None:
     bench.faults.arm("index.write", OSError(errno.ENOSPC, "full"))
     for n in range(32):
         bench.store.append(message([queue], b"%d" % n))
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.disk.full
     bench.store.maintain(0)
     assert not bench.store.disk.full
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.metrics()["index_runs"] == 1
     bench.settle()
     bench.reopen()

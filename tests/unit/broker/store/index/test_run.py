@@ -35,7 +35,7 @@ from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, ROW_WORDS
 from tests.sim.index_entries import run_data
 from tests.sim.replicas import ReplicaBench
-from tests.sim.stores import message
+from tests.sim.stores import drain, message
 
 
 def make(
@@ -194,7 +194,7 @@ def runs_of(directory: Path) -> tuple[list[Run], list[int], int]:
     for number in range(40):
         begins.append(bench.store.end_position)
         bench.store.append(message([one, two] if number % 5 == 0 else [one], b"x"))
-    bench.store._site.thread.drain()
+    drain(bench.store)
     index = bench.store._parts.opened.index
     runs, end = list(index.runs), index.manifest.end_position
     bench.close()

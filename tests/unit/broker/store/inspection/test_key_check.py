@@ -11,7 +11,7 @@ from broker.store.inspection.directory import KeyFiles, LogKeys, Walk, check_key
 from broker.store.inspection.verifier import verify
 from broker.store.keys.key_index import KeyManifest, KeyRun, load_key_manifest, save_key_manifest, write_key_run
 from tests.sim.keyed import keyed_message
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def keyed(tmp_path: Path) -> Path:
             bench.store.append(message([queue], b"plain"))
             bench.settle()
             bench.store.maintain(0)
-            bench.store._site.thread.drain()
+            drain(bench.store)
         else:
             bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a k%d" % n))
     bench.settle()

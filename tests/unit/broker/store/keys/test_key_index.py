@@ -27,7 +27,7 @@ from broker.store.keys.key_index import (
 from broker.store.log.metadata import sealed_json
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from tests.sim.keyed import back_to_back, found, keyed_message
-from tests.sim.stores import StoreBench
+from tests.sim.stores import StoreBench, drain
 
 NUMBER = key_hash(b"t", b"k")
 
@@ -169,7 +169,7 @@ def test_a_full_disk_while_writing_a_run_loses_nothing(tmp_path: Path) -> None:
     bench.faults.arm("keys.write", OSError(errno.ENOSPC, "full"))
     for n in range(20):
         bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a b c d k%d" % n))
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.disk.full
     assert bench.store.metrics()["key_index_runs"] == 0
     bench.store.maintain(0)
@@ -177,7 +177,7 @@ def test_a_full_disk_while_writing_a_run_loses_nothing(tmp_path: Path) -> None:
     bench.store.append(keyed_message([queue], b"20", keys=b"a"))
     bench.settle()
     bench.store.maintain(0)
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.metrics()["key_index_runs"] >= 1
     assert len(found(bench.store, b"a")) == 21
     bench.reopen()
@@ -193,7 +193,7 @@ def test_a_failure_before_the_manifest_leaves_an_unnamed_file(tmp_path: Path) ->
     for n in range(60):
         bench.store.append(keyed_message([queue], b"%d" % n, keys=b"a k%d" % n))
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     bench.reopen()
     assert found(bench.store, b"a", count_max=100) == [b"%d" % n for n in range(59, -1, -1)]
     assert found(bench.store, b"k3") == [b"3"]
@@ -208,7 +208,7 @@ def test_the_manifest_names_what_exists_and_ids_rise(tmp_path: Path) -> None:
         bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k%d" % n))
         if n % 100 == 99:
             bench.settle()
-            bench.store._site.thread.drain()
+            drain(bench.store)
             manifest = load_key_manifest(keys)
             assert manifest is not None
             assert manifest.next_file_id > max(manifest.runs)
@@ -229,7 +229,7 @@ def test_a_run_covers_exactly_its_range(tmp_path: Path) -> None:
     queue = bench.store.queues.open(b"q")
     bench.store.append(*[keyed_message([queue], b"%d" % n, keys=b"k%d" % n) for n in range(500)])
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.keys is not None
     runs = bench.store.keys._index.runs
     assert sum(run.entry_count for run in runs) == 500

@@ -13,7 +13,7 @@ from broker.store.keys import key_store
 from broker.store.keys.key_store import KeyMatches, KeyQuestion
 from remoting.protocol.records.record import RecordView
 from tests.sim.keyed import found, keyed_message
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 def test_what_is_confirmed_is_found_and_nothing_else(tmp_path: Path) -> None:
@@ -45,9 +45,9 @@ def test_keys_survive_a_restart_and_a_merge(tmp_path: Path) -> None:
         bench.store.append(keyed_message([queue], b"%d" % n, keys=b"k%d" % (n % 10), unique=b"id%d" % n))
         if not n % 300:
             bench.settle()
-            bench.store._site.thread.drain()
+            drain(bench.store)
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     metrics = bench.store.metrics()
     assert metrics["key_index_entries"] == 1800
     assert metrics["key_index_merges_total"] > 0
@@ -70,9 +70,9 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
     for n in range(40):
         bench.store.append(message([queue], b"%d" % n))
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     bench.store.maintain(0)
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.metrics()["key_index_runs"] == 1
     assert found(bench.store, b"k") == [b"first"]
     for n in range(700):
@@ -81,12 +81,12 @@ def test_upkeep_covers_what_the_queue_index_has_and_drops_what_expired(tmp_path:
             bench.settle()
             for _ in range(4):
                 bench.store.maintain(0)
-                bench.store._site.thread.drain()
+                drain(bench.store)
     bench.settle()
     assert bench.store.begin_position > 0
     for _ in range(2):
         bench.store.maintain(0)
-        bench.store._site.thread.drain()
+        drain(bench.store)
     assert found(bench.store, b"k") == []
     assert bench.store.metrics()["key_index_runs"] == 0
     bench.close()
@@ -137,7 +137,7 @@ def filled(tmp_path: Path) -> Any:
         if n % 10 == 9:
             bench.clock.advance_ms(250)
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert bench.store.metrics()["key_index_runs"] > 0
     yield bench
     bench.close()

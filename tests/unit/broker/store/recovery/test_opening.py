@@ -14,7 +14,7 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.records.record import RecordView
 from tests.sim.log_judge import read_log
-from tests.sim.stores import StoreBench, bodies, message
+from tests.sim.stores import StoreBench, bodies, drain, message
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypa
     for n in range(20):
         bench.store.append(message([queue], b"%d" % n))
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     crashed = tmp_path / "crashed"
     shutil.copytree(bench.directory, crashed)
     bench.close()

@@ -16,7 +16,7 @@ from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import StateTables, queue_value
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN
 from tests.sim.log_judge import Seen, read_log
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 def test_same_tables_and_offsets(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_queue_known_only_from_the_state_continues_without_a_hole(tmp_path: Pa
 def crashed(bench: StoreBench, target: Path) -> list[Seen]:
     """Copy the directory as a killed process leaves it; return its records."""
     bench.settle()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     shutil.copytree(bench.directory, target)
     (target / "lock").unlink()
     bench.close()
@@ -126,7 +126,7 @@ def test_a_queue_whose_name_was_written_again_in_the_damage(tmp_path: Path) -> N
         bench.store.append(message([lost], bytes(500)))
         bench.settle()
         bench.store.maintain(bench.clock.now_ms())
-        bench.store._site.thread.drain()
+        drain(bench.store)
     bench.store.append(message([lost], b"last"))
     records = crashed(bench, tmp_path / "crashed")
     said = [seen for seen in records if b"lost" in seen.body]
@@ -182,7 +182,7 @@ def test_offsets_after_those_in_a_run_are_not_reused(tmp_path: Path, bench: Stor
     bench.store.append(*[message([queue], b"%d" % n) for n in range(6)])
     bench.settle()
     bench.store._parts.index_flusher.flush()
-    bench.store._site.thread.drain()
+    drain(bench.store)
     bench.settle()
     bench.store.append(*[message([queue], b"%d" % n) for n in range(6, 10)])
     records = crashed(bench, tmp_path / "crashed")

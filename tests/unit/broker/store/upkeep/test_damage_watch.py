@@ -10,7 +10,7 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.recovery.log_end import load_quarantine
 from remoting.protocol.records.record import RecordView
 from tests.sim.log_judge import Seen, read_log
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 BATCH = 1 << 8
 
@@ -67,7 +67,7 @@ def test_one_record_and_its_neighbours(bench: StoreBench) -> None:
     rot(bench, victim)
     assert read_all(bench, 0) == ([0, 1, 2, 3, *range(5, 10), *range(19, 29)], [(4, 5)])
     assert read_all(bench, 1) == (list(range(20)), [])
-    bench.store._site.thread.drain()
+    drain(bench.store)
     (known,) = load_quarantine(bench.directory)
     assert (known.start, known.end) == (victim.position, victim.end)
     read_all(bench, 0)

@@ -8,7 +8,7 @@ from broker.store.log.metadata import load_checkpoint
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import load_snapshot
 from broker.store.upkeep import maintenance
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 def test_snapshot_checkpoint_and_next_segment(tmp_path: Path, monkeypatch) -> None:
@@ -18,13 +18,13 @@ def test_snapshot_checkpoint_and_next_segment(tmp_path: Path, monkeypatch) -> No
     queue = bench.store.queues.open(b"q")
     bench.store.append_state([StateChange(4, b"k", b"v")])
     bench.store.maintain(0)
-    bench.store._site.thread.drain()
+    drain(bench.store)
     assert load_snapshot(bench.directory / "state") is None
     for _ in range(10):
         bench.store.append(message([queue], bytes(1000)))
     bench.settle()
     bench.store.maintain(0)
-    bench.store._site.thread.drain()
+    drain(bench.store)
     snapshot, checkpoint = load_snapshot(bench.directory / "state"), load_checkpoint(bench.directory)
     assert snapshot is not None
     assert checkpoint is not None
@@ -52,7 +52,7 @@ def test_much_state_is_not_written_again_for_little_traffic(tmp_path: Path) -> N
         bench.store.append(message([queue], bytes(900)))
         bench.settle()
         bench.store.maintain(0)
-        bench.store._site.thread.drain()
+        drain(bench.store)
         made.append(bench.store._parts.snapshots.saved_position)
     steps = sorted(set(made))
     assert steps[0] == first.position

@@ -31,7 +31,7 @@ from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import expires_ms
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_KEY, RecordView
 from tests.sim.replicas import ReplicaBench, pull
-from tests.sim.stores import StoreBench, bodies, message
+from tests.sim.stores import StoreBench, bodies, drain, message
 
 
 def expire(bench: StoreBench, begin: int) -> None:
@@ -39,7 +39,7 @@ def expire(bench: StoreBench, begin: int) -> None:
     for _ in range(400):
         bench.store.maintain(bench.clock.now_ms())
         bench.settle()
-        bench.store._site.thread.drain()
+        drain(bench.store)
         if bench.store.begin_position >= begin and not bench.store._parts.opened.index.expired_runs():
             return
     raise AssertionError(f"the log still begins at {bench.store.begin_position}")
@@ -177,13 +177,13 @@ def test_a_segment_waits_for_what_replaced_its_state(tmp_path: Path) -> None:
     store.append_state([StateChange(state_kinds.SESSION, b"client", b"new")])
     for _ in range(50):
         store.retention.step(bench.clock.now_ms(), flushed)
-        store._site.thread.drain()
+        drain(store)
         bench.turn()
         assert store.begin_position == 0
     bench.settle()
     for _ in range(50):
         store.retention.step(bench.clock.now_ms(), store.positions.flushed)
-        store._site.thread.drain()
+        drain(store)
         bench.turn()
     assert store.begin_position > 0
     bench.close()
@@ -203,7 +203,7 @@ def test_a_full_disk_deletes_the_oldest_segment_only_where_allowed(tmp_path: Pat
         for _ in range(12):
             store.maintain(bench.clock.now_ms())
             bench.settle()
-            store._site.thread.drain()
+            drain(store)
         assert store.disk.full
         assert (store.begin_position > 0) is allowed
         assert (store.metrics()["segments_expired_disk_full_bytes_total"] > 0) is allowed
@@ -269,7 +269,7 @@ def expiring(tmp_path: Path, kept: int) -> tuple[ReplicaBench, ReplicaBench]:
         replica.store.positions.limit_confirm(limit)
         for bench in (master, replica):
             bench.store.maintain(0)
-            bench.store._site.thread.drain()
+            drain(bench.store)
             bench.turn()
     return master, replica
 
@@ -303,7 +303,7 @@ def test_a_replica_expires_nothing_that_was_not_announced(tmp_path: Path) -> Non
     replica.store.positions.limit_confirm(replica.store.end_position)
     for _ in range(20):
         replica.store.maintain(0)
-        replica.store._site.thread.drain()
+        drain(replica.store)
         replica.turn()
     assert replica.store.begin_position == 0
     single.close()
@@ -317,7 +317,7 @@ def pass_time(bench: StoreBench, ms: int = 0, steps: int = 4) -> None:
         bench.clock.advance_ms(INTERVAL_MS_MIN)
         bench.store.maintain(bench.clock.now_ms())
         bench.settle()
-        bench.store._site.thread.drain()
+        drain(bench.store)
 
 
 def test_a_shorter_age_hides_what_the_log_still_has(tmp_path: Path) -> None:
@@ -546,7 +546,7 @@ def test_retention_lets_no_retained_message_live_longer(tmp_path: Path) -> None:
     for _ in range(400):
         store.maintain(bench.clock.now_ms())
         bench.settle()
-        store._site.thread.drain()
+        drain(store)
         if store.begin_position >= first_end:
             break
     assert store.begin_position >= first_end

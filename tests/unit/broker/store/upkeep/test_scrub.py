@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from broker.store.log_store import LogStore
 from broker.store.upkeep import damage
 from tests.sim.replicas import ReplicaBench, pull
-from tests.sim.stores import StoreBench, message
+from tests.sim.stores import StoreBench, drain, message
 
 
 def filled(directory: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ReplicaBench, list[int]]:
@@ -47,8 +47,8 @@ def writer(directory: Path, **settings: int) -> tuple[StoreBench, list[int]]:
 def walk(bench: ReplicaBench, now_ms: int = 1) -> None:
     """One pass, to its end."""
     while bench.store.maintain(now_ms):
-        bench.store._site.thread.drain()
-    bench.store._site.thread.drain()
+        drain(bench.store)
+    drain(bench.store)
 
 
 def flip(bench: StoreBench, position: int) -> None:
@@ -129,7 +129,7 @@ def read_again(bench: StoreBench) -> LogStore:
     assert not store.quarantined
     for now_ms in range(0, 60_000, 500):
         store.maintain(now_ms)
-        store._site.thread.drain()
+        drain(store)
     return store
 
 
@@ -140,14 +140,14 @@ def test_a_writer_keeps_to_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     store = bench.open()
     for second in range(6):
         while store.maintain(second * 1000):
-            store._site.thread.drain()
-        store._site.thread.drain()
+            drain(store)
+        drain(store)
         assert store.metrics()["scrubbed_bytes_total"] <= second * 1_000 + 1_000
     assert store.metrics()["scrubbed_bytes_total"] >= 4_000
     before = store.metrics()["scrubbed_bytes_total"]
     while store.maintain(1_000_000):
-        store._site.thread.drain()
-    store._site.thread.drain()
+        drain(store)
+    drain(store)
     assert store.metrics()["scrubbed_bytes_total"] - before <= 2_000
     bench.close()
 
@@ -158,7 +158,7 @@ def test_a_writer_need_not_read_its_log_again(tmp_path: Path) -> None:
     store = bench.open()
     store.maintain(0)
     assert not store.maintain(10_000)
-    store._site.thread.drain()
+    drain(store)
     assert "scrub_position" not in store.metrics()
     bench.close()
 
