@@ -89,7 +89,8 @@ def _connack5(_: int, body: bytes) -> Packet:
     return packets.Connack(bool(body[0]), _reason(packets.CONNACK, body[1]), found or None)
 
 
-def _publish5(flags: int, body: bytes) -> Packet:
+def _publish_start(flags: int, body: bytes) -> tuple[int, bool, bytes, int, int]:
+    """(QoS, DUP, topic name, packet id or 0, where properties or payload begin): the same in all versions."""
     qos = flags >> 1 & 3
     dup = bool(flags & 8)
     if qos == 3:
@@ -101,6 +102,11 @@ def _publish5(flags: int, body: bytes) -> Packet:
     if qos:
         packet_id = read_packet_id(body, position, "PUBLISH")
         position += 2
+    return qos, dup, topic, packet_id, position
+
+
+def _publish5(flags: int, body: bytes) -> Packet:
+    qos, dup, topic, packet_id, position = _publish_start(flags, body)
     found, position = props.read(body, position, packets.PUBLISH)
     alias = found.get(props.TOPIC_ALIAS, 0)
     if not alias and props.TOPIC_ALIAS in found:
@@ -350,17 +356,7 @@ def _connack(_: int, body: bytes) -> Packet:
 
 
 def _publish(flags: int, body: bytes) -> Packet:
-    qos = flags >> 1 & 3
-    dup = bool(flags & 8)
-    if qos == 3:
-        raise PacketViolation(Reason.QOS, "PUBLISH with QoS 3 [MQTT-3.3.1-4]")
-    if dup and qos == 0:
-        raise PacketViolation(Reason.FLAGS, "PUBLISH with DUP and QoS 0 [MQTT-3.3.1-2]")
-    topic, position = read_binary(body, 0, "topic name")
-    packet_id = 0
-    if qos:
-        packet_id = read_packet_id(body, position, "PUBLISH")
-        position += 2
+    qos, dup, topic, packet_id, position = _publish_start(flags, body)
     return packets.Publish(topic, body[position:], qos, bool(flags & 1), dup, packet_id)
 
 
