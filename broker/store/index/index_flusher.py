@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from broker.store.index.queue_index import QueueIndex, Sealed
 from broker.store.index.run import (
@@ -27,7 +26,7 @@ from broker.store.index.run import (
     save_offsets,
     write_run,
 )
-from broker.store.log.index_thread import IndexThread
+from broker.store.log.index_thread import RUNS, IndexThread, Jobs
 from broker.store.settings import StoreSettings
 from runtime.faults import FaultPoints
 
@@ -52,11 +51,15 @@ class IndexFlusher:
         self._settings = settings
         self._flush_entries = settings.flush_entries
         self._faults = faults
-        self._on_failed = on_failed
-        self.busy = False
+        self._jobs = Jobs(thread, on_failed)
         self.merging = True
         self.runs_written_total = 0
         self.merges_total = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is being written, merged or dropped."""
+        return self._jobs.running(RUNS)
 
     @property
     def covered(self) -> int:
@@ -66,7 +69,7 @@ class IndexFlusher:
     def flush_if_full(self) -> None:
         """Start a run when the tail has gathered enough."""
         tail = self._index.tail
-        if not self.busy and tail.count - tail.first >= self._flush_entries and self._enough():
+        if tail.count - tail.first >= self._flush_entries and not self.busy and self._enough():
             self.flush()
 
     def _enough(self) -> bool:
@@ -105,22 +108,11 @@ class IndexFlusher:
         manifest = replace(manifest, confirmed_position=confirmed if confirmed < sealed.end else None)
         if sealed.end == manifest.end_position and manifest == before:
             return
-        self._start(
+        self._jobs.start(
+            RUNS,
             lambda: self._write(sealed, manifest, runs),
             lambda made: self._installed(sealed, *made),
         )
-
-    def _start(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.busy = True
-
-        def finished(result: Any, error: Exception | None) -> None:
-            self.busy = False
-            if error is not None:
-                self._on_failed(error)
-            else:
-                done(result)
-
-        self._thread.submit(job, finished)
 
     def _write(self, sealed: Sealed, manifest: Manifest, runs: Sequence[Run]) -> tuple[Manifest, Run | None]:
         run = None
@@ -165,8 +157,8 @@ class IndexFlusher:
             return
         old, all_runs = self._index.runs[group[0] : group[1]], list(self._index.runs)
         manifest = self._index.manifest
-        self._start(
-            lambda: self._merge(old, all_runs, group, manifest), lambda made: self._merged(old, made[0], made[1])
+        self._jobs.start(
+            RUNS, lambda: self._merge(old, all_runs, group, manifest), lambda made: self._merged(old, made[0], made[1])
         )
 
     def _merge(
@@ -213,8 +205,8 @@ class IndexFlusher:
         if self.busy or not dropped:
             return
         manifest, runs = self._index.manifest, list(self._index.runs)
-        self._start(
-            lambda: self._drop(manifest, runs, dropped), lambda made: self._index.replace_runs(made, dropped, [])
+        self._jobs.start(
+            RUNS, lambda: self._drop(manifest, runs, dropped), lambda made: self._index.replace_runs(made, dropped, [])
         )
 
     def _drop(self, manifest: Manifest, runs: Sequence[Run], dropped: Sequence[Run]) -> Manifest:

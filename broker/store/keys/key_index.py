@@ -31,7 +31,7 @@ import numpy.typing as npt
 from broker.store.errors import CorruptIndex
 from broker.store.index.index_flusher import choose_merge
 from broker.store.index.run import HEAD_BYTES, map_run
-from broker.store.log.index_thread import IndexThread
+from broker.store.log.index_thread import RUNS, IndexThread, Jobs
 from broker.store.log.metadata import open_sealed_json, sealed_json
 from broker.store.settings import StoreSettings
 from remoting.native import core as native
@@ -274,11 +274,15 @@ class KeyFlusher:
         self._sync_log = sync_log
         self._settings = settings
         self._faults = faults
-        self._on_failed = on_failed
-        self.busy = False
+        self._jobs = Jobs(thread, on_failed)
         self.merging = True
         self.runs_written_total = 0
         self.merges_total = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run is being written, merged or dropped."""
+        return self._jobs.running(RUNS)
 
     def flush_if_full(self) -> None:
         """Start a run when a chunk is full; wait for the index thread when it is too far behind."""
@@ -300,7 +304,9 @@ class KeyFlusher:
         expired = [run for run in keys.runs if run.end_position <= begin]
         if expired and not self.busy:
             manifest = replace(keys.manifest, runs=keys.manifest.runs[len(expired) :])
-            self._start(lambda: self._drop(manifest, expired), lambda made: keys.replace_runs(made, expired, []))
+            self._jobs.start(
+                RUNS, lambda: self._drop(manifest, expired), lambda made: keys.replace_runs(made, expired, [])
+            )
         if keys.manifest.end_position < indexed and not self.busy:
             self.flush()
 
@@ -311,19 +317,7 @@ class KeyFlusher:
         if keys.end_position == keys.manifest.end_position:
             return
         sealed, manifest = keys.seal(), keys.manifest
-        self._start(lambda: self._write(sealed, manifest), lambda made: self._installed(sealed, *made))
-
-    def _start(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
-        self.busy = True
-
-        def finished(result: Any, error: Exception | None) -> None:
-            self.busy = False
-            if error is not None:
-                self._on_failed(error)
-            else:
-                done(result)
-
-        self._thread.submit(job, finished)
+        self._jobs.start(RUNS, lambda: self._write(sealed, manifest), lambda made: self._installed(sealed, *made))
 
     def _write(self, sealed: SealedKeys, manifest: KeyManifest) -> tuple[KeyManifest, KeyRun | None]:
         run, file_id, directory = None, manifest.next_file_id, self._keys.directory
@@ -357,7 +351,7 @@ class KeyFlusher:
         if group is None:
             return
         old, manifest = keys.runs[group[0] : group[1]], keys.manifest
-        self._start(lambda: self._merge(old, group, manifest), lambda made: self._merged(old, *made))
+        self._jobs.start(RUNS, lambda: self._merge(old, group, manifest), lambda made: self._merged(old, *made))
 
     def _merge(
         self, old: Sequence[KeyRun], group: tuple[int, int], manifest: KeyManifest

@@ -70,6 +70,10 @@ class IndexThread:
             self._schedule(self._deliver)
 
 
+RUNS = "runs"
+"""Kind of the jobs that write, merge and drop the runs of an index."""
+
+
 class Jobs:
     """Kinds of work of which each runs at most once at a time; `failed` gets their errors."""
 
@@ -82,8 +86,8 @@ class Jobs:
         """Whether a job of this kind is not done yet."""
         return kind in self._running
 
-    def start(self, kind: str, job: Job, *, preparing: bool = False) -> None:
-        """Run `job` in the index thread, unless one of its kind is still at it.
+    def start(self, kind: str, job: Job, then: Callable[[Any], None] | None = None, *, preparing: bool = False) -> None:
+        """Run `job` in the index thread, and `then` with its result, unless one of its kind is still at it.
 
         With `preparing` a full disk is ignored: there may be room when the result is needed, else that append fails.
         """
@@ -91,10 +95,12 @@ class Jobs:
             return
         self._running.add(kind)
 
-        def done(_: Any, error: Exception | None) -> None:
+        def done(result: Any, error: Exception | None) -> None:
             self._running.discard(kind)
             full = isinstance(error, OSError) and error.errno in FULL
             if error is not None and not (full and preparing):
                 self._failed(error)
+            elif error is None and then is not None:
+                then(result)
 
         self._thread.submit(job, done)

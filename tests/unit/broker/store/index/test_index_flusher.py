@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.index.index_flusher import choose_merge
+from broker.store.log.index_thread import RUNS
 from tests.sim.stores import StoreBench, bodies, drain, message
 
 
@@ -50,7 +51,7 @@ def test_room_is_also_made_after_another_job(tmp_path: Path) -> None:
     queue, flusher = bench.store.queues.open(b"q"), bench.store._parts.index_flusher
     for _ in range(20):
         bench.store.append(message([queue], b"x"))
-    flusher._start(lambda: None, lambda _: None)
+    flusher._jobs.start(RUNS, lambda: None)
     flusher.make_room(64)
     assert bench.store._parts.opened.index.tail.room == 64
     bench.close()
