@@ -8,6 +8,7 @@ TYPED = typed(
     Path(__file__).parent,
     (
         "inprocess",
+        "protocol.bodies.append_body",
         "protocol.bodies.follow_body",
         "protocol.frames.commands",
         "server.authorizer",

@@ -3,6 +3,7 @@ cimport cython
 
 from remoting.protocol.frames.commands cimport Command
 from remoting.transport.calls cimport Calls
+from remoting.transport.turn cimport soon
 
 cdef class _Lane:
     cdef _End _end

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 
 from remoting.protocol.frames.commands import Command
 from remoting.transport.calls import Calls, answer
@@ -168,7 +169,7 @@ class InProcessConnection(_End):
         if self.is_ending:
             return
         self.is_ending = True
-        soon(self._finish, reason)
+        soon(partial(self._finish, reason))
 
     def command_received(self, command: Command) -> None:
         """Pass an answer to its request, anything else to the push callbacks."""

@@ -4,8 +4,10 @@ cimport cython
 
 from broker.publishing.placement cimport Placement
 from broker.store.placed cimport Placed
+from remoting.protocol.bodies.append_body cimport encode_append_reply
 from remoting.protocol.frames.commands cimport Command
 from remoting.server.authorizer cimport Authorizer
+from remoting.transport.turn cimport soon
 
 cdef class Appender:
     cdef bint _has_exact

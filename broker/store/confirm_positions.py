@@ -67,6 +67,7 @@ class ConfirmPositions:
         one."""
         self._log = log
         self._index = index
+        self._tail = index.tail
         self._confirm = confirm
         self._failure = failure
         self._listeners = listeners
@@ -186,7 +187,7 @@ class ConfirmPositions:
     def _advance(self) -> None:
         limit = self._limit
         self._confirm.advance(min(self.kept, limit))
-        self._index.tail.publish_confirm(self._confirm.position, self.flushed)
+        self._tail.publish_confirm(self._confirm.position, self.flushed)
 
     # -- replication ---------------------------------------------------------------------------------------------------
 

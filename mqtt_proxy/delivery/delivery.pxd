@@ -5,6 +5,7 @@ from mqtt_proxy.delivery.record_cache cimport Chunk, Feed, RecordCache
 from mqtt_proxy.delivery.source cimport Source
 from mqtt_proxy.mqtt.session.in_flight cimport Outgoing
 from mqtt_proxy.mqtt.session.session_state cimport SessionState
+from remoting.transport.turn cimport soon
 
 cdef class Pump:
     cdef dict _behind

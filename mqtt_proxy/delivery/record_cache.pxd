@@ -1,5 +1,6 @@
 # Types of record_cache.py; see remoting/native/typed.py.
 cimport cython
+from remoting.transport.turn cimport soon
 
 cdef class Chunk:
     cdef public list _records

@@ -1,7 +1,10 @@
 # Types of inbound.py; see remoting/native/typed.py.
 from mqtt_proxy.access.permissions cimport Permissions
 from mqtt_proxy.mqtt.session.session cimport Session
+from mqtt_proxy.mqtt.session.session_state cimport SessionState
 from mqtt_proxy.publishing.publisher cimport Publisher as Publishes
+
+cimport cython
 
 cdef class Pacing:
     cdef object _readable, _rates, _clock, _metrics, _timer
@@ -19,6 +22,8 @@ cdef class Inbound:
     cdef public bytes client_id
     cdef public bint asks, exact
 
+    @cython.locals(state=SessionState)
+    cdef _count_bytes(self)
     cpdef publish(self, list publishes)
     cpdef list _sift(self, list publishes)
     cpdef unwanted(self, packet_ids)

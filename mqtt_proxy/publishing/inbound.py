@@ -202,9 +202,9 @@ class Inbound:
 
     def _count_bytes(self) -> None:
         """Count the bytes of PUBLISHes read since the last call."""
-        session = self._session
-        self._parts.metrics.publishes.bytes_in.value += session.state.publish_bytes
-        session.state.publish_bytes = 0
+        state = self._session.state
+        self._publisher.counts.bytes_in.value += state.publish_bytes
+        state.publish_bytes = 0
 
     def _sift(self, publishes: list[Publish]) -> list[Publish]:
         """The publishes that are allowed; the others are refused."""

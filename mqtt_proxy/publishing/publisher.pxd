@@ -2,6 +2,7 @@
 cimport cython
 
 from mqtt_proxy.link cimport Link
+from remoting.transport.turn cimport soon
 
 cdef class PublishRun:
     cdef public object origin
@@ -30,12 +31,13 @@ cdef class Backpressure:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _metrics, _log, _drained, _lost, _published, _requests
+    cdef object _now_ns, _log, _drained, _lost
     cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
     cdef Backpressure _pressure
     cdef list _gathered
     cdef dict _in_flight
     cdef bint _scheduled, _asks
+    cdef public object counts
 
     @cython.locals(run=PublishRun, images=bytes, packet_ids=list, born_ms=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)

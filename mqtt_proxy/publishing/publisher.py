@@ -146,7 +146,6 @@ class Publisher:
     def __init__(self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics) -> None:
         self._link = link
         self._now_ns = clock.now_ns
-        self._metrics = metrics
         self._frame_bytes_max = config.append_bytes_max
         self._timeout_ms = config.append_timeout_ms
         self._asks = config.report_no_subscribers
@@ -159,8 +158,7 @@ class Publisher:
         self._drained: asyncio.Event | None = None
         """Set while `drain` waits for all answers."""
         self._log = get_logger("proxy.publish")
-        self._published = metrics.publishes.confirmed
-        self._requests = metrics.publishes.requests
+        self.counts = metrics.publishes
         link.on_up(self._came_up)
 
     @property
@@ -181,7 +179,7 @@ class Publisher:
         try:
             images, packet_ids = scan.choice.core.images(publishes, client_id, born_ms, exact)
         except LocalMisuse as error:
-            self._metrics.publishes.refused.child("broker_refused").value += len(publishes)
+            self.counts.refused.child("broker_refused").value += len(publishes)
             origin.rejected(f"broker_refused: {error}")
             return
         run = PublishRun(origin, images, packet_ids, len(publishes))
@@ -237,7 +235,7 @@ class Publisher:
         self._gathered_bytes = 0
         if self._lost.runs:  # unanswered runs go first
             lost = self._lost.take()
-            self._metrics.publishes.repeated.value += sum([run.count for run in lost])  # no closure where typed
+            self.counts.repeated.value += sum([run.count for run in lost])  # no closure where typed
             runs = [*lost, *runs]
         start = size_bytes = 0
         for index, run in enumerate(runs):
@@ -253,7 +251,7 @@ class Publisher:
 
     def _send(self, frame: Frame) -> None:
         self._in_flight[frame] = None
-        self._requests.value += 1
+        self.counts.requests.value += 1
         fields = _SUBSCRIBED if self._asks and is_asked(frame.runs) else _STORED
         self._link.call(_APPEND_MANY, frame.images(), frame.answered, self._timeout_ms, fields=fields)
 
@@ -289,7 +287,7 @@ class Publisher:
 
     def _count_lost(self) -> None:
         count, size_bytes = self._lost.take_dropped()
-        self._metrics.publishes.refused.child("broker_lost").value += count
+        self.counts.refused.child("broker_lost").value += count
         self._pressure.settle(size_bytes)
         self._check_idle()
 
@@ -298,7 +296,7 @@ class Publisher:
         for run in frame.runs:
             count += run.count
             run.origin.confirmed(run.packet_ids)
-        self._published.value += count
+        self.counts.confirmed.value += count
         self._pressure.settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
@@ -325,7 +323,7 @@ class Publisher:
 
     def _refuse_one(self, run: PublishRun, error: Refused, reason: str) -> None:
         """The message at fault is found; it alone is refused."""
-        self._metrics.publishes.refused.child("broker_refused").value += 1
+        self.counts.refused.child("broker_refused").value += 1
         self._log.warning("publishes_refused", messages=1, reason=reason)
         run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
         self._pressure.settle(run.size_bytes)
@@ -334,7 +332,7 @@ class Publisher:
         origins = dict.fromkeys(run.origin for run in runs)
         runs = [*runs, *self._withdrawn(origins)]
         count = sum(run.count for run in runs)
-        self._metrics.publishes.refused.child(reason.partition(":")[0]).value += count
+        self.counts.refused.child(reason.partition(":")[0]).value += count
         self._log.warning("publishes_refused", messages=count, reason=reason)
         for origin in origins:
             origin.rejected(reason)

@@ -1,4 +1,6 @@
 # Types of exact.py; see remoting/native/typed.py.
+cimport cython
+from remoting.transport.turn cimport soon
 
 cdef class Qos2Exchanges:
     cdef object _flows

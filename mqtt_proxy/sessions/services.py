@@ -204,7 +204,7 @@ class SessionCalls:
         try:
             self._link.call(code, encode(request), partial(_decoded, kind, answered))
         except LinkDownError as error:
-            soon(answered, None, error)
+            soon(partial(answered, None, error))
 
 
 def _decoded(kind: type[S], answered: Answered[S], body: bytes, error: Exception | None) -> None:

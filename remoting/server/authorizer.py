@@ -8,7 +8,7 @@ everything. Invariant: a refusal is Refused(NO_PERMISSION) with action and resou
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -92,7 +92,8 @@ class Authorizer:
         return self._judged(peer, command, action, resource)
 
     def _judged(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
-        identity, policy = self.identity(peer, command), cast("Policy", self.policy)
+        identity, policy = self.identity(peer, command), self.policy
+        assert policy is not None, "only a policy judges"
         per_request: RequestPolicy | None = getattr(policy, "allows", None)
         if per_request is None:
             return policy(identity, action, resource)

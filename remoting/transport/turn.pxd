@@ -3,7 +3,7 @@ cimport cython
 
 cdef class Turn:
     cdef public object loop
-    cdef public object thread
+    cdef public unsigned long thread
     cdef list _due
     cdef list _last
     cdef bint _asked
@@ -19,3 +19,8 @@ cdef class Turn:
     cdef list _take_last(self)
     cdef _ask(self)
     cdef _release(self)
+
+cdef Turn _running
+
+@cython.locals(turn=Turn)
+cpdef soon(callback)

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from threading import get_ident
-from typing import Any
 
 ROUNDS_MAX = 32
 """Rounds of one loop turn; a message takes about ten from its socket to the last subscriber's."""
@@ -123,9 +121,9 @@ def turn_of(loop: asyncio.AbstractEventLoop) -> Turn:
     return turn
 
 
-def soon(callback: Callable[..., object], *arguments: Any) -> None:
+def soon(callback: Due) -> None:
     """Run the callback in the next round of the running loop's turn."""
     turn = _running
     if turn is None or turn.thread != get_ident():
         turn = turn_of(asyncio.get_running_loop())
-    turn.soon(partial(callback, *arguments) if arguments else callback)
+    turn.soon(callback)

@@ -38,13 +38,14 @@ cdef class FlushOutcome:
 cdef class Flusher:
     cdef bint _asked
     cdef object _closing
-    cdef bint _failed
+    cdef bint _ended
     cdef bint _handed_over
     cdef object _inline
     cdef object _interval_s
     cdef FlushOutcome _outcome
     cdef long long _position
     cdef bint _report_pending
+    cdef bint _requested
     cdef SlowFlushes _slow
     cdef object _schedule
     cdef object _sync
@@ -53,3 +54,4 @@ cdef class Flusher:
     cdef public long long flushes_total
 
     cpdef request(self)
+    cdef _want(self)

@@ -123,10 +123,13 @@ class Flusher:
         self._schedule = schedule
         self._outcome = FlushOutcome(on_flushed, on_failed, position)
         self._wanted = threading.Event()
+        self._requested = False
+        """Whether `_wanted` is set; cheaper to read than the event."""
         self._closing = threading.Event()
         self._position = position
         self._report_pending = False
-        self._failed = False
+        self._ended = False
+        """Nothing is flushed on the loop any more: a flush has failed, or the flusher is closed."""
         self.flushes_total = 0
         self._thread = threading.Thread(target=self._run, name="log-flusher", daemon=True)
         self._thread.start()
@@ -134,22 +137,26 @@ class Flusher:
     def request(self) -> None:
         """Ask for a flush of what has been written so far; cheap when one is already asked for."""
         if self._inline is None or self._handed_over:
-            if not self._wanted.is_set():
-                self._wanted.set()
+            self._want()
         elif not self._asked:
             self._asked = True
             self._inline.soon(self._decide)
+
+    def _want(self) -> None:
+        if not self._requested:
+            self._requested = True
+            self._wanted.set()
 
     def _decide(self) -> None:
         """At the end of the turn: flush here, or let the thread do it."""
         self._asked = False
         inline = self._inline
         assert inline is not None
-        if self._closing.is_set() or self._failed:
+        if self._ended:
             return
         if self._slow.waits() or inline.backlog() > INLINE_BYTES_MAX or inline.busy():
             self._handed_over = True
-            self._wanted.set()
+            self._want()
             return
         started_ns = inline.monotonic_ns()
         try:
@@ -163,6 +170,7 @@ class Flusher:
 
     def close(self) -> None:
         """Flush once more, end the thread, and deliver the last report before returning."""
+        self._ended = True
         self._closing.set()
         self._wanted.set()
         self._thread.join()
@@ -175,6 +183,7 @@ class Flusher:
             if self._interval_s and not closing:
                 self._closing.wait(self._interval_s)
             self._wanted.clear()
+            self._requested = False  # before the flush: what is written from here on asks for the next one
             try:
                 self._position = self._sync()
             except OSError as error:
@@ -195,7 +204,7 @@ class Flusher:
         outcome = self._outcome
         outcome.flushed(self._position)
         if outcome.error is not None:
-            self._failed = True
+            self._ended = True
             outcome.failed()
 
 

@@ -3,6 +3,6 @@
 cimport cython
 
 @cython.locals(parts=list)
-cpdef encode_notify(news, records=*)
-@cython.locals(count=Py_ssize_t, end=Py_ssize_t)
+cpdef encode_notify(ends, records=*)
+@cython.locals(count=Py_ssize_t, end=Py_ssize_t, at=Py_ssize_t, grown=list)
 cpdef decode_notify(body)

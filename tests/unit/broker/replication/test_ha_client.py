@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -181,8 +182,8 @@ async def test_what_a_frame_asks_for_at_the_end_of_the_turn_is_done_in_it() -> N
     done: list[str] = []
 
     def received(_frame: Frame) -> str:
-        soon(done.append, "flushed")
-        asyncio.get_running_loop().call_soon(done.append, "another round")
+        soon(partial(done.append, "flushed"))
+        asyncio.get_running_loop().call_soon(partial(done.append, "another round"))
         return ""
 
     async with linked(received) as (_, writer):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from functools import partial
 
 from remoting.transport.turn import ROUNDS_MAX, soon, turn_of
 
@@ -13,11 +14,11 @@ async def test_rounds_run_in_order_and_never_inside_the_caller() -> None:
     told: list[str] = []
 
     def first() -> None:
-        soon(told.append, "later")
+        soon(partial(told.append, "later"))
         told.append("first")
 
     soon(first)
-    soon(told.append, "second")
+    soon(partial(told.append, "second"))
     assert not told
     await asyncio.sleep(0)
     assert told == ["first", "second", "later"]
@@ -32,7 +33,7 @@ async def test_a_callback_that_raises_stops_no_other() -> None:
         raise ValueError("broken")
 
     soon(broken)
-    soon(told.append, 1)
+    soon(partial(told.append, 1))
     await asyncio.sleep(0)
     assert told == [1]
     assert isinstance(reported[0], ValueError)
@@ -62,11 +63,11 @@ async def test_the_end_comes_after_every_round() -> None:
 
     def end() -> None:
         told.append("end")
-        soon(told.append, "behind")
+        soon(partial(told.append, "behind"))
 
     turn.at_end(end)
-    soon(lambda: soon(told.append, "second"))
-    soon(told.append, "first")
+    soon(lambda: soon(partial(told.append, "second")))
+    soon(partial(told.append, "first"))
     await asyncio.sleep(0)
     assert told == ["first", "second", "end", "behind"]
 
@@ -94,13 +95,13 @@ async def test_the_owner_of_the_turn_runs_it() -> None:
     loop = asyncio.get_running_loop()
     turn = turn_of(loop)
     turn.begin()
-    soon(soon, told.append, "second")
-    soon(told.append, "first")
+    soon(partial(soon, partial(told.append, "second")))
+    soon(partial(told.append, "first"))
     turn.at_end(lambda: told.append("end"))
     assert not told
     turn.run()
     assert told == ["first", "second", "end"]
-    soon(told.append, "later")
+    soon(partial(told.append, "later"))
     turn.run()  # whatever was scheduled on the loop finds nothing to do
     await asyncio.sleep(0)
     assert told[3:] == ["later"]
@@ -131,7 +132,7 @@ def test_each_loop_has_its_own() -> None:
     told: list[int] = []
 
     async def run(number: int) -> None:
-        soon(told.append, number)
+        soon(partial(told.append, number))
         await asyncio.sleep(0)
 
     for number in range(3):
