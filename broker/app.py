@@ -1,7 +1,7 @@
 """Composition root of a broker: one of its own, or a member of a group of brokers; decides nothing.
 
 `lightmq broker` runs it alone on its own port. `lightmq up` passes `listen=False`, merges `handlers` with the
-controller's on one port and tells that port by `announce`, and hands in an in-process connection to the controller.
+controller's on one port, reports that port by `announce`, and passes in an in-process connection to the controller.
 Order of start: store (recovery), commits that a stop interrupted, port, registration; the stop is the reverse, so
 nothing is accepted that could not be acknowledged. A member of a group (`config.replication`) opens its port first and
 answers NOT_MASTER until the controllers have assigned its role (`broker.roles`).

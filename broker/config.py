@@ -50,7 +50,7 @@ class LimitsConfig:
     topics_max: int = setting(100_000, minimum=1)
     """Parent topics; the creation of one more is refused."""
     cached_topics_max: int = setting(200_000, minimum=16)
-    """MQTT topics whose queues are remembered; the cache starts anew when it is full."""
+    """MQTT topics whose queues are cached; the cache is cleared when it is full."""
     filters_max: int = setting(100_000, minimum=1)
     """Wildcard filters with a queue; subscribing to one more is refused with 0x97 (MQTT 3.1.1: 0x80)."""
     sessions_max: int = setting(1_000_000, minimum=1)
@@ -93,7 +93,7 @@ class ReplicationConfig:
     """Be a member of the group named by `cluster_name` and `broker_name`, which needs controllers. Without it the
     broker is alone and always the master."""
     port: int = setting(10_912, minimum=0, maximum=65_535)
-    """Port at which the master sends its log to the replicas; 0 takes any free one. Speaks TLS as `broker.tls` says,
+    """Port at which the master sends its log to the replicas; 0 takes any free one. Uses TLS as set in `broker.tls`,
     and replicas connect as `broker.dial_tls` says."""
     advertised_address: str = ""
     """host:port that replicas connect to; empty means `advertised_host`, or the listening address, and the
@@ -118,7 +118,7 @@ class ReplicationConfig:
     heartbeat_interval_ms: int = setting(500, minimum=50)
     """Interval of heartbeats to the controllers."""
     heartbeat_timeout_ms: int = setting(2_000, minimum=100)
-    """Silence after which the controllers count this broker as dead. A broken connection tells them at once."""
+    """Silence after which the controllers count this broker as dead. A broken connection is noticed immediately."""
     request_timeout_ms: int = setting(1_000, minimum=100)
     """How long a controller may take to answer before another one is asked."""
     poll_interval_ms: int = setting(1_000, minimum=100)

@@ -139,7 +139,7 @@ def number(command: Command, name: str, default: int | None = None) -> int:
         if default is not None:
             return default
         raise Refused(ResponseCode.INVALID_PARAMETER, f"request {command.code} needs the field {name!r}")
-    # Longer texts are no number anybody means, and int() of them is slow.
+    # Longer texts are no plausible number, and int() of them is slow.
     digits = value.removeprefix("-")
     if len(digits) > len(str(NUMBER_MAX)) or not (digits.isascii() and digits.isdigit()):
         raise Refused(ResponseCode.INVALID_PARAMETER, f"field {name!r} is no number: {value[:64]!r}")

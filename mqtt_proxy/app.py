@@ -175,7 +175,7 @@ class ProxyApp:
         return self.port
 
     def ports(self) -> dict[str, int]:
-        """Open MQTT ports by what they speak: mqtt, mqtt-tls, mqtt-ws, mqtt-wss."""
+        """Open MQTT ports by protocol: mqtt, mqtt-tls, mqtt-ws, mqtt-wss."""
         return {"mqtt" if name == "tcp" else f"mqtt-{name}": port for name, port in self._listening.ports.items()}
 
     def reload(self) -> None:

@@ -2,7 +2,7 @@
 
 Invariant: every limit of the proxy stands here with its unit, its rule and what happens when it is reached; the
 reference page is generated from these declarations. No code of the proxy carries a second default. What contradicts
-itself (a TLS port without a certificate), or would let somebody in by mistake (no algorithm, a hook over an open
+itself (a TLS port without a certificate), or would admit clients by mistake (no algorithm, a hook over an open
 network), is refused when it is read, not when the first client connects. 0 means "no quota" where documented.
 """
 
@@ -119,7 +119,7 @@ class ListenConfig:
     server_reference: str = ""
     """Where clients of MQTT 5 are sent when the proxy stops (`host:port`, several with spaces)."""
     server_moved: bool = False
-    """Tell them that it is for good (0x9D) rather than for a while (0x9C)."""
+    """Send the reason code for a permanent move (0x9D) instead of a temporary one (0x9C)."""
 
     def __post_init__(self) -> None:
         wanted = [name for name in ("tls_port", "wss_port") if getattr(self, name) is not None]
@@ -158,7 +158,7 @@ class AccessConfig:
     jwt_algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
     """Signature algorithms that are believed; a key is used for its own algorithm only."""
     jwt_audience: str = ""
-    """What `aud` must name; empty: tokens with an `aud` are refused, since they were made for somebody else."""
+    """What `aud` must name; empty: tokens with an `aud` are refused, since they were made for another audience."""
     jwt_issuer: str = ""
     """What `iss` must be; empty: anything."""
     jwt_leeway_s: int = setting(30, minimum=0, maximum=600)
@@ -316,7 +316,7 @@ class ProxyConfig:
     stop_deadline_ms: int = setting(5_000, minimum=100)
     """How long a stopping proxy waits for wills and session states to be confirmed."""
     sys_interval_s: int = setting(10, minimum=0)
-    """How often the values of the `$SYS` tree are read anew and changes are sent to their subscribers; 0 serves
+    """How often the values of the `$SYS` tree are updated and changes are sent to their subscribers; 0 serves
     none."""
     access: AccessConfig = field(default_factory=AccessConfig)
     """How clients prove who they are, besides the password file."""

@@ -301,9 +301,9 @@ class SysTree:
             del self._followers[follower]
         for follower in self._followers:
             if follower.takes:
-                self._tell(follower)
+                self._notify(follower)
 
-    def _tell(self, follower: SysFollower) -> None:
+    def _notify(self, follower: SysFollower) -> None:
         changed = [(topic, value) for topic, (value, since) in self._newest.items() if since > follower.seen]
         follower.seen = self._round
         if changed:

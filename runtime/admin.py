@@ -2,34 +2,34 @@
 
 ``/livez`` answers 200 while the loop turns; ``/startupz`` as well, and as this port opens last, only after the
 recovery; ``/readyz`` 200 with every part true, else 503. To permitted clients it also shows the parts as
-JSON and, where a part knows it, the reason why it is not ready; what is wrong and no reason to send nobody there stands
-under ``degraded``; ``/status`` is a JSON picture for people and for the command line.
+JSON and, if known, the reason why a part is not ready; problems that do not stop the service are listed under
+``degraded``; ``/status`` is the process's status as JSON, for people and for the command line.
 Nothing here changes anything.
 
-A guard is asked before every page, and a page that the guard does not know keeps the server from being made.
-Without a key requests are answered only under `localhost`, an IP address or a configured name, so that no page in a
-browser can read what its visitor's machine may (DNS rebinding).
+A guard decides about every request; a page unknown to the guard is an error when the server is made. Without a key
+requests are answered only under `localhost`, an IP address or a configured name, so that no web page can read what its
+visitor's machine may (DNS rebinding).
 Loop rule: on the loop's thread.
 
-Connections of the administration port: few, prompt, small, and without a word about versions.
+Connections of the administration port: few, short-lived, small; answers do not reveal versions.
 
-    waiting   a request must be whole within its time, in a buffer of HEAD_BYTES_MAX that never grows
-    answering one page after the other, each in a turn of the loop of its own; while the socket does not take one,
-              nothing is read, and it must be taken within its time
+    waiting   a request must be complete within a time limit, in a buffer of HEAD_BYTES_MAX that never grows
+    answering one page after another, each in its own turn of the loop; while the socket does not take one,
+    nothing is read, and it must be taken within a time limit
 
-When there are too many, the one that was served the longest ago goes, so that nobody can lock out a supervisor by
-holding connections. Invariants: what a peer costs before anybody knows who it is, is one buffer and one small answer;
-every state has its time. Loop rule: all on the loop's thread; pages are made at once.
+When there are too many, the least recently served one is dropped, so that idle connections cannot lock out a
+supervisor. Invariants: an unauthenticated peer costs one buffer and one small answer; every state has a time limit.
+Loop rule: all on the loop's thread; pages are made without waiting.
 
-The head of an HTTP/1 request, as far as a few read-only pages need it: bytes in, a request or the reason why not.
+The head of an HTTP/1 request, as needed for a few read-only pages: bytes in, a request or an error out.
 
     GET /metrics?x=1 HTTP/1.1 CRLF          -> method, path (a query is cut off)
     Host: localhost:8080 CRLF               -> host; that of an absolute target counts instead
-    Authorization: Basic ... CRLF           -> authorization, as it stands
+    Authorization: Basic ... CRLF           -> authorization, unparsed
     Connection: close CRLF CRLF             -> keep_alive
 
-Requests bring no body here: one that announces a body is refused, so that no byte of it can be taken for a request.
-Invariant: what two readers could read differently (a folded line, a name with a space, Host twice) is refused. Pure.
+Requests have no body: one that announces a body is refused, so that no byte of it can be taken for a request.
+Invariant: anything ambiguous (a folded line, a name with a space, two Host headers) is refused. Pure.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Request:
     method: str
     path: str
     host: str | None
-    """What the client calls this server; None where it does not name one."""
+    """The client's name for this server; None without a Host header."""
     authorization: str
     keep_alive: bool
 
@@ -80,27 +80,27 @@ class BadRequest(Exception):
 
 
 def parse_head(head: bytes) -> Request:
-    """The request of these bytes, which end with an empty line. Raises BadRequest."""
+    """Parse a request head, which ends with an empty line. Raises BadRequest."""
     first, *lines = head.decode("latin-1").lstrip("\r\n").removesuffix("\r\n\r\n").split("\r\n")
     line = _LINE.match(first)
     if line is None:
-        raise BadRequest(400, "this is no request of HTTP/1")
+        raise BadRequest(400, "not an HTTP/1 request")
     target = _TARGET.match(line[2])
     if target is None or (not target[1] and not target[2]):
-        raise BadRequest(400, "the target is no path")
+        raise BadRequest(400, "the target is not a path")
     fields = _fields(lines)
     if fields.get("content-length", "0") != "0" or "transfer-encoding" in fields:
-        raise BadRequest(400, "a request has no body here")
+        raise BadRequest(400, "requests must not have a body")
     host = target[1] or fields.get("host")
     if host is None and line[3] == "1":
-        raise BadRequest(400, "a request of HTTP/1.1 has a Host")
+        raise BadRequest(400, "an HTTP/1.1 request must have a Host header")
     wanted = {word.strip() for word in fields.get("connection", "").lower().split(",")}
     keep_alive = "close" not in wanted and (line[3] == "1" or "keep-alive" in wanted)
     return Request(line[1], target[2] or "/", host, fields.get("authorization", ""), keep_alive)
 
 
 def _fields(lines: list[str]) -> dict[str, str]:
-    """Headers by their names in lower case; of one that is there twice the last, where that cannot do harm."""
+    """Return headers by lower-case name; of a repeated one the last, if that is harmless."""
     fields: dict[str, str] = {}
     for text in lines:
         found = _FIELD.match(text)
@@ -108,7 +108,7 @@ def _fields(lines: list[str]) -> dict[str, str]:
             raise BadRequest(400, "a header line is malformed")
         name = found[1].lower()
         if name in fields and name in _ONCE:
-            raise BadRequest(400, f"the header {name} is there twice")
+            raise BadRequest(400, f"the header {name} is repeated")
         fields[name] = found[2]
     return fields
 
@@ -116,9 +116,9 @@ def _fields(lines: list[str]) -> dict[str, str]:
 LOG = logging.getLogger("admin")
 SERVER_NAME = "LightMQ"
 CONNECTIONS_MAX = 256
-"""Connections at one time; one more ends the one that was served the longest ago."""
+"""Most connections at a time; the next one ends the least recently served."""
 FIRST_REQUEST_S_MAX = 10.0
-"""A connection that has made no whole request within this time is closed."""
+"""A connection without a complete request within this time is closed."""
 KEEP_ALIVE_S = 15.0
 """How long a connection may take to make its next request."""
 ANSWER_S_MAX = 20.0
@@ -128,7 +128,7 @@ METHODS = ("GET", "HEAD")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page, or why there is none."""
+    """The response to a request: a page or an error."""
 
     status: int
     content_type: str
@@ -137,7 +137,7 @@ class Answer:
 
 
 def text_answer(status: int, text: str, headers: Mapping[str, str] | None = None) -> Answer:
-    """A sentence for people."""
+    """Return an answer with a sentence as plain text."""
     return Answer(status, "text/plain; charset=utf-8", f"{text}\n".encode(), headers or {})
 
 
@@ -146,16 +146,16 @@ Pages = Callable[[Request, str], Answer]
 
 
 class PageConnections:
-    """Makes the protocol of each socket of the port, and ends those that are too many."""
+    """Makes the protocol of each socket of the port, and limits their number."""
 
     def __init__(self, pages: Pages, malformed: Callable[[], object]) -> None:
-        """`malformed` is called for each request that cannot be read."""
+        """`malformed` is called for each malformed request."""
         self.pages = pages
         self.malformed = malformed
         self._open: dict[PageConnection, None] = {}
 
     def __call__(self) -> asyncio.BaseProtocol:
-        """The protocol of a new socket."""
+        """Make the protocol of a new socket."""
         return PageConnection(self)
 
     def __len__(self) -> int:
@@ -170,7 +170,7 @@ class PageConnections:
             oldest.abort()
 
     def served(self, connection: PageConnection) -> None:
-        """It has had an answer: others go before it."""
+        """Note that a connection has been served, which makes it the last to be dropped."""
         if connection in self._open:
             del self._open[connection]
             self._open[connection] = None
@@ -209,29 +209,29 @@ class PageConnection(asyncio.BufferedProtocol):
         self._connections.made(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - the loop's own signature
-        """Where the loop puts what it reads; there is room, because a full buffer ends the connection."""
+        """Return where the loop puts its next read; there is room, because a full buffer ends the connection."""
         return memoryview(self._buffer)[self._held :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """More of a request."""
+        """Serve the request once it is complete."""
         self._held += nbytes
         self._serve()
 
     def pause_writing(self) -> None:
-        """The socket has not taken the whole answer: nothing more is read until it has."""
+        """Stop reading until the socket has taken the whole answer."""
         self._answering = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
             self._due(ANSWER_S_MAX)
 
     def resume_writing(self) -> None:
-        """It has; the next request may be here already."""
+        """Continue: the socket has taken the answer, and the next request may already be in the buffer."""
         self._answering = False
         self._due(KEEP_ALIVE_S)
         self._take_turn()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - the loop's own signature
-        """Nothing is waited for any more."""
+        """Cancel the time limit and stop counting the connection."""
         if self._timer is not None:
             self._timer.cancel()
         self._transport = None
@@ -243,7 +243,7 @@ class PageConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _due(self, seconds: float) -> None:
-        """What is waited for now must come within this time."""
+        """Set the time limit of the current state."""
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -254,7 +254,7 @@ class PageConnection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _take_turn(self) -> None:
-        """Go on in the loop's next turn, when other connections have had theirs; until then nothing is read."""
+        """Continue in the loop's next turn, after other connections; until then nothing is read."""
         if self._open and not self._turn_due:
             assert self._transport is not None
             self._turn_due = True
@@ -262,7 +262,7 @@ class PageConnection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Serve what is here, then read again: in this order, because the buffer may be full."""
+        """Serve what is buffered, then read again: in this order, because the buffer may be full."""
         self._turn_due = False
         self._serve()
         if self._open and not self._answering and not self._turn_due:
@@ -270,13 +270,13 @@ class PageConnection(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def _serve(self) -> None:
-        """Answer one request, if a whole one is here and the socket has taken the answer before."""
+        """Answer one request, if a complete one is buffered and the socket has taken the previous answer."""
         if not self._open or self._answering:
             return
         end = self._buffer.find(END, 0, self._held)
         if end < 0:
             if self._held == HEAD_BYTES_MAX:
-                self._refuse(BadRequest(431, f"a request has {HEAD_BYTES_MAX} bytes at most"))
+                self._refuse(BadRequest(431, f"a request head may have at most {HEAD_BYTES_MAX} bytes"))
             return
         size = end + len(END)
         head = bytes(self._buffer[:size])
@@ -293,7 +293,7 @@ class PageConnection(asyncio.BufferedProtocol):
             self._refuse(error)
             return
         if request.method not in METHODS:
-            answer = text_answer(405, "this port only shows pages", {"Allow": ", ".join(METHODS)})
+            answer = text_answer(405, "this port only serves pages", {"Allow": ", ".join(METHODS)})
         else:
             answer = self._page(request)
         self._due(KEEP_ALIVE_S)
@@ -333,12 +333,12 @@ class PageConnection(asyncio.BufferedProtocol):
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 READY, READY_PARTS = "/readyz", "/readyz parts"
-"""The page and what it shows of the single parts, which needs a right of its own."""
+"""The page, and its details on single parts, which need a separate right."""
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LightMQ", charset="UTF-8"'}
 HOST, UNPROVEN, FORBIDDEN, MALFORMED = REASONS = ("host", "unproven", "forbidden", "malformed")
-"""Why requests are refused, as the metrics name it; the middle two are a guard's words."""
+"""Reasons of refused requests, as metric labels; the middle two come from the guard."""
 LOG_INTERVAL_S = 60.0
-"""Refusals for one reason are logged at most so often."""
+"""Shortest interval between log lines for refusals for one reason."""
 
 
 class Guard(Protocol):
@@ -346,7 +346,7 @@ class Guard(Protocol):
 
     @property
     def pages(self) -> Collection[str]:
-        """What it can be asked about."""
+        """The pages it decides about."""
         ...
 
     def proves(self, authorization: str) -> bool:
@@ -374,7 +374,7 @@ class AdminServer:
         hosts: Collection[str] = (),
         degraded: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
-        """``reasons``: part -> why it cannot do its work; ``degraded``: what is wrong although it can; or empty.
+        """``reasons``: part -> why it cannot work; ``degraded``: part -> what is wrong although it can work.
 
         ``hosts``: its further names. Raises LightMQError for a page unknown to the guard.
         """
@@ -407,24 +407,24 @@ class AdminServer:
 
     @property
     def pages(self) -> frozenset[str]:
-        """The pages here, each of them known to the guard."""
+        """The pages of this server, each known to the guard."""
         return frozenset((READY_PARTS, *self._pages))
 
     async def start(self) -> int:
-        """Listen; the answer (and ``port`` from now on) is the port, also when 0 was requested. Raises OSError."""
+        """Listen and return the port, also in ``port``; 0 requests any free one. Raises OSError."""
         self._server = await asyncio.get_running_loop().create_server(self._connections, self.host, self.port)
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 
     async def stop(self) -> None:
-        """Close the listener and what is connected; more than once is fine."""
+        """Close the listener and all connections; idempotent."""
         server, self._server = self._server, None
         if server is not None:
             server.close()
         self._connections.close()
 
     def answer(self, request: Request, address: str) -> Answer:
-        """The requested page, or why this peer does not get it."""
+        """Return the requested page, or the error for this peer."""
         safe = request.host is None or is_safe_host(request.host, self._hosts)
         if not safe and not self._guard.proves(request.authorization):
             self._refuse(HOST, request.path, address)
@@ -444,7 +444,7 @@ class AdminServer:
         return text_answer(401, "an access key is required: basic authentication with its name and secret", CHALLENGE)
 
     def _refuse(self, reason: str, page: str, address: str) -> None:
-        """Count it, and log it periodically."""
+        """Count a refusal, and log it at most every LOG_INTERVAL_S."""
         counter = self._refused[reason]
         counter.value += 1
         now_s = asyncio.get_running_loop().time()

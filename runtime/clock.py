@@ -1,6 +1,6 @@
 """Time, the one module that reads it.
 
-Everything that needs the time is handed a :class:`Clock`, so that tests and simulations decide what time it is.
+Everything that needs the time gets a :class:`Clock`, so that tests and simulations control the time.
 Invariant: ``monotonic_ns`` never goes back; ``now_ms`` is wall time since the epoch and may jump. Thread rule: a
 :class:`SystemClock` may be shared by all threads.
 """
@@ -33,7 +33,7 @@ class SystemClock:
     __slots__ = ()
 
     monotonic_ns = staticmethod(time.monotonic_ns)
-    """Asked for with every read of a socket, so there is no call of ours around it; nor around the next."""
+    """Called with every read of a socket, so it is the function itself without a wrapper, like the next one."""
     now_ns = staticmethod(time.time_ns)
 
     def now_ms(self) -> int:

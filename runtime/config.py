@@ -13,7 +13,7 @@ Lists of tables are ``[[bridge.connections]]`` in TOML and ``tuple[Connection, .
 item without a default is required. Lists may contain lists. In the environment and in a flag the whole list is one
 value, written as a TOML inline array: ``[{name = "a", port = 1883}]``. An error's path gives the item's index from 0.
 
-Invariants: every value of a loaded table passed its type and its rule, and ``origins`` tells where it came from;
+Invariants: every value of a loaded table has passed its type and its rule, and ``origins`` has its source;
 everything on the page comes from the declarations, so the page cannot differ from the program.
 """
 

@@ -4,15 +4,15 @@ Invariant of :func:`atomic_replace`: at every instant the path holds either the 
 and when the call returns the new one is on the disk. A file is only as durable as the names above it: data directories
 are made by :func:`make_directory`. Thread rule: all calls block; none belongs on a busy event loop.
 
-A file whose content is in force: read again when it changes, and kept as it was while the new one is unusable.
+A watched file whose content is in force: reloaded when it changes; an unusable new content leaves the old in force.
 
-    look -> fingerprint as before: nothing
-         -> changed since the last look: wait one more, an editor may still be writing
-         -> changed and still the same: read it in a thread, and put it in force if it did not change meanwhile
+    check -> same fingerprint: nothing
+    -> changed since the last check: wait for another one, an editor may still be writing
+    -> changed and stable since: read it in a thread, and put it in force if it did not change meanwhile
 
-Invariants: what is in force came from one whole file; a file that cannot be read (gone, garbled, no descriptor left)
-changes nothing, is reported, and is tried again. At most one reading at a time. Loop rule: on one loop; `load` runs
-in a thread.
+Invariants: the content in force came from one whole file; a file that cannot be read (missing, malformed, no descriptor
+left) changes nothing, is reported, and is retried. At most one read at a time. Loop rule: on one loop; `load` runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def fsync_dir(directory: Path) -> None:
 def make_directory(directory: Path, *, mode: int = 0o700, inner: bool = False) -> None:
     """Make `directory` with permission bits ``mode``, missing parents with 0755 at most, and all these names durable.
 
-    Names that are there already are made durable too, because the start that made them may have been killed before it
-    got so far; of an `inner` one, whose parent was made by this function, only its own. Raises OSError.
+    Existing names are made durable too, because the process that made them may have been killed before it did so; for
+    an `inner` directory, whose parent was made by this function, only its own name. Raises OSError.
     """
     missing = [each for each in (directory, *directory.parents) if not each.is_dir()]
     for each in reversed(missing):
@@ -125,7 +125,7 @@ class DirectoryLock:
         os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Let the directory go; more than once is fine."""
+        """Release the lock; idempotent."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -146,7 +146,7 @@ T = TypeVar("T")
 
 
 def fingerprint(path: Path) -> tuple[int, int, int, int] | None:
-    """Changes when the file or who may read it changes; None when it is not there."""
+    """Return a value that changes with the file and its permissions; None when there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -192,7 +192,7 @@ class WatchedFile(Generic[T]):
         try:
             content = await asyncio.to_thread(self._load, self.path)
         except LightMQError as error:
-            # Tried again at each look, since the cause may pass without a change; told once.
+            # Retried at each check, since the cause may pass without a change; reported once.
             if told_again or str(error) != self._told:
                 self._told = str(error)
                 self._failed(error)

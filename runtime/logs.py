@@ -25,7 +25,7 @@ _in_use = ("info", False)
 
 
 def in_use() -> tuple[str, bool]:
-    """Level and form (JSON or not) that `setup` was last told, for processes this one starts."""
+    """Return the level and form (JSON or not) of the last `setup`, for child processes."""
     return _in_use
 
 
@@ -38,7 +38,7 @@ def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = No
     _configure(number, json=json, stream=stream)
     root = logging.getLogger()
     root.handlers[:] = [_Forward()]
-    root.setLevel(max(number, logging.WARNING))  # libraries speak when something is wrong, not more
+    root.setLevel(max(number, logging.WARNING))  # of libraries only warnings and errors
 
 
 def _configure(number: int, *, json: bool, stream: TextIO | None) -> None:

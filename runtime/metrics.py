@@ -217,7 +217,7 @@ TLS = (
 )
 """In the order of `PortCounts.tls_counts`."""
 READ = {
-    "proved": ("reserved_bytes", "Bytes reserved for requests that arrive, of peers that need no more proof"),
+    "proved": ("reserved_bytes", "Bytes reserved for requests that arrive, of authenticated peers"),
     "unproven": ("unproven_bytes", "Bytes held of requests that arrive, of peers that have proved no key"),
     "unproven_connection": (
         "cut_unproven_connection_total",

@@ -99,7 +99,7 @@ class AccessFeature(Feature):
     # -- users ---------------------------------------------------------------------------------------------------------
 
     def create_user(self, peer: Peer, command: Command) -> None:
-        """3001: a new user; Normal and enabled where nothing else is said."""
+        """3001: a new user; Normal and enabled by default."""
         self._require(peer, command)
         name, body = text(command.fields, "username").strip(), json_body(command)
         if name in self._created.table.users or name in self._configured:

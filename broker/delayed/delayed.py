@@ -47,7 +47,7 @@ SCAN_MAX = 2_000
 """Records read in one step."""
 COUNT_INTERVAL_MS = 1_000
 GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
-"""Messages and bytes delivered as one group; a single larger message goes alone."""
+"""Messages and bytes delivered as one group; a single larger message is delivered alone."""
 
 WITHIN = (
     (300, "5m"), (3_600, "1h"), (6 * 3_600, "6h"), (86_400, "1d"), (3 * 86_400, "3d"), (7 * 86_400, "7d"),
@@ -178,7 +178,7 @@ class Delayed:
         """
         now_ms = self._time(now_ms)
         more = False
-        # Between two deliveries only what was due at the first one goes on.
+        # Between two deliveries only messages that were due at the first one are delivered.
         begins = now_ms >= self._delivered_ms + self._limits.precision_ms
         until_ms = now_ms if begins else self._delivered_ms
         self._opened = self.buckets.near(now_ms)
@@ -325,7 +325,7 @@ class Delayed:
         bucket.put_back(keys[taken:])
 
     def _append(self, bucket: DelayBucket, keys: list[Key], messages: list[Placed]) -> bool:
-        """Append the messages of these keys and the mark as one group; False when the store refuses one for good."""
+        """Append the messages of these keys and the mark as one group; False when the store refuses one permanently."""
         recalled = [offset for _due_ms, offset in keys if offset in bucket.recalled]
         changes = bucket.change(keys[-1], bucket.floor, bucket.delivered + len(keys), recalled)
         try:

@@ -10,7 +10,7 @@ The first that is there counts, in this order; a level above 18 is 18, a level o
 The timer runs `Delayed.due` when something is due, or when what was put has been confirmed. What gathers for the next
 append is appended before a pass, because `Delayed` must know of all that was put. A pass that fails is logged and tried
 again. Invariants: a value that is not a number in decimal digits is refused, never taken for "now"; one pass at a time,
-of bounded work, and between two passes the loop goes on with everything else. Loop thread only.
+of bounded work, and between two passes the loop does everything else. Loop thread only.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class DelayTimer:
             self._plan(RETRY_S)
             return
         except BaseException:
-            self._plan(RETRY_S)  # the loop reports a defect; deliveries go on
+            self._plan(RETRY_S)  # the loop reports a defect; deliveries continue
             raise
         if more:
             self._plan(0)

@@ -1,5 +1,5 @@
 """Recall of waiting messages: their handles, RECALL_MESSAGE (370), and RESCHEDULE_MESSAGE (9057), which changes the
-time of one: it is recalled and put anew in one group, so it is delivered once, at the old time or at the new one.
+time of one: it is recalled and stored again in one group, so it is delivered once, at the old time or at the new one.
 
 A producer gets a handle with the answer to its send and recalls the message by it until the message is due. The handle
 says where the message waits. Retention may have copied it meanwhile; then the queue of its span is searched for the
@@ -41,7 +41,7 @@ Act = Callable[[Peer, Command, "DelayBucket", int, RecordView], None]
 SEARCHES_MAX = 4
 """Searches for copied messages at a time; one more request that needs one is refused with SYSTEM_BUSY."""
 SEARCH_STEP = 500
-"""Records compared before the loop goes on with other work."""
+"""Records compared before the loop does other work."""
 
 
 class RecallHandles:

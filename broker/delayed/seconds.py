@@ -1,6 +1,6 @@
 """How many messages are due in each second, which is what one second of delivery has to do.
 
-Counted are messages that were put since the start, and by and by those that waited before: `count_earlier` reads their
+Messages stored since the start are counted and, gradually, those that waited before: `count_earlier` reads their
 records a few at a time, the next spans first. Until it is through, a second may take more than `per_second_max`. A
 message that was not stored after all counts until its span is over, and one that retention copies before it was
 counted does not. Loop thread only.

@@ -317,7 +317,7 @@ class Groups:
         return self.put(GroupConfig(group_name=group))
 
     def ensure_if_room(self, group: str) -> GroupConfig:
-        """The same for a reader: on a full disk the group is not stored until there is room, and the reader goes on.
+        """The same for a reader: on a full disk the group is not stored until there is room, and the reader continues.
 
         Raises:
             Refused: as `ensure`.

@@ -134,7 +134,7 @@ class CheckPoints:
         return pop_ms, invisible_ms
 
     def give(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> list[BlockChange]:
-        """What changes when the group gets these messages, or gets them anew for another time."""
+        """What changes when the group gets these messages, or gets them again."""
         changes = []
         end = owned[0] + owned[1]
         for key, within in _blocks(group, queue_id, offsets):

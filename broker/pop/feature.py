@@ -1,7 +1,7 @@
 """POP as one feature: requests about single messages, revival of what was not acknowledged, figures.
 
 A timer looks for messages whose time is over, several times a second while some are in flight. Invariant: one pass at a
-time, of bounded work; between two passes the loop goes on with everything else. Loop thread only.
+time, of bounded work; between two passes the loop does everything else. Loop thread only.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ check-points are one record, and the answer follows when it is confirmed. A requ
 receipt handle; one that names another ownership than the present one is refused with NO_MESSAGE and counted.
 
 Invariant: a message below the group's offset is in flight or done; an answer shows only what is confirmed and recorded
-as given. A queue with too many messages of the group in flight gives it no more, others are not affected. Loop thread
+as given. A queue with too many messages of the group in flight gives it no more; others are not affected. Loop thread
 only.
 """
 
@@ -541,7 +541,7 @@ class ModeRequests:
 
         Raises:
             Refused: the mode is none, the topic is unknown or a retry topic, or, for PULL, the group has messages in
-                flight or in its retry topic, which nobody would read any more.
+                flight or in its retry topic, which would no longer be read.
         """
         try:
             body = msgspec.convert(json_body(command), ModeBody)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from remoting.server.authorizer import Authorizer
 
 Done = Callable[[Appended | None, int, Refused | None], None]
-"""(where the whole append went, index of the caller's first message in it, None) or (…, …, what the sender is told)."""
+"""(result of the whole append, index of the caller's first message in it, None) or (…, …, error for the sender)."""
 
 
 class PublisherSession(Protocol):
@@ -121,7 +121,7 @@ class Appender:
             self._append(waiting)
 
     def flush_exact(self) -> None:
-        """Append what has gathered if packet ids are among it, before somebody asks a session for its ids."""
+        """Append the gathered messages if any have packet ids, before a session's ids are requested."""
         if self._has_exact:
             self.flush()
 
@@ -168,7 +168,7 @@ class _Written:
         self._waiting = waiting
 
     def confirmed(self, error: Exception | None) -> None:
-        """Tell all whose messages it holds."""
+        """Report the result to all senders of its messages."""
         for first, _placed, done, _ids in self._waiting:
             done(self._appended, first, None if error is None else refusal_of(self._metrics, error))
 
@@ -261,7 +261,7 @@ class _AppendRequest:
         self._placed = placed
         self._left_out = left_out
         self.unwanted: list[bool] | None = None
-        """Whether nobody has subscribed to each message, where that is asked."""
+        """Whether each message has no subscriber, if requested."""
 
     def done(self, appended: Appended | None, first: int, refused: Refused | None) -> None:
         """Answer the request: stored, or refused as a whole (see `Done`)."""
@@ -293,7 +293,7 @@ def _places(appended: Appended, first: int, placed: Placed, left_out: Sequence[i
 
 
 def _unwanted(subscribers: Subscribers, placed: Placed, left_out: Sequence[int]) -> list[bool]:
-    """Whether nobody has subscribed to a message's topic, for every image of the request; unknown of those left out."""
+    """Whether a message's topic has no subscriber, for every image of the request; unknown for those left out."""
     want = subscribers.want
     unwanted = [not want(image, queues) for image, queues in placed]
     for at in left_out:

@@ -75,7 +75,7 @@ class QueueChoice:
         properties_bytes_max: int,
         retained_expiry: Callable[[bytes, int], None] = lambda _topic, _expiry_s: None,
     ) -> None:
-        """`retained_expiry(topic, expiry_s)` is told of every message that is to be retained for so many seconds."""
+        """`retained_expiry(topic, expiry_s)` is called for every message to be retained for that many seconds."""
         self._topics = topics
         self._dispatcher = dispatcher
         self._queue_count = queue_count
@@ -148,7 +148,7 @@ class QueueChoice:
         return config
 
     def queue_index(self, config: TopicConfig, wanted: int) -> int:
-        """The queue a message goes to: the wanted one, or the next in turn for a negative or QUEUE_INDEX_ANY wish."""
+        """The queue of a message: the requested one, or the next in turn for a negative number or QUEUE_INDEX_ANY."""
         if 0 <= wanted < config.write_queue_count:
             return wanted
         if 0 <= wanted != QUEUE_INDEX_ANY:

@@ -189,7 +189,7 @@ class PullRequests:
         )
 
     def _damaged(self, queue_id: int, error: UnreadableOffsets) -> QueueRecords:
-        """The answer for a damaged queue: the next readable offset, so that the other queues and later pulls go on."""
+        """The answer for a damaged queue: the next readable offset, so that other queues and later pulls continue."""
         self._tools.log.error("messages_unreadable", queue_id=queue_id, error=str(error))
         low, high = self._tools.store.reading.bounds(queue_id)
         return QueueRecords(queue_id, STATUS_DAMAGED, error.next_offset, error.next_offset, low, high)

@@ -123,7 +123,7 @@ class Extent:
 def truncation_point(mine: Extent, master: Extent) -> int | None:
     """Return where a replica must cut its log before it takes bytes from its master; None for a reset.
 
-    A reset drops everything and goes on at the master's begin: the lists have no epoch in common, or the stretch in
+    A reset drops everything and continues at the master's begin: the lists have no epoch in common, or the stretch in
     common ends before the master's log (or the replica's) begins, so that no broker has the bytes between.
     """
     if not len(mine.epochs) and mine.begin == mine.end == master.begin:

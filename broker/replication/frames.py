@@ -146,7 +146,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why there is no stream, or no more of it."""
+    """Why there is no stream, or why it ends."""
 
     reason: int
     epoch: int
@@ -155,7 +155,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The replica has cut its log durably and goes on at `position`."""
+    """The replica has truncated its log durably and continues at `position`."""
 
     epoch: int
     position: int

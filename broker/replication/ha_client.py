@@ -43,7 +43,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         """`received` takes a frame and returns the reason to end the connection, or None."""
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
-        """Why there will be no more frames; the error where there is one."""
+        """Why the stream has ended; an error if there is one."""
         self._opened, self._received = opened, received
         self._silence_s = silence_s
         self._heard_s = self._loop.time()
@@ -100,7 +100,7 @@ class ReplicationLink(asyncio.BufferedProtocol):
         if left_s > 0:
             self._watch = self._loop.call_later(left_s, self._check_silence)
         else:
-            self._end(TimeoutError("the master said nothing for too long"))
+            self._end(TimeoutError("the master was silent for too long"))
 
     def _end(self, why: str | Exception) -> None:
         self._watch.cancel()
@@ -196,7 +196,7 @@ class HaClient:
         """`superseded` is called with an epoch newer than ours, `failed` with what makes the store useless."""
         self.address = address
         self.connected = False
-        """Whether the stream goes on now."""
+        """Whether the stream continues now."""
         self.master_end = 0
         self.log_copy = LogCopy(store, log)
         self._identity = identity

@@ -145,7 +145,7 @@ class ReplicaConnection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Stop sending: the socket's buffer is full."""
         self.has_room = False
 
     def resume_writing(self) -> None:
@@ -227,7 +227,7 @@ class ReplicaAdmission:
         if not trusted and (secret is None or not proved(secret, connection.nonce, hello.signed, hello.proof)):
             return Refusal(NO_PROOF_GIVEN, epoch, "replicas from elsewhere prove that they know an access key")
         if not self._permitted(hello.access_key):
-            who = f"access key {hello.access_key!r}" if hello.access_key else "whoever shows no access key"
+            who = f"access key {hello.access_key!r}" if hello.access_key else "a peer without an access key"
             return Refusal(NO_PROOF_GIVEN, epoch, f"{who} has no role for this log")
         connection.secret = secret
         return None
@@ -488,7 +488,7 @@ class HaServer:
                 leader.sent(number, 0, end, now_ms)
         for number in leader.silent(now_ms):
             if number in by_number:
-                by_number[number].abort("it said nothing for too long")
+                by_number[number].abort("it was silent for too long")
 
     def _tls_refused(self, address: str, reason: str) -> None:
         self.refused += 1

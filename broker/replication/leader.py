@@ -244,7 +244,7 @@ class SyncStateSet:
         return self.open
 
     def refused(self, proposal: Proposal) -> None:
-        """The controllers refused the proposal for good: they received it, and it was sent once."""
+        """The controllers refused the proposal finally: they received it, and it was sent once."""
         if self.open is proposal:
             self.open = None
             self._united()
@@ -383,7 +383,7 @@ class Leader:
         return None
 
     def ready(self, connection: int, ready: Ready, log: Extent, now_ms: int) -> Refusal | None:
-        """The replica has cut its log and goes on at a position of ours."""
+        """The replica has truncated its log and continues at a position of ours."""
         replica = self._replica(connection)
         if ready.epoch != self.epoch or replica.sent >= 0 or ready.position > log.end:
             raise RemoteViolation(f"ready for epoch {ready.epoch} at {ready.position}, end {log.end}, {replica}")
@@ -434,7 +434,7 @@ class Leader:
     def _replica(self, connection: int) -> FollowerProgress:
         replica = self._replicas.get(connection)
         if replica is None:
-            raise RemoteViolation("speaks before its handshake, or after a newer connection took its place")
+            raise RemoteViolation("sent a frame before its handshake, or after a newer connection took its place")
         return replica
 
     def knows(self, connection: int) -> bool:

@@ -106,7 +106,7 @@ class TlsDetection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """The socket takes no more for now."""
+        """Stop sending: the socket's buffer is full."""
         if self._inner is not None:
             self._inner.pause_writing()
 

@@ -4,11 +4,11 @@ The layout itself is `remoting.protocol.records.stored_message`. Our record has 
 the client's `flag`, the number of reconsumptions and the born host. A record from a RocketMQ client carries those that
 are not zero as properties with the prefix `__rmq.`; they are removed again here, so no client ever sees them.
 
-Invariant: every record can be converted, whatever its source, because one that cannot would stop a consumer for good:
-bytes reserved in RocketMQ's text form of properties (01, 02) become `?`, a property that would exceed the size limit is
-left out, malformed hidden properties count as absent. Pure functions, except `message_at`: one message by its position
-in the log, a record or one row of a batch, whose position includes the row. It finds nothing at or above the confirm
-position, and no records of the broker's own state.
+Invariant: every record can be converted, whatever its source, because one that cannot would stop a consumer
+permanently: bytes reserved in RocketMQ's text form of properties (01, 02) become `?`, a property that would exceed the
+size limit is left out, malformed hidden properties count as absent. Pure functions, except `message_at`: one message by
+its position in the log, a record or one row of a batch, whose position includes the row. It finds nothing at or above
+the confirm position, and no records of the broker's own state.
 
 What RocketMQ's broker writes into every message (`origin`: region, trace switch, cluster) is added here and takes no
 space in the log, and so is what a client needs to answer a request of an MQTT client (`mqtt_messages`).

@@ -7,7 +7,7 @@ A role change closes the log and opens it again in its new role, while both port
 when its disk does: then `failed` is called. A store that was closed or cut for a role change is no longer the present
 one, and its failure is ignored.
 Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open;
-its positions are known between two roles too. Loop thread only; opening runs beside the loop, so heartbeats go on.
+its positions are known between two roles too. Loop thread only; opening runs in a thread, so heartbeats continue.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class MemberLog:
     def __init__(
         self, config: BrokerConfig, clock: Clock, faults: FaultPoints, log: Any, failed: Callable[[Exception], None]
     ) -> None:
-        """`failed` is called with a store that can write no more."""
+        """`failed` is called with a store that can no longer write."""
         self.store: LogStore | None = None
         """The open store, None between two roles."""
         self._config, self._clock, self._faults, self._log = config, clock, faults, log
@@ -144,7 +144,7 @@ class MemberLog:
         return refusal
 
     def _watch(self, store: LogStore) -> None:
-        """Tell `failed` when the store can write no more."""
+        """Call `failed` when the store can no longer write."""
 
         def failed(error: Exception | None) -> None:
             asyncio.get_running_loop().call_soon(examine, error)

@@ -249,7 +249,7 @@ class ReplicasManager:
         self.pauses = PauseWatch(limit_ms, self._now, self._in_doubt)
         self._woken = asyncio.Event()
         self._wanted: RoleChange | None = None
-        self._wanted_news = asyncio.Event()
+        self._wanted_changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -263,7 +263,7 @@ class ReplicasManager:
         self._tasks = [loop.create_task(each) for each in (self._step(), self._change_roles(), self._beat())]
 
     async def stop(self) -> None:
-        """Ask no more and change no role any more; leaves the controllers."""
+        """Stop asking and changing roles; close the connections to the controllers."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -487,7 +487,7 @@ class ReplicasManager:
         if isinstance(change, RoleChange):
             self.own.save(epoch=self.steps.epoch)
             self._wanted = change
-            self._wanted_news.set()
+            self._wanted_changed.set()
         elif isinstance(change, SyncStateSetChange):
             self._member.set_changed(change.view)
         if view.master is None and self.steps.stage is RolePhase.RUNNING:
@@ -495,8 +495,8 @@ class ReplicasManager:
 
     async def _change_roles(self) -> None:
         while True:
-            await self._wanted_news.wait()
-            self._wanted_news.clear()
+            await self._wanted_changed.wait()
+            self._wanted_changed.clear()
             role, self._wanted = self._wanted, None
             if role is None:
                 continue

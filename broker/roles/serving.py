@@ -338,7 +338,7 @@ class RoleGate:
         self._close_peers = close_peers
         self._router: Router | None = None
         self.unsupported: Unsupported | None = None
-        """Hears of requests that no handler of a master answers."""
+        """Called with each request without a handler."""
         self._may_answer: Callable[[], bool] = _always
         self.master_address = ""
         self.master_epoch = 0

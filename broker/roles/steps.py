@@ -158,7 +158,7 @@ class ReplicaSteps:
         self._go_on(now_ms)
 
     def applied(self, now_ms: int) -> None:
-        """The id belongs to this broker for good."""
+        """The id belongs to this broker permanently."""
         self.is_applied = True
         self._go_on(now_ms)
 

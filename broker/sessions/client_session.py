@@ -1,7 +1,7 @@
 """A session as the broker keeps it: subscriptions, offsets and QoS 2 packet ids, and how it is read back at a start.
 
 QoS 2, outbound: a packet id names its message before the PUBLISH leaves, PUBREC is noted before the PUBREL, PUBCOMP
-frees the id. So whoever takes the session over repeats exactly the step that may be missing. Inbound: an id is noted in
+frees the id. So a new owner of the session repeats exactly the step that may be missing. Inbound: an id is noted in
 the same group as its message and forgotten before its PUBCOMP; a repeated PUBLISH in between is known. Messages that
 were completed leave nothing but a number per queue, the end of what was ever sent with QoS 2.
 
@@ -196,7 +196,7 @@ class ClientSession:
     removed: dict[str, int] | None = None
     """Reason -> messages the session did not get."""
     continued: int = 0
-    """The epoch that the connection holding it named when it took it again; 0 for one that came anew."""
+    """The epoch that the connection holding it named when it took it again; 0 for a new connection."""
 
     def record(self) -> bytes:
         """The value of the SESSION record."""

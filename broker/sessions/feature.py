@@ -1,4 +1,4 @@
-"""MQTT sessions as one feature: their table, what proxies ask of it for their clients, and what operators are shown.
+"""MQTT sessions as one feature: their table, the requests of proxies for their clients, and those of operators.
 
 SESSION_LIST (9019): which MQTT sessions there are and how far each has read, as JSON for operators.
 

@@ -1,6 +1,6 @@
 """SESSION_OPEN, -CLOSE, SUBSCRIBE, UNSUBSCRIBE, SESSION_FLOW (9010-9014), APPEND_OFFSETS (9006), SESSION_FENCED (9016).
 
-The rules are in `broker.sessions.sessions`; here requests are decoded, the previous owner is told that it is fenced
+The rules are in `broker.sessions.sessions`; here requests are decoded, the previous owner is notified that it is fenced
 (with the epoch it held), and every answer waits until what it shows is confirmed. A subscription's queue, start offset
 and retained messages are captured in one call of one loop turn. SUBSCRIBEs that come in one turn gather
 and are carried out together, behind the messages and requests that came before them, ahead of those that come after.
@@ -10,7 +10,7 @@ A session that another proxy has is handed over first (`Handovers`): its holder 
     SESSION_OPEN -> SESSION_FENCED (hand over) to the holder -> its SESSION_CLOSE -> the session is opened and answered
 
 So the next proxy repeats exactly what was in flight, under its packet ids. A holder that does not answer within
-`HANDOVER_MS`, or is gone, hands in nothing: the session is taken from it as it stands in the log.
+`HANDOVER_MS`, or has disconnected, hands in nothing: the session is taken over as it is in the log.
 Invariant: every SESSION_OPEN that waits is answered once, in the order of arrival per client id. Loop thread only.
 """
 
@@ -81,7 +81,7 @@ class Handovers:
             cast("Peer", session.owner).send(Command(RequestCode.SESSION_FENCED, flag=FLAG_ONEWAY, body=body))
 
     def handed_in(self, client_id: str) -> None:
-        """The session is nobody's any more, or will not be handed in: whoever waits goes on."""
+        """The session has no owner any more, or will not be handed in: wake the requests that wait for it."""
         timer = self._timers.pop(client_id, None)
         if timer is not None:
             timer.cancel()
@@ -147,7 +147,7 @@ class SessionRequests:
         held = self._sessions.held_elsewhere(request, peer, self._clock.now_ms())
         if held is None:
             self._open(peer, command, request)
-        else:  # the holder hands the session in, or does not; a peer that is gone by then loses it in the next turn
+        else:  # handed in or not; a peer that has disconnected by then loses the session in the next turn
             self._handovers.ask(held, partial(self._open_later, peer, command, request))
 
     def _open_later(self, peer: Peer, command: Command, request: SessionOpen) -> None:

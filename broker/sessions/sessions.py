@@ -158,7 +158,7 @@ class Sessions:
         self.offsets_fenced = 0
         self.flows_fenced = 0
         self._dropped_position = 0
-        """Where the log ended after the last deletion of a session: that one is gone must be shown to nobody before."""
+        """End of the log after the last deletion of a session, which must not be visible before that is confirmed."""
         self.shared_lost = 0
         """Messages of groups that ended with the session they were being sent to."""
         for session in self._sessions.values():
@@ -189,7 +189,7 @@ class Sessions:
     # ---- open and close
 
     def held_elsewhere(self, request: SessionOpen, owner: object, now_ms: int) -> ClientSession | None:
-        """The session if somebody else holds it who has to hand it in first. Raises Refused as `open` does."""
+        """The session if another owner has to hand it in first. Raises Refused as `open` does."""
         known = self._known(request, now_ms)
         if known is None or known.owner in (None, owner) or request.clean or request.continues:
             return None
@@ -200,7 +200,7 @@ class Sessions:
 
         Raises:
             Refused: NO_PERMISSION when it belongs to another user, SYSTEM_BUSY when `sessions_max` is reached,
-                ILLEGAL_OPERATION when a connection wants to go on whose session was taken over.
+                ILLEGAL_OPERATION when a connection tries to continue whose session was taken over.
         """
         known = self._known(request, now_ms)
         fenced = self._fence(known, request, owner)
@@ -226,7 +226,7 @@ class Sessions:
         return OpenedSession(describe(session, previous_epoch, present=present), fenced, position)
 
     def close(self, request: SessionClose, now_ms: int) -> int:
-        """The connection is gone: keep offsets and in-flight list of a session that lives on, forget any other."""
+        """Close a session: keep offsets and in-flight list of one that outlives its connection, delete any other."""
         session = self.require(request.client_id, request.epoch)
         self._disown(session)
         if request.expiry_s is not None:
@@ -253,7 +253,7 @@ class Sessions:
         return session.position
 
     def owner_closed(self, owner: object, now_ms: int) -> int:
-        """A proxy's connection is gone: sessions without expiry end, the others are closed; returns how many.
+        """After a proxy's connection ended, delete sessions without expiry and close the others; returns how many.
 
         Their wills wait a while for the proxy, and longer for a delay.
         """
@@ -422,7 +422,7 @@ class Sessions:
             raise
 
     def _save_if_room(self, session: ClientSession, changes: Sequence[StateChange] = ()) -> None:
-        """Write a session that is stored already; a full disk keeps nobody from reading.
+        """Write a session that is already stored; a full disk does not prevent reading.
 
         What is not written is only known until the broker stops: some acknowledged messages are sent again then.
         """

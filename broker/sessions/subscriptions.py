@@ -123,7 +123,7 @@ class SubscriptionBook:
     def _again(
         self, session: ClientSession, known: Subscription, wanted: FilterRequest, changes: list[StateChange]
     ) -> SubscribeResult:
-        """A filter is said again; with a wish for history its place in the log is what was wished for."""
+        """Renew the subscription of a filter; a requested start of history sets its place in the log."""
         queue_id = known.queue_id
         live = self._store.reading.next_offset(queue_id)
         if known.qos != wanted.qos or wanted.history is not None:
@@ -198,7 +198,7 @@ def start_offset(store: LogStore, queue_id: int, wish: HistoryStart, live: int) 
 
 
 def place_before(store: LogStore, queue_id: int, wish: HistoryStart, start: int, live: int) -> int | None:
-    """The place of what a wish covers before the queue of a wildcard filter begins; None when it covers nothing there.
+    """The place of the requested history before a wildcard filter's queue begins; None when there is none.
 
     A queue that has lost its first messages to retention has older ones nowhere.
     """

@@ -2,8 +2,8 @@
 
     LightMQError
     └── StoreError
-        ├── StoreFull        the free-space floor is reached; reads and deletes of state go on
-        ├── GivenUp          the writer is master no more: what is not confirmed may be kept or cut
+        ├── StoreFull        the free-space floor is reached; reads and deletes of state continue
+        ├── GivenUp          the writer is no longer master: what is not confirmed may be kept or truncated
         ├── StoreFailed      the disk failed a write or a flush; this store instance never writes again
         ├── CorruptLog       bytes below the durable position are not what was written; nothing is cut, the data is kept
         │   └── UnreadableOffsets  messages of one queue lie in such bytes; names where reading can continue
@@ -56,14 +56,14 @@ class CorruptLog(StoreError):
 
 
 class UnreadableOffsets(CorruptLog):
-    """Messages [first_offset, next_offset) of `queue` lie in damaged bytes; reading can go on at `next_offset`."""
+    """Messages [first_offset, next_offset) of `queue` are in damaged bytes; reading can continue at `next_offset`."""
 
     def __init__(self, cause: CorruptLog, queue: int, first_offset: int, next_offset: int) -> None:
         StoreError.__init__(
             self,
             f"queue {queue}: the messages at offsets {first_offset} to {next_offset - 1} cannot be read, "
             f"{cause.path} is damaged at position {cause.position}: {cause.reason}; "
-            f"reading can go on at offset {next_offset}",
+            f"reading can continue at offset {next_offset}",
         )
         self.path, self.position, self.reason = cause.path, cause.position, cause.reason
         self.queue, self.first_offset, self.next_offset = queue, first_offset, next_offset

@@ -70,7 +70,7 @@ class StoreSettings:
     is four times the size of a snapshot instead, when that is more."""
 
     free_space_bytes_min: int = 256 * MIB
-    """Free-space floor of the disk: below it appends are refused, while reads and deletes of state go on."""
+    """Free-space floor of the disk: below it appends are refused, while reads and deletes of state continue."""
 
     ballast_size_bytes: int = 16 * MIB
     """A file given back to the file system when it runs full, so that the broker can still write its own metadata.

@@ -5,7 +5,7 @@ answered, so "from here on" is exact. `Filters` counts the subscriptions that us
 count across restarts, those of clean sessions as long as their proxy is connected. When the last one has been away for
 `expiry_ms` the queue is deleted; a later subscriber gets a new queue with a new id.
 
-`Subscribers` counts the subscriptions of all sessions by queue, which tells whether a message's topic has a subscriber:
+`Subscribers` counts the subscriptions of all sessions by queue, which shows whether a message's topic has a subscriber:
 those of clients that are away and of members of shared subscriptions too. A subscription with No Local does not count
 for what its own client publishes. Readers that are no MQTT subscribers (RocketMQ's consumers, Spark) are not counted.
 

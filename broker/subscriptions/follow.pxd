@@ -28,6 +28,6 @@ cdef class Followers:
     @cython.locals(follower=_Follower, followers=tuple, concerned=dict)
     cpdef advanced(self, queue_ids)
     @cython.locals(ends=list)
-    cpdef _tell(self, _Follower follower)
+    cpdef _notify(self, _Follower follower)
     @cython.locals(records=list, room=cython.longlong)
     cdef list _written(self)

@@ -152,16 +152,16 @@ class Followers:
                     follower.pending.add(queue_id)
                     concerned[follower] = None
         for follower in concerned:
-            self._tell(follower)
+            self._notify(follower)
         self._fresh = ()
 
-    def _tell(self, follower: _Follower) -> None:
+    def _notify(self, follower: _Follower) -> None:
         if not follower.pending or follower.peer not in self._followers:
             return
         if not follower.peer.writable:
             self.held_back += 1
             follower.take_pushed()  # when there is room again they are pulled
-            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._tell, follower)
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._notify, follower)
             return
         ends = []
         for queue_id in follower.pending:

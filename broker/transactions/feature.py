@@ -3,7 +3,7 @@
 A half message without an outcome is asked about `transaction_check_after_ms` after it was stored and then at every
 `transaction_check_interval_ms`: one connected producer of its group gets the message and answers with END_TRANSACTION.
 After `transaction_checks_max` questions, or when it is older than `transaction_age_s_max`, it goes to the topic
-`TRANS_CHECK_MAX_TIME_TOPIC`. Questions are counted in memory: a new master begins anew.
+`TRANS_CHECK_MAX_TIME_TOPIC`. Questions are counted in memory: a new master starts from zero.
 Invariant: a question follows only what is confirmed; bounded work in one pass. Loop thread only.
 """
 
@@ -91,7 +91,7 @@ class TransactionFeature(Feature):
             return
         try:
             position, refused = self.messages.end(offset, position, group, OUTCOMES[wanted])
-        except Refused:  # most decisions are one-way: nobody is told
+        except Refused:  # most decisions are one-way and have no reply
             self._refused.value += 1
             raise
         if refused is not None:
@@ -101,7 +101,7 @@ class TransactionFeature(Feature):
         answers.when_confirmed(position, peer, reply, lambda: _send(peer, command, reply))
 
     def maintain(self, now_ms: int) -> dict[str, int]:
-        """Ask about what is open for too long, and move what nobody answers for."""
+        """Ask producers about transactions open for too long, and move those without an answer."""
         for _ in range(STEPS_PER_PASS_MAX):
             if not self.messages.take_up():
                 break

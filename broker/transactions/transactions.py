@@ -57,7 +57,7 @@ ENDED_KEPT = 1_000
 """Outcomes that are kept although nothing before them is pending: a producer whose decision was not answered repeats it
 within that many transactions."""
 DROPPED_MAX = 1_000
-"""Most offsets that the floor rises at once; it goes on with the next one that ends."""
+"""Most offsets that the floor rises in one step; the next transaction that ends raises it further."""
 
 
 @dataclass(slots=True)
@@ -163,7 +163,7 @@ class HalfTable:
         heapq.heappush(self._due, (due_ms, half.offset))
 
     def ending(self, offset: int, outcome: bytes, copied_to: int | None = None) -> HalfEnding:
-        """What changes when this pending one ends; with `copied_to` it goes on as the one at that offset."""
+        """What changes when this pending one ends; with `copied_to` it continues as the one at that offset."""
         assert offset in self._pending, offset
         first = next((pending for pending in self._pending if pending != offset), self.cursor)
         floor = max(self.floor, first - ENDED_KEPT)
@@ -313,7 +313,7 @@ class Transactions:
         return self._append(half, outcome, placed), None
 
     def expire(self, half: Half) -> None:
-        """Nobody knows how it ends: move it to the topic where operators find it. Raises StoreError."""
+        """Move a transaction of unknown outcome to the topic where operators find it. Raises StoreError."""
         record = self.record(half)
         placed = Placed() if record is None else self._placement.placed(self._kept_aside(record), now=True)
         self._append(half, EXPIRED, placed)
@@ -369,7 +369,7 @@ class Transactions:
         )  # fmt: skip
 
     def _read(self, offset: int, count: int) -> tuple[list[RecordView], int]:
-        """(confirmed records from there on, where to go on); what cannot be read is counted and passed over."""
+        """(confirmed records from there on, where to continue); unreadable records are counted and skipped."""
         try:
             result = self._store.reading.read(self.queue_id(), offset, count, READ_BYTES_MAX)
         except UnreadableOffsets as error:

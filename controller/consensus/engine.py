@@ -61,7 +61,7 @@ class OutcomeUnknown(LightMQError):
 
 
 class ConsensusFailed(LightMQError):
-    """The engine cannot go on, because it cannot write its files; the process should end."""
+    """The engine cannot continue, because it cannot write its files; the process should end."""
 
 
 class Machine(Protocol):
@@ -126,7 +126,7 @@ class Engine(Protocol):
         ...
 
     async def until_failed(self) -> Exception:
-        """Wait until it cannot go on; why."""
+        """Wait until the engine fails, and return why."""
         ...
 
     def status(self) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ Entries: appended, cut at either end, checked by checksums, fsynced on `sync`.
     entries: u32 magic | u32 length of command | u32 CRC32C of what follows | u64 index | u64 term | command
                                                                                       little-endian, back to back
 
-The magic of an entry tells whether everything before it was on the disk when it was written (MAGIC_AFTER_SYNC) or
+The magic of an entry shows whether everything before it was on the disk when it was written (MAGIC_AFTER_SYNC) or
 still under way to it (MAGIC). Invariant: after `sync` what was added survives a power cut. Cutting the head replaces
 the file atomically, cutting the tail is durable before the call returns, so a cut entry never reappears. At
 the start a torn tail is dropped: a power cut may take any sectors of what was not synced, also the first ones. Damage
@@ -267,7 +267,7 @@ class SnapshotPieces:
         self._bytes = bytearray()
 
     def take(self, piece: bytes, *, first: bool, last: bool) -> RaftSnapshot | None:
-        """The snapshot once its last piece is here. Raises RemoteViolation, after which it must begin anew."""
+        """The snapshot once its last piece is here. Raises RemoteViolation, after which it must start over."""
         if first:
             self._bytes.clear()
         self._bytes += piece

@@ -157,7 +157,7 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
             self._log.info("controller_disconnected", peer=peer, reason=reason)
 
     def violated(self, address: str, reason: str) -> None:
-        """Somebody broke the protocol, or has another secret."""
+        """Note a peer that broke the protocol or has another secret."""
         self.violations += 1
         self._log.warning("controller_refused", address=address, reason=reason)
 

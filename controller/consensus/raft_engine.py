@@ -255,7 +255,7 @@ class RaftEngine:
 
     @property
     def ready(self) -> bool:
-        """Whether this controller could go on with the others if one of them were lost."""
+        """Whether the controllers could continue if another one were lost."""
         return self._status.votes and self._status.leader is not None
 
     @property
@@ -359,5 +359,5 @@ class RaftEngine:
             self._started.set_exception(error)
         else:
             self._log.error("consensus_failed", directory=str(self._directory), error=repr(error))
-            failure = ConsensusFailed(f"the controllers' log in {self._directory} cannot go on: {error!r}")
+            failure = ConsensusFailed(f"the controllers' log in {self._directory} cannot continue: {error!r}")
             self._failure.set_result(failure)

@@ -457,7 +457,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         rival = self._canvass.asks and same and node.id > self.selfNode.id
         if message.term <= self.raftCurrentTerm:
             self._peers.say(node, NextIndex(self.raftCurrentTerm, 0, reset=False, success=False))
-        elif theirs >= mine and not rival and not self._hears_leader():
+        elif theirs >= mine and not rival and not self._has_leader():
             self._canvass.end()
             self._SyncObj__raftElectionDeadline = monotonic() + self._SyncObj__generateRaftTimeout()
             self._peers.say(node, PreGranted(message.term))
@@ -470,7 +470,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
         if self._canvass.won:
             self._SyncObj__raftElectionDeadline = 0.0
 
-    def _hears_leader(self) -> bool:
+    def _has_leader(self) -> bool:
         if self._isLeader():
             return True  # it steps down by itself soon when it has no followers any more
         return self._getLeader() is not None and monotonic() - self._leader_heard < self._timers.election

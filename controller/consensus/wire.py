@@ -5,9 +5,9 @@
 
 Keys come from the shared secret, both node ids and both random values, one per direction, so that bytes of one
 connection are invalid on another and in the other direction. The first frame of each side is empty and proves that
-it has the secret; until then a few hundred bytes are all a stranger can make us hold. Messages are msgpack of declared
-types: no byte of the network, proven or not, is ever unpickled.
-Invariant: after one violation a session gives no more messages. Sans I/O: random values come from the caller.
+it has the secret; until then a peer can make us buffer no more than a few hundred bytes. Messages are msgpack of
+declared types: no byte of the network, proven or not, is ever unpickled. Invariant: after one violation a session gives
+no more messages. Sans I/O: random values come from the caller.
 
 The library's messages (dictionaries) as our types and back; unused ones have no form on the wire.
 
@@ -74,7 +74,7 @@ class Install(msgspec.Struct, tag=4, array_like=True, frozen=True):
 
 
 class NextIndex(msgspec.Struct, tag=5, array_like=True, frozen=True):
-    """Where the sender's log goes on; `success`: everything before it is on its disk and as the leader's."""
+    """Where the sender's log continues; `success`: everything before is on its disk and equals the leader's."""
 
     term: int
     next_index: int
@@ -192,7 +192,7 @@ class SecureChannel:
     def _take_hello(self) -> bool:
         buffer = self._buffer
         if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
-            raise RemoteViolation("it does not speak the controllers' protocol")
+            raise RemoteViolation("it does not use the controllers' protocol")
         if len(buffer) < _HELLO_FIXED:
             return False
         length = buffer[_HELLO_FIXED - 1]

@@ -60,11 +60,11 @@ class RolePushes:
         self.failed = 0
 
     def push(self, view: GroupView) -> None:
-        """Tell every live replica, over the connection of its heartbeats or a fresh one."""
+        """Notify every live replica, over the connection of its heartbeats or a new one."""
         for broker_id in self._masters.live.alive(view.name):
             life = self._masters.live.life((view.name, broker_id))
             address = view.addresses.get(broker_id)
-            if life is not None and life.channel is not None and self._hears_pushes(view.name, broker_id):
+            if life is not None and life.channel is not None and self._takes_pushes(view.name, broker_id):
                 cast("Peer", life.channel).send(role_command(view))
                 self.pushed += 1
             elif address and len(self._dialing) < DIALS_MAX:
@@ -79,8 +79,8 @@ class RolePushes:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _hears_pushes(self, name: str, broker_id: int) -> bool:
-        """Ours do, and name their boot; RocketMQ's brokers hear of roles at the port they listen on, nowhere else."""
+    def _takes_pushes(self, name: str, broker_id: int) -> bool:
+        """Whether a broker takes pushes over its heartbeats' connection: LightMQ's do, and send a boot id."""
         group = self._masters.machine.groups.get(name)
         replica = group.replicas.get(broker_id) if group is not None else None
         return replica is not None and bool(replica.boot_id)
@@ -97,7 +97,7 @@ class RolePushes:
 
 
 class RoutePushes:
-    """Tells subscribers which groups have new addresses."""
+    """Pushes the groups with new addresses to subscribers."""
 
     def __init__(self, name_server: NameServer, groups: Callable[[], Mapping[str, GroupView]]) -> None:
         self._name_server = name_server

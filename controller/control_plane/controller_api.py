@@ -210,7 +210,7 @@ class _ControllerApi:
         member = self._members.get(leader or "")
         address = member.address if member is not None and leader != self._masters.engine.node_id else None
         fields = {body.LEADER_ADDRESS_FIELD: address} if address is not None else {}
-        remark = f"this controller does not lead, {address or 'nobody does now'}"
+        remark = f"this controller does not lead, {address or 'no controller does now'}"
         return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, remark, fields)
 
     def _group(self, name: str) -> ReplicaGroup:

@@ -29,7 +29,7 @@ class ElectionCounters:
     won: int = 0
     """A master was chosen."""
     failed: int = 0
-    """Nobody could be chosen, or the controllers did not agree."""
+    """No master could be chosen, or the controllers did not agree."""
 
 
 class GroupMasters:
@@ -138,7 +138,7 @@ class GroupMasters:
         return outcome
 
     async def stop(self) -> None:
-        """Let no election go on."""
+        """Cancel all elections."""
         tasks = list(self._electing.values())
         for task in tasks:
             task.cancel()

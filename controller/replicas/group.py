@@ -15,8 +15,8 @@ it begins to lead holds the master's place for one time limit, but is never a ca
 stood still counts as silence of no replica: it moves every deadline.
 Pure: time comes in as a number of milliseconds that only grows.
 
-`OwnPause` tells how long this process itself stood still: without CPU, or stopped, it finds all deadlines passed at its
-first tick, and the heartbeats that came meanwhile unread in its sockets. Invariant: only what exceeds twice the
+`OwnPause` measures how long this process itself was suspended: without CPU, or stopped, it finds all deadlines passed
+at its first tick, and the heartbeats that came meanwhile unread in its sockets. Invariant: only what exceeds twice the
 interval between ticks counts as a pause, so that ordinary lateness moves no deadline. Pure: time comes in as a number
 of milliseconds that only grows.
 """
@@ -60,7 +60,7 @@ class ReplicaGroup(msgspec.Struct, frozen=True):
     epoch_floor: int = 0
     """Highest epoch reported for any replica's log; the next master's is above it."""
     needs_operator: bool = False
-    """The last replica in sync may have lost what it acknowledged: only a designated election goes on."""
+    """The last replica in sync may have lost what it acknowledged: only a designated election is possible."""
 
     def view(self) -> GroupView:
         """The group as brokers and clients see it."""

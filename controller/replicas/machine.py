@@ -9,7 +9,7 @@
     CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
 
 The same set again is taken too: its new epoch voids earlier requests of the master without an answer.
-A new boot of the master ends its mastership, because it must never go on in its old epoch. A new boot that may lack
+A new boot of the master ends its mastership, because it must never continue in its old epoch. A new boot that may lack
 what it acknowledged leaves the set if others remain in it; else, unless it is the only replica there is, the group
 waits for an operator.
 Invariant: nothing raises, a refusal changes nothing, `groups` is replaced and never changed, so any thread may read it.
@@ -20,7 +20,7 @@ Who becomes master: the rules, in order, as a pure choice that changes nothing.
     no such group, or the requester never registered         refused
     no election yet             the requester, if it lives   no other may begin a history
     the master lives            it stays, unless another one is designated
-    the last in sync may lack what it acknowledged           only a designated election goes on
+    the last in sync may lack what it acknowledged           only a designated election is possible
     designated                  that one if it lives and is in sync, or none
     else                        alive and in sync, best log first: epoch, then end, then priority (lower), then id
     none, and unclean allowed   the same among all replicas  loses messages

@@ -4,10 +4,10 @@
     CHECK_USER (9072)      user name and password -> whether they belong together
 
 The table is requested when the connection comes up and every `LOOK_INTERVAL_S`; a change is in force here that much
-later at most. While the broker cannot be reached nobody is let in by this method, and the rules from before hold.
+later at most. While the broker cannot be reached this method admits no client, and the previous rules stay in force.
 
 Invariants: the proxy keeps no secret of these users; a user that is disabled or removed is not let in, and its rules
-are gone with the next table. Loop rule: on the loop's thread.
+disappear with the next table. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations

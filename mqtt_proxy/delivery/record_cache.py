@@ -5,7 +5,7 @@ hand. A chunk covers the queue offsets [first, next) without a gap, so a cursor 
 Chunks of one feed never overlap. All chunks together stay below a byte limit: the least recently used are dropped
 first, and pulled again where they are still needed.
 
-FOLLOW tells the broker, once per loop turn, which queues were added and removed (`Notifier`); its reply contains the
+FOLLOW reports to the broker, once per loop turn, the queues added and removed (`Notifier`); its reply contains the
 confirmed end of each added queue, so that nothing stored between a subscription and its FOLLOW is missed. NOTIFY comes
 from the broker, once per turn, with the new ends of followed queues and, where they are small, the records themselves:
 they go into the cache when a follower is about to read them. After a reconnection everything is followed again.

@@ -75,7 +75,7 @@ class ResumePlan:
     """What to do with a stored session."""
 
     cursors: dict[int, int] = field(default_factory=dict)
-    """Queue id -> queue offset where its source goes on with new messages."""
+    """Queue id -> queue offset where its source continues with new messages."""
     again: list[Again] = field(default_factory=list)
     """Deliveries whose exchange is not finished, in order of sending."""
     retained: list[int] = field(default_factory=list)

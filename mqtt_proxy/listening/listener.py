@@ -121,7 +121,7 @@ class Acceptor(Generic[Taken]):
         return (self._listening,)
 
     def close(self) -> None:
-        """Accept no more and close the listening socket."""
+        """Stop accepting and close the listening socket."""
         if self._rest is not None:
             self._rest.cancel()
             self._rest = None
@@ -217,7 +217,7 @@ class Listener:
         return taken
 
     def close_ports(self) -> None:
-        """Accept no more sockets, and close those on which MQTT has not begun."""
+        """Stop accepting sockets, and close those on which MQTT has not begun."""
         self.sockets.closed = True
         for server in self._servers:
             server.close()
@@ -226,7 +226,7 @@ class Listener:
             entrance.end("server_stopping")
 
     async def stop(self, deadline_s: float = 5.0) -> None:
-        """Accept no more connections and close the open ones; those still open at the deadline are cut."""
+        """Stop accepting connections and close the open ones; those still open at the deadline are cut."""
         if self._shared is None:
             return
         if self._timer is not None:

@@ -85,7 +85,7 @@ class Pacing:
         size_bytes = sum([len(one.topic) + len(one.payload) for one in publishes])
         pause = self._rates.charge(who, len(publishes), size_bytes, self._clock.monotonic_ns() // 1_000_000)
         if pause is not None and not self._over:
-            self._tell(who, pause)
+            self._report(who, pause)
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(pause.ms / 1_000, self._go_on, QUOTA)
@@ -97,7 +97,7 @@ class Pacing:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell(self, who: RatedPublisher, pause: Pause) -> None:
+    def _report(self, who: RatedPublisher, pause: Pause) -> None:
         self._metrics.publishes.rate_pauses.child(pause.quota).value += 1
         if not self._logged:
             self._logged = True  # once per connection: the counter has the rest

@@ -173,7 +173,7 @@ class ReplicaWriter:
         if segment is None and part.position == part.segment_base:
             segment = log.segment_to_append(part.position)
         if segment is None or segment.base != part.segment_base:
-            raise RemoteViolation(f"no log file of this replica goes on at {part.position}, from {part.segment_base}")
+            raise RemoteViolation(f"no log file of this replica continues at {part.position}, from {part.segment_base}")
         if segment.size != part.segment_size:
             segment = LogRepair(log).resize_last(part.segment_size)
         return segment

@@ -449,7 +449,7 @@ class AttachedStore:
         return self._steadily(lambda reader: reader.read_range(queue, offset, max_count, max_bytes, end_offset))
 
     def let_go(self) -> None:
-        """Unmap what the writer has deleted, so that its space comes back; call it now and then."""
+        """Unmap what the writer has deleted, so that its space is freed; call it periodically."""
         self._steadily(lambda _: self._attached().move_begin(self._log.begin()))
         self._log.let_go()
 

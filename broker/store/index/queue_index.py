@@ -145,7 +145,7 @@ class QueueIndex:
             self.queue_count = queue_count
 
     def set_floor(self, queue: int, next_offset: int) -> None:
-        """Let `queue` go on at `next_offset` at least: its earlier entries have expired."""
+        """Make `queue` continue at `next_offset` or later: its earlier entries have expired."""
         self.grow(queue + 1)
         if self.next_offset(queue) < next_offset:
             row = self.tail.queue_rows[queue]

@@ -298,7 +298,7 @@ def load_manifest(directory: Path) -> Manifest | None:
 
 
 Floors = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Queue ids and the offsets they go on at."""
+"""Queue ids and their next offsets."""
 
 
 def next_offsets_of(

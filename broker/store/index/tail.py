@@ -184,7 +184,7 @@ class Tail:
     def sorted(self, end: int) -> RunData:
         """Return entries [first, end) as a run.
 
-        They stay until `release`, so the index thread may call this while the tail goes on.
+        They stay until `release`, so the index thread may call this while the tail grows.
         """
         return native.core.sort_entries(self._qid, self._slots, self.first, end)
 

@@ -116,7 +116,7 @@ class LogFiles:
 class Stretches:
     """One pass with every check: the parts of files that hold nothing but sound records, around damage.
 
-    Behind a failing record below `durable` it goes on at the next sound one; `known` damage may lie anywhere. `scan`
+    After a failing record below `durable` it continues at the next sound one; `known` damage may lie anywhere. `scan`
     and `damage` (start, end, reason) are set once the iteration has ended.
     """
 
@@ -145,7 +145,7 @@ class Stretches:
         self.scan = Scan(seen.position, seen.groups_end, seen.reason, seen.epoch, seen.store_ms, seen.records)
 
     def _behind(self, seen: Progress) -> int:
-        """Return where to go on behind the record that fails, 0 when the log ends with it."""
+        """Return where to continue after the failing record, 0 when the log ends with it."""
         known = self._known.at(seen.position)
         if known is not None:
             return known.end

@@ -120,7 +120,7 @@ class LogEntries:
         return int((self._next >= 0).sum())
 
     def pass_damage(self, position: int) -> None:
-        """The log is damaged at `position`: queues may go on at a higher offset behind it."""
+        """The log is damaged at `position`: queues may continue at a higher offset after it."""
         self._damage = position
 
     def add(self, columns: Columns) -> Iterator[str]:
@@ -181,7 +181,7 @@ def check_cover(runs: list[Run], begin: int, end: int) -> Iterator[str]:
         if run.first_position > at:
             yield f"{run.path.name} begins at {run.first_position}, the run before ends at {at}"
         at = max(at, run.end_position)
-    if at > max(begin, end):  # an index that was begun anew has no manifest yet, wherever the log begins
+    if at > max(begin, end):  # an index being rebuilt has no manifest yet, wherever the log begins
         yield f"the runs end at {at}, the manifest says {end}"
 
 

@@ -161,7 +161,7 @@ Found = tuple[npt.NDArray[Any], npt.NDArray[Any]]
 
 @dataclass(slots=True)
 class SealedKeys:
-    """Chunks that grow no more; with the runs they cover the log in [first, end) positions."""
+    """Complete chunks; with the runs they cover the log in [first, end) positions."""
 
     chunks: list[KeyChunk]
     first: int
@@ -224,7 +224,7 @@ class KeyIndex:
                 yield _clipped(*run.find(number), low, high)
 
     def seal(self) -> SealedKeys:
-        """Let the chunks grow no more, for a run."""
+        """Close the chunks, to make a run of them."""
         chunks = [chunk for chunk in self._chunks if chunk.count]
         if self._chunks[-1].count:
             self._chunks.append(native.core.make_key_chunk(self._chunk_entries))

@@ -275,7 +275,7 @@ class CommitLog:
         self.end = end
 
     def erase(self, position: int, size: int) -> None:
-        """Remove what a failed write left: a stale whole record behind a shorter new one would come back to life."""
+        """Remove what a failed write left: a stale record after a shorter new one would become part of the log."""
         try:
             self.segment_to_append(position).write(position, bytes(size))
         except OSError as error:
@@ -343,7 +343,7 @@ class CommitLog:
         return dropped
 
     def release_pages(self) -> None:
-        """Let go of mapped pages that reads have brought in; see Segment.release_pages."""
+        """Release mapped pages that reads have loaded; see Segment.release_pages."""
         for segment in self.segments:
             segment.release_pages()
 
@@ -370,7 +370,7 @@ class LogRepair:
                 segment.lengthen(sizes[segment.base])
 
     def cut(self, end: int) -> bool:
-        """Zero everything from `end` on, durably, and go on writing there; return whether anything was there."""
+        """Zero everything from `end` on, durably, and continue writing there; return whether anything was there."""
         found = False
         for segment in self._log.segments:
             if segment.end > end and segment.zero(max(end, segment.base), segment.end):

@@ -15,7 +15,7 @@ cdef class Confirm:
 
     cpdef add_group(self, batch)
     cpdef when_confirmed(self, long long position, callback)
-    cdef _tell(self, listener, news)
+    cdef _call(self, listener, moved)
     @cython.locals(batches=list, fresh=list, position=cython.longlong, blocks=list)
     cpdef advance(self, long long durable)
 

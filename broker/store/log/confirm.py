@@ -255,7 +255,7 @@ class Confirm:
             self._waiting.append((position, callback))
 
     def on_advance(self, listener: Listener, among: Sized | None = None) -> None:
-        """Tell `listener` the queue ids whose confirmed end moved, once per move; with `among` while it has members."""
+        """Call `listener` once per move with the queue ids whose confirmed end moved; with `among` if not empty."""
         self._listeners.append((listener, among))
 
     def on_fresh(self, listener: FreshListener) -> None:
@@ -284,11 +284,11 @@ class Confirm:
         if self._fresh_listeners:
             fresh = [batch for batch in batches if batch.pieces and len(batch.entries)]
             for fresh_listener in self._fresh_listeners if fresh else ():
-                self._tell(fresh_listener, fresh)
+                self._call(fresh_listener, fresh)
         if moved:
             for listener, among in self._listeners:
                 if among is None or among:
-                    self._tell(listener, moved)
+                    self._call(listener, moved)
 
     def fail(self, error: Exception) -> None:
         """The store has failed: nothing above the confirm position will ever be confirmed."""
@@ -301,9 +301,9 @@ class Confirm:
             except Exception as failure:  # noqa: BLE001 - as above
                 self._failed(failure)
 
-    def _tell(self, listener: Callable[[Any], None], news: Sequence[Any]) -> None:
+    def _call(self, listener: Callable[[Any], None], moved: Sequence[Any]) -> None:
         try:
-            listener(news)
+            listener(moved)
         except Exception as error:  # noqa: BLE001 - one listener must not stop the confirm position
             self._log.error("confirm_listener_failed", error=repr(error), exc_info=True)
 

@@ -92,7 +92,7 @@ class DiskGuard:
         lack = f"floor {self._floor // MIB} MiB" if self.free_bytes < self._floor else "too little for the next file"
         return StoreFull(
             f"disk full: {self._directory} has {self.free_bytes // MIB} MiB free, {lack}: "
-            "free space, shorten the retention or lower free_space_bytes_min. Reads go on"
+            "free space, shorten the retention or lower free_space_bytes_min. Reads continue"
         )
 
     def _free(self) -> int:

@@ -11,9 +11,9 @@ kept aside, although they were never acknowledged. A failure below it is damage:
 scan skips the range. What can be read of a group that is durable in part stays. Filler records join the segments.
 
 A damaged range begins where a record fails its checks and ends where the next sound one begins or, without one, where
-the log goes on. That is where the failing record's own sizes lead, if they are consistent and a sound record is there,
-so that the bytes of a message are never taken for records. Otherwise it is the first place, in steps of 8 bytes, of a
-record that names its own position, passes its checksum and is not of an earlier epoch. `settled`: the names and
+the log continues. That is where the failing record's own sizes lead, if they are consistent and a sound record is
+there, so that the bytes of a message are never taken for records. Otherwise it is the first place, in steps of 8 bytes,
+of a record that names its own position, passes its checksum and is not of an earlier epoch. `settled`: the names and
 offsets of queues that the damage took are in the log again (`replayer.mend`).
 
 Invariants: the log never ends below the durable position; deciding changes nothing; what is kept aside is bounded and
@@ -158,7 +158,7 @@ class Damage:
 
 
 def decide_end(scan: Scan, durable: int, *, keep_parts: bool = False) -> LogEnd | Damage:
-    """Return where the log ends, or the damage that forbids to go on.
+    """Return where the log ends, or the damage that prevents opening it.
 
     With `keep_parts` a group that was durable in part is no such damage: the log ends behind what is left of it.
     """

@@ -208,7 +208,8 @@ class Opening:
             restore(snapshot, tables)
         blocks: list[Covered] = []
         confirmed = self._hide(index, blocks)
-        # A replica may have begun where its master's log began: queues of which it has seen nothing yet go on late.
+        # A replica may have begun where its master's log began: queues of which it has seen nothing yet start at a
+        # higher offset.
         late = rebuilding or (self._role.grouped and log.begin > 0)
         replayer = Replayer(index, tables, self._make_room(index, confirmed), rebuilding=late)
         if confirmed is not None:
@@ -263,8 +264,8 @@ class Opening:
             index.set_floors(tables.queues.next_offsets())
             return []
         floors_or_holes(index, tables, replayer, max(each.start for each in self._quarantine))
-        news = [(each.start, each.end) for each in self._quarantine if not each.settled]
-        return mend(index, tables, replayer, seen, news, self._log.begin, self._former) if news else []
+        fresh = [(each.start, each.end) for each in self._quarantine if not each.settled]
+        return mend(index, tables, replayer, seen, fresh, self._log.begin, self._former) if fresh else []
 
     def _settle_end(self, index: QueueIndex, start: int, known: int) -> Scan:
         """Find the end of the log, zero what lies behind it, and make everything recovered durable."""
@@ -311,18 +312,18 @@ class Opening:
 
     def _quarantine_ranges(self, found: list[DamagedRange]) -> None:
         """Note new damage durably and loudly before anything relies on it; forget what has expired."""
-        news = [each for each in found if self._quarantine.add(each)]
-        for each in news:
+        fresh = [each for each in found if self._quarantine.add(each)]
+        for each in fresh:
             segment = self._log.segment_at(each.start)
             self._events.error(
                 "log_damage_quarantined", file=str(segment.path if segment else self._log.directory),
                 start=each.start, end=each.end, bytes=each.end - each.start, reason=each.reason,
             )  # fmt: skip
-        if self._quarantine.drop_before(self._log.begin) or news:
+        if self._quarantine.drop_before(self._log.begin) or fresh:
             save_quarantine(self._directory, self._quarantine)
 
     def _fill(self) -> None:
-        """Give short files their size now that it is decided that the log goes on."""
+        """Give short files their full size once it is decided that the log continues."""
         LogRepair(self._log).fill({file.base: file.full_size for file in self._short})
         for file in self._short:
             missing = file.full_size - file.size

@@ -69,7 +69,7 @@ class Replayer:
         self._batch_entries = min(_BATCH_ENTRIES, index.tail.capacity // 2)
         self._damage: Gap | None = None
         self.on_entries: Callable[[EntryBlock, int], None] = _ignore
-        """Hears of entries that were taken in, and of the log position up to which all are."""
+        """Called with the entries replayed, and with the log position up to which all are."""
         self.holes = 0
         """Holes made so far."""
 
@@ -137,7 +137,7 @@ class Replayer:
         self.on_entries(entries, end)
 
     def _mend(self, entries: EntryBlock, at: int, *, starts_late: bool) -> None:
-        """Make a row for a queue seen for the first time; let a queue go on behind damage, or start late.
+        """Make a row for a queue seen for the first time; let a queue continue after damage, or start late.
 
         A rebuilt index starts late where the log has lost its beginning to retention.
         """
@@ -173,7 +173,7 @@ class Replayer:
         return queues.position(queue) if said else -1
 
     def add_hole(self, queue: int, until: int, position: int) -> None:
-        """Let `queue` go on at offset `until`: what lies between was lost to the damage at `position`."""
+        """Let `queue` continue at offset `until`: the messages between were lost to the damage at `position`."""
         index, first = self._index, self._index.next_offset(queue)
         assert first < until, (queue, first, until)
         hole = native.core.make_block([queue], [first], [position], [0], [0], [until - first])

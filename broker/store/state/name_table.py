@@ -286,7 +286,7 @@ class NameTable:
         made[place[inside]] = taken[inside] + np.uint64(1)
         self._slots = array("I", made.tobytes())
         self._mask, self._used = size - 1, int(inside.sum())
-        for queue in taken[~inside].tolist():  # ran over the end: they go on at the beginning
+        for queue in taken[~inside].tolist():  # ran over the end: they continue at the beginning
             self._take_slot(queue)
 
     def _compact(self) -> None:

@@ -261,7 +261,7 @@ class GroupRule:
 
     queues: tuple[int, ...]
     age_ms: int | None = None
-    """None: as long as the log does. 0: for ever, as far as the log's size limit lets it."""
+    """None: as long as the log does. 0: forever, within the log's size limit."""
     size_bytes: int = 0
     """0: no limit."""
 

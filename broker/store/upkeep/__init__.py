@@ -1,1 +1,1 @@
-"""What goes on in the background: retention, snapshots, and the search for damage."""
+"""Background work: retention, snapshots, and the search for damage."""

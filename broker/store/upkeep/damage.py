@@ -69,7 +69,7 @@ class Scrub:
 
     @property
     def working(self) -> bool:
-        """Whether a pass is under way and may go on at once."""
+        """Whether a pass is in progress and may continue immediately."""
         return self._at is not None and (self._bytes_per_second is None or self._budget > 0)
 
     @property
@@ -135,7 +135,7 @@ class Scrub:
 def read_piece(log: CommitLog, view: memoryview, base: int, at: Progress, end: int) -> Piece:
     """Check records of the file `view` that begins at `base`, from `at` on and below `end`, about a piece of them.
 
-    Return where to go on, and damage at its end.
+    Return where to continue, and damage at its end.
     """
     cut = min(at.position + PIECE_BYTES, end)
     seen = native.core.scan(view, base, cut - base, at)

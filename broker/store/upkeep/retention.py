@@ -1,4 +1,4 @@
-"""Lets the oldest segments go, by age and by size of the log, and when the disk is full if that is allowed.
+"""Removes the oldest segments, by age and by size of the log, and when the disk is full if that is allowed.
 
 Groups of queues may have a retention of their own (`GroupExpiry`): one that keeps less begins later than the log does,
 one that keeps more holds the segments it needs against the log's age, never against its size. By age: store times
@@ -305,7 +305,7 @@ class Doomed(Generic[T]):
         return self._found[:count]
 
     def taken(self, count: int) -> None:
-        """Go on behind the first `count` entries."""
+        """Continue after the first `count` entries."""
         del self._found[:count]
 
 
@@ -492,7 +492,7 @@ class Retention:
             self._drop(self._target)
 
     def _follow(self, now_ms: int, certain: int) -> None:
-        """Let go what the master has announced, as far as the settings here want that."""
+        """Remove what the master has announced, as far as the settings here allow."""
         if self._target is None:
             announced = self._tables.get(state_kinds.LOG_BEGIN, b"")
             if announced is None or announced[1] >= certain:

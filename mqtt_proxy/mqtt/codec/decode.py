@@ -244,7 +244,7 @@ _LEVELS = {
     (b"MQTT", BRIDGE_BIT | LEVEL_5): (LEVEL_5, True),
     (b"MQIsdp", BRIDGE_BIT | 3): (LEVEL_3, True),
 }
-"""Protocol name and level of CONNECT -> the level to speak, and whether it is a bridge.
+"""Protocol name and level of CONNECT -> the level to use, and whether it is a bridge.
 
 Mosquitto's bridges begin with the high bit set, MQTT 3.1 included, whose packets are those of 3.1.1; with MQTT 5 they
 leave it out and EMQX's (`bridge_mode`) do not."""
@@ -261,7 +261,7 @@ class UnsupportedLevel(PacketViolation):
     def __init__(self, name: bytes, level: int) -> None:
         super().__init__(
             Reason.PROTOCOL_LEVEL,
-            f"protocol {name.decode()} level {level}; this server speaks 4 (3.1.1) and 5",
+            f"protocol {name.decode()} level {level}; this server supports 4 (3.1.1) and 5",
         )
         self.level = level
         self.is_later = name == b"MQTT" and LEVEL_5 < level < BRIDGE_BIT
@@ -319,7 +319,7 @@ def _connect(_: int, body: bytes) -> Packet:
 
 
 def _protocol(body: bytes) -> tuple[int, bool, int]:
-    """Check protocol name and level; the level to speak, whether it is a bridge's, and where the connect flags are."""
+    """Check protocol name and level; return the level to use, whether it is a bridge, and where the flags are."""
     name, position = read_binary(body, 0, "protocol name")
     if name not in PROTOCOL_NAMES:
         raise PacketViolation(Reason.PROTOCOL_NAME, f"protocol name {name[:32]!r} [MQTT-3.1.2-1]")

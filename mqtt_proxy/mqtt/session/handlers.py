@@ -78,7 +78,7 @@ from remoting.protocol.records.topics import SHARE_PREFIX
 
 
 def level_refusal(violation: UnsupportedLevel) -> bytes:
-    """The CONNACK for a level this server does not speak, in the layout that client is most likely to read."""
+    """The CONNACK for a level this server does not support, in the layout that client is most likely to read."""
     if violation.is_later:
         return connack5(False, ReasonCode.UNSUPPORTED_PROTOCOL_VERSION)
     return connack(False, ConnectCode.UNACCEPTABLE_PROTOCOL_LEVEL)
