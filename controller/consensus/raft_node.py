@@ -244,7 +244,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _SyncObj__sendNextNodeIdx(
         self, node: Any, reset: bool = False, nextNodeIdx: int | None = None, success: bool = False
     ) -> None:
-        if success and not self._face.voter:
+        if not (self._face.voter or reset):
             return  # this node may have acknowledged to a later leader, and lost its disk since
         self._face.sync()
         index = self._face[-1][1] + 1 if nextNodeIdx is None else nextNodeIdx
@@ -357,6 +357,7 @@ class RaftNode(SyncObj):  # type: ignore[misc]  # the library has no types
     def _take_piece(self, node: Any, install: Install) -> None:
         snapshot = self._pieces.take(install.piece, first=install.first, last=install.last)
         if snapshot is None:
+            self._SyncObj__sendNextNodeIdx(node)  # a sign of life: a long snapshot must not end the leadership
             return
         if snapshot.last[1] > self.raftLastApplied:
             save(self._directory / SNAPSHOT_FILE, snapshot)

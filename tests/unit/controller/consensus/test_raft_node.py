@@ -306,6 +306,27 @@ def test_a_snapshot_whose_connection_broke_begins_anew(tmp_path):
         assert world.machines[other].words == world.machines[leader].words
 
 
+def test_a_leader_whose_only_follower_receives_a_long_snapshot_goes_on(tmp_path):
+    """Every piece is answered: without a sign of life it would step down, and the next leader begin the snapshot anew."""
+    with raft_world(tmp_path, 1, snapshot_entries=1_000, piece_bytes=4, look_seconds=0.005) as world:
+        for node_id in IDS:
+            world.boot(node_id)
+        world.pass_time(3.0)
+        leader, other = world.leader(), follower(world)
+        third = next(each for each in IDS if each not in (leader, other))
+        world.crash(other)
+        for _ in range(200):
+            world.propose(leader)
+        world.pass_time(20.0)
+        compacted(world)
+        world.crash(third)
+        world.boot(other)
+        term = world.nodes[leader].raftCurrentTerm
+        world.pass_time(20.0)
+        assert len(world.machines[other].words) == 200
+        assert (world.leader(), world.nodes[leader].raftCurrentTerm) == (leader, term)
+
+
 def test_a_journal_without_its_snapshot_is_refused(world):
     """Its first entries are nowhere."""
     leader = compacted(world)
