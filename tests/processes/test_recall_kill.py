@@ -1,49 +1,39 @@
 """Recall and change of time of delayed messages through `kill -9` and a change of master.
 
-What was recalled never comes, the rest waits and comes once. A producer sends delayed messages and recalls the odd ones
-while the broker is killed again and again, or the master of a group is killed for good. A recall that was not answered
-is repeated at the end.
+A recalled message is never delivered; each of the others waits and is delivered once. A producer sends delayed messages
+and recalls the odd ones while the broker is killed repeatedly, or while the master of a group is killed and stays down.
+Unanswered recalls are repeated at the end.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from remoting.client.blocking import BlockingConnection, checked
-from remoting.protocol.bodies.pull_body import decode_range_pull_reply, encode_range_pull
-from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.properties import encode_properties
-from remoting.protocol.records.record import iter_records
-from tests.processes.broker_group import BrokerGroup
-from tests.processes.rig import Installation, no_traceback
+from tests.processes.kill_rounds import Load, judge_after_kills, judge_on_new_master, published
 
 pytestmark = pytest.mark.processes
 TOPIC = "alarms"
-ANSWERED = 40
-"""Recalls that are answered between two kills."""
 FAR_MS = 3_600_000
 LAST_MS = 2_000
-"""The delay of the last messages, which are seen delivered."""
+"""Delay of the last messages, whose delivery is checked."""
 
 
-class Producer(threading.Thread):
+class Producer(Load):
     """Sends messages that are due in an hour; later it recalls the odd ones and changes the time of the others."""
 
+    answered_min = 40
+
     def __init__(self, address: str) -> None:
-        super().__init__(daemon=True)
-        self.address = address
-        self.stopped = threading.Event()
+        super().__init__(address)
         self.handles: dict[int, str] = {}
-        self.recalled: set[int] = set()
-        self._sent = 0
-        self._grew = threading.Condition()
 
     def send(self, connection: BlockingConnection, number: int, due_ms: int) -> str:
         """The handle of a message with this number."""
@@ -58,41 +48,25 @@ class Producer(threading.Thread):
         fields = {"producerGroup": "g", "topic": TOPIC, "recallHandle": self.handles[number]}
         reply = checked(connection.request(Command(RequestCode.RECALL_MESSAGE, fields=fields)))
         assert reply.fields["msgId"] == f"{number:032d}"
-        with self._grew:
-            self.recalled.add(number)
-            self._grew.notify_all()
+        self.count(number)
 
     def reschedule(self, connection: BlockingConnection, number: int, delay_ms: int) -> None:
-        """Change the time of a message; if that was not answered its handle may be void."""
+        """Change the time of a message; if the request is not answered, its handle may no longer be valid."""
         fields = {"topic": TOPIC, "recallHandle": self.handles[number], "delayMs": str(delay_ms)}
         reply = checked(connection.request(Command(RequestCode.RESCHEDULE_MESSAGE, fields=fields)))
         self.handles[number] = reply.fields["recallHandle"]
 
-    def run(self) -> None:
-        connection: BlockingConnection | None = None
-        while not self.stopped.is_set():
-            try:
-                connection = connection or BlockingConnection.dial(self.address, 5_000)
-                number, self._sent = self._sent, self._sent + 1
-                self.handles[number] = self.send(connection, number, self.due_ms)
-                if number % 2 and number - 6 in self.handles:  # odd as well
-                    self.recall(connection, number - 6)
-                elif not number % 2 and number - 6 in self.handles:
-                    self.reschedule(connection, number - 6, FAR_MS)
-            except (LightMQError, OSError):
-                connection = None
-                self.stopped.wait(0.05)  # the server is being started
+    def step(self, connection: BlockingConnection, number: int) -> None:
+        self.handles[number] = self.send(connection, number, self.due_ms)
+        if number % 2 and number - 6 in self.handles:  # odd as well
+            self.recall(connection, number - 6)
+        elif not number % 2 and number - 6 in self.handles:
+            self.reschedule(connection, number - 6, FAR_MS)
 
     @property
     def due_ms(self) -> int:
         """The time at which messages sent now are due."""
         return time.time_ns() // 1_000_000 + FAR_MS
-
-    def flowing(self) -> None:
-        """Return when this many more recalls were answered."""
-        with self._grew:
-            wanted = len(self.recalled) + ANSWERED
-            assert self._grew.wait_for(lambda: len(self.recalled) >= wanted, 60)
 
 
 def timers(connection: BlockingConnection) -> list[str]:
@@ -108,29 +82,12 @@ def timers(connection: BlockingConnection) -> list[str]:
         after = page["next"]
 
 
-def published(connection: BlockingConnection) -> list[int]:
-    """The numbers in the topic."""
-    listed = json.loads(checked(connection.request(Command(RequestCode.TOPIC_LIST))).body)["topics"]
-    found: list[int] = []
-    for queue in next(topic for topic in listed if topic["topic"] == TOPIC)["queues"]:
-        offset = 0
-        while offset < queue["max"]:
-            want = encode_range_pull(queue["id"], offset, queue["max"], 1 << 20)
-            reply = checked(connection.request(Command(RequestCode.RANGE_PULL, body=want)))
-            records = list(iter_records(decode_range_pull_reply(reply.body).blob))
-            found += [int(bytes(record.body)) for record in records]
-            offset += len(records)
-    return found
-
-
 def judge(producer: Producer) -> None:
     """Recall the rest of the odd numbers: the even ones wait; of some due soon the recalled one is not delivered."""
-    producer.flowing()
-    producer.stopped.set()
-    producer.join()
+    producer.finish()
     first = max(producer.handles) + 1
     with BlockingConnection.dial(producer.address) as connection:
-        assert not set(timers(connection)) & {f"{number:032d}" for number in producer.recalled}
+        assert not set(timers(connection)) & {f"{number:032d}" for number in producer.answered}
         for number in [number for number in producer.handles if number % 2]:
             producer.recall(connection, number)
         waiting = timers(connection)
@@ -146,8 +103,8 @@ def judge(producer: Producer) -> None:
         producer.recall(connection, first + 3)
         wanted = [last_even, *(number for number in range(first, first + 10) if number != first + 3)]
         deadline = time.monotonic() + 30
-        while sorted(published(connection)) != wanted:
-            assert time.monotonic() < deadline, sorted(published(connection))
+        while sorted(published(connection, TOPIC)) != wanted:
+            assert time.monotonic() < deadline, sorted(published(connection, TOPIC))
             time.sleep(0.05)
 
 
@@ -155,35 +112,9 @@ def judge(producer: Producer) -> None:
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
 def test_recalled_messages_are_not_delivered_after_kills(tmp_path: Path, kills: int) -> None:
-    server = Installation(tmp_path / "data")
-    server.start()
-    try:
-        producer = Producer(server.address)
-        producer.start()
-        for _ in range(kills):
-            producer.flowing()
-            server.kill()
-            server.start()
-        judge(producer)
-        server.end(15)
-        no_traceback(server)
-    finally:
-        server.kill_if_running()
+    judge_after_kills(tmp_path, Producer, judge, kills)
 
 
 @pytest.mark.timeout(400)
 def test_a_new_master_knows_what_was_recalled(tmp_path: Path) -> None:
-    group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
-    try:
-        group.start()
-        master = group.settle()
-        producer = Producer(f"127.0.0.1:{master.ports['remoting']}")
-        producer.start()
-        producer.flowing()
-        master.kill()
-        successor = group.settle()
-        producer.address = f"127.0.0.1:{successor.ports['remoting']}"
-        judge(producer)
-        no_traceback(*group.brokers, *group.controllers)
-    finally:
-        group.end()
+    judge_on_new_master(tmp_path, Producer, judge)

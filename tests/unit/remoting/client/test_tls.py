@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from remoting.client.batching import Message, Sent
 from remoting.client.blocking import BlockingConnection
 from remoting.client.connection import connect, signing_dial
 from remoting.client.threads import Producer
@@ -19,6 +20,7 @@ from remoting.transport.certificates import ENFORCING, CertificateProblem, Serve
 from remoting.transport.failures import ConnectionLost, TlsFailed, Unreachable
 from runtime.tls_config import DialTlsConfig
 from tests.support.certificates import HAVE_OPENSSL, Authority
+from tests.unit.remoting.client.toy_log import ToyLog
 
 pytestmark = pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
 
@@ -113,11 +115,16 @@ async def test_a_handshake_without_an_answer_ends(authority: Authority) -> None:
 
 
 async def test_the_producer_of_threads(serve, authority: Authority) -> None:
-    identity = authority.issue()
-    server = await serve(echo, tls=ServerTls(identity.certificate, identity.key, mode=ENFORCING))
-    tls = ClientTls(ca_file=authority.certificate)
-    producer = await asyncio.to_thread(Producer, f"127.0.0.1:{server.port}", tls=tls)
-    await asyncio.to_thread(producer.close)
+    """What it sends is in the log of a server that accepts TLS only."""
+    identity, log = authority.issue(), ToyLog(plain=(2, False))
+    server = await serve(log, tls=ServerTls(identity.certificate, identity.key, mode=ENFORCING))
+
+    def send() -> Sent:
+        with Producer(f"127.0.0.1:{server.port}", tls=ClientTls(ca_file=authority.certificate)) as producer:
+            return producer.send(Message(topic="plain", body=b"over TLS", queue=1)).result(10)
+
+    assert await asyncio.to_thread(send) == Sent("plain", 1, 0)
+    assert [body for _, body in log.queues["plain", 1]] == [b"over TLS"]
 
 
 def test_settings_become_a_picklable_value(tmp_path: Path, authority: Authority) -> None:
