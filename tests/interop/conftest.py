@@ -1,4 +1,4 @@
-"""One `lightmq up` and one Spark session for all scenarios: their start is what costs.
+"""One `lightmq up` and one Spark session for all scenarios, because starting them is expensive.
 
 Invariant: a scenario uses topics of its own, because the log is shared and the scenarios run in any order.
 """
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="session")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """`lightmq up` on free ports; yields them by what they speak."""
+    """`lightmq up` on free ports; yields the ports by protocol."""
     data = tmp_path_factory.mktemp("data")
     command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(data)]
     command += ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
@@ -46,7 +46,7 @@ def server(ports: dict[str, int]) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One session for the whole run: its start is what costs."""
+    """One session for the whole run."""
     from lightmq.spark import session
 
     warehouse = str(tmp_path_factory.mktemp("warehouse"))

@@ -1,6 +1,6 @@
-"""MQTT clients that people use, behind one face: paho-mqtt, aiomqtt, gmqtt and amqtt's client.
+"""Widely used MQTT clients behind one interface: paho-mqtt, aiomqtt, gmqtt and amqtt's client.
 
-Invariant: a face adds nothing of MQTT of its own; what a library cannot do, its `CANNOT` names. Loop rule: one loop.
+Invariant: an adapter adds no MQTT behaviour; `CANNOT` names what its library does not support. Loop rule: one loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Will = tuple[str, bytes, int, bool]
 
 
 class Message:
-    """What a client was given."""
+    """The parameters of a client."""
 
     def __init__(self, topic: str, payload: bytes, qos: int, retain: bool, said: dict[str, Any] | None = None) -> None:
         self.topic, self.payload, self.qos, self.retain = topic, payload, qos, retain
@@ -141,7 +141,7 @@ class PahoWebSockets(Paho5):
 
 
 class AioMqtt(Face):
-    """aiomqtt, the asyncio face of paho."""
+    """aiomqtt, an asyncio interface to paho."""
 
     version = 5
 
@@ -191,7 +191,7 @@ class AioMqttWebSockets(AioMqtt):
 
 
 class Gmqtt(Face):
-    """gmqtt, a protocol engine of its own."""
+    """gmqtt, which implements the protocol itself."""
 
     version = 5
 

@@ -1,4 +1,4 @@
-"""An MQTT 5 subscriber that keeps what comes and waits for as much as a scenario expects."""
+"""An MQTT 5 subscriber that keeps the messages it receives and waits for an expected number."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEADLINE_S = 60.0
 
 
 class _Kept:
-    """One message; a property that was not sent is None."""
+    """One message; properties that were not sent are None."""
 
     def __init__(self, message: mqtt.MQTTMessage) -> None:
         self.topic, self.payload, self.qos, self.retain = message.topic, message.payload, message.qos, message.retain
@@ -25,7 +25,7 @@ class _Said:
 
 
 class Inbox:
-    """Subscribed with QoS 2 when the `with` block begins."""
+    """Subscribed with QoS 2 from the beginning of the `with` block."""
 
     def __init__(self, port: int, topic_filter: str) -> None:
         self._port, self._filter = port, topic_filter
@@ -49,7 +49,7 @@ class Inbox:
         self._client.loop_stop()
 
     def take(self, count: int) -> list[_Kept]:
-        """The messages, once so many are there."""
+        """Wait for `count` messages and return them."""
         with self._changed:
             assert self._changed.wait_for(lambda: len(self._messages) >= count, DEADLINE_S), len(self._messages)
             return list(self._messages)

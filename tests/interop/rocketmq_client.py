@@ -1,6 +1,6 @@
 """Send and receive with the official RocketMQ C++ client (PyPI package `rocketmq`); run by its own interpreter.
 
-Arguments: name server address, topic, number of messages. Exit status 0 when every message came back.
+Arguments: name server address, topic, number of messages. Exit status 0 when every message was received.
 """
 
 import sys

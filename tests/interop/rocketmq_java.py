@@ -1,7 +1,7 @@
-"""RocketMQ's own Java client, tools and brokers as processes; their jars come from Maven Central into the user's cache.
+"""RocketMQ's own Java client, tools and brokers as processes; Maven fetches their jars into the user's cache.
 
-Needs Java 17, `mvn` and, the first time, the network; who lacks one of them gets a skip that says which.
-LIGHTMQ_ROCKETMQ_JARS names a folder with the jars where there is no Maven.
+Needs Java 17, `mvn` and, the first time, the network; a test is skipped with a message that names what is missing.
+Without Maven, LIGHTMQ_ROCKETMQ_JARS names a folder with the jars.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-"""What RocketMQ's brokers reach for inside Java 17."""
+"""The internals of Java 17 that RocketMQ's brokers access."""
 
 
 @functools.cache
 def jars() -> Path:
-    """The folder of the jars, filled at first use; skips the test where it cannot be."""
+    """The folder of the jars, filled at first use; skips the test if that is impossible."""
     named = os.environ.get("LIGHTMQ_ROCKETMQ_JARS")
     if named:
         return Path(named)
@@ -50,14 +50,14 @@ def jars() -> Path:
 
 
 def compiled(folder: Path) -> Path:
-    """The classes of this folder's Java sources."""
+    """The classes compiled from this folder's Java sources."""
     command = ["javac", "-nowarn", "-cp", f"{jars()}/*", "-d", str(folder), *map(str, sorted(SOURCES.glob("*.java")))]
     subprocess.run(command, check=True, capture_output=True)
     return folder
 
 
 def java_command(classes: Path, home: Path, main: str, *arguments: str) -> list[str]:
-    """The command that runs a class; what RocketMQ logs goes below `home`."""
+    """The command that runs a class; RocketMQ's logs are written below `home`."""
     return [
         "java", "-Xms256m", "-Xmx512m", *OPENED, f"-Duser.home={home}", f"-Drocketmq.home.dir={home}",
         "-cp", f"{classes}:{jars()}/*", main, *arguments,
@@ -65,7 +65,7 @@ def java_command(classes: Path, home: Path, main: str, *arguments: str) -> list[
 
 
 class JavaProcess:
-    """A running class: its lines as they come, and a way to write to it."""
+    """A running class: its output line by line, and its standard input."""
 
     def __init__(self, classes: Path, home: Path, main: str, *arguments: str) -> None:
         home.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ class JavaProcess:
             self._came.notify_all()
 
     def wait_for(self, text: str, timeout_s: float, *, count: int = 1) -> str:
-        """The line with `text` in it, when `count` of them came."""
+        """Wait for `count` lines that contain `text`; the last of them."""
 
         def found() -> list[str]:
             return [line for line in self.lines if text in line]
@@ -108,7 +108,7 @@ class JavaProcess:
         self.process.stdin.flush()
 
     def end(self, timeout_s: float) -> list[str]:
-        """Wait for its end; all its lines."""
+        """Wait until it ends; all its lines."""
         self.process.wait(timeout_s)
         self._reader.join(10)
         return self.lines

@@ -1,8 +1,8 @@
-"""A sink whose tasks stage their rows and then fail or dawdle, and a driver that runs it on a cluster.
+"""A sink whose tasks stage their rows and then fail or stall, and a driver that runs it on a cluster.
 
-`attempts`: the source `rocketmq` under another name. Which attempt of a task fails (`failsOnce`) or waits for another
-one (`slowFirst`) is said by options of its own; each attempt leaves a file that says that its rows were staged. Both
-are looked up by name on executors, which have this folder on their path.
+`attempts` is the source `rocketmq` under another name. Additional options make the first attempt of a task fail
+(`failsOnce`) or wait for a second one (`slowFirst`); each attempt leaves a file when it has staged its rows. Executors
+look up both by name and have this folder on their path.
 
     python -m tests.interop.spark_attempts URL SERVER FOLDER    prints one JSON object with what was found
 """
@@ -41,7 +41,7 @@ CONF = {
 
 
 class Misbehaviour:
-    """What attempts do once their rows are staged."""
+    """What attempts do after staging their rows."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._fails = options.get("failsonce") == "true"
@@ -49,7 +49,7 @@ class Misbehaviour:
         self._folder = Path(options["folder"])
 
     def after_staging(self) -> None:
-        """Leave the mark of this attempt; the first attempt of task 0 fails, or waits for a second one of it."""
+        """Leave the file of this attempt; the first attempt of task 0 fails, or waits for the second."""
         context = TaskContext.get()
         assert context is not None
         stage, partition, attempt = context.stageId(), context.partitionId(), context.attemptNumber()
@@ -86,11 +86,11 @@ class _StreamWriter(RocketMQStreamWriter):
 
 
 class AttemptsSource(RocketMQDataSource):
-    """`rocketmq`, of which tasks misbehave."""
+    """`rocketmq` with tasks that misbehave."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what goes into `.format(...)`."""
+        """Return the argument of `.format(...)`."""
         return "attempts"
 
     def writer(self, schema: Any, overwrite: bool) -> _BatchWriter:
@@ -123,7 +123,7 @@ class Run:
         self._aimed(rows.write.format("attempts"), topic, options).mode("append").save()
 
     def stream(self, source: str, topic: str, **options: str) -> int:
-        """A stream from a topic in batches of two tasks each; how many batches there were."""
+        """A stream from a topic in batches of two tasks each; the number of batches."""
         reader = self._spark.readStream.format("rocketmq").option("nameServer", self._server)
         reader = reader.options(mqttFilter=source, startingOffsets="earliest", minPartitions="2")
         rows = reader.option("maxOffsetsPerTrigger", str(ROWS // 2)).load().select("body")
@@ -134,7 +134,7 @@ class Run:
         return len([one for one in query.recentProgress if one.numInputRows])
 
     def found(self, topic: str) -> dict[str, Any]:
-        """What a consumer of the topic sees, and the attempts that had staged rows."""
+        """The rows that a consumer of the topic sees, and the attempts that staged rows."""
         rows = self._spark.read.format("rocketmq").options(nameServer=self._server, mqttFilter=topic).load()
         counts = rows.selectExpr("count(body) AS rows", "count(DISTINCT body) AS distinct").first().asDict()
         marks = self._marks(topic)

@@ -1,6 +1,6 @@
-"""A Spark standalone cluster of processes: one master, two workers with a core each; and a Spark Connect server on it.
+"""A Spark standalone cluster of processes (one master, two workers with a core each) and a Spark Connect server on it.
 
-Everything runs from PySpark's own jars. Invariant: each process leads a group of its own, which `stop` kills as a
+Everything runs from PySpark's own jars. Invariant: each process leads its own process group, which `stop` kills as a
 whole, executors included.
 """
 
@@ -45,7 +45,7 @@ class Cluster:
     def start(self, workers: int, *, apart: bool = False) -> None:
         """Start master and workers and wait until the workers are registered.
 
-        `apart`: each worker has a loopback address of its own, so that Spark takes them for different machines.
+        `apart`: each worker has a loopback address of its own, so that Spark treats them as different machines.
         """
         light = {"SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM}
         place = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -76,13 +76,13 @@ class Cluster:
         return f"sc://127.0.0.1:{port}"
 
     def kill(self, name: str) -> None:
-        """kill -9 of one process and what it started."""
+        """kill -9 of one process and its children."""
         process = self._processes[["master", "worker-0", "worker-1", "connect"].index(name)]
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
-        """End everything that still runs."""
+        """End all processes that still run."""
         for process in reversed(self._processes):
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -102,7 +102,7 @@ class Cluster:
         return name
 
     def _wait(self, name: str, pattern: str) -> str:
-        """Wait until the log of a process has the pattern; its first group, or all of it."""
+        """Wait until the pattern is in the log of a process; the match's first group, or the whole match."""
         log, deadline = self.folder / f"{name}.log", time.monotonic() + DEADLINE_S
         while (found := re.search(pattern, log.read_text())) is None:
             assert time.monotonic() < deadline, log.read_text()[-3_000:]

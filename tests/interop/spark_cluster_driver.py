@@ -1,7 +1,7 @@
-"""A driver on a cluster: one stream from the connector into the connector, then a batch that says where tasks ran.
+"""A driver on a cluster: one stream from the connector into the connector, then a batch that shows where tasks ran.
 
-Speaks JSON lines; each line it reads from its input lets the stream catch up. The same for a driver of the cluster
-(`spark://`) and a client of Spark Connect (`sc://`), neither of which registers the source.
+Writes JSON lines; each line on its standard input lets the stream catch up. It serves as a driver of the cluster
+(`spark://`) and as a client of Spark Connect (`sc://`); neither registers the source.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.interop.spark_cluster import EXECUTORS
 
 
 def places(batches: Iterator[Any]) -> Iterator[Any]:
-    """Which executor each batch of rows was read in."""
+    """The executor that read each batch of rows."""
     import pyarrow as pa
 
     for batch in batches:

@@ -2,8 +2,8 @@
 
     feeder ──▶ topic `in` ──▶ streaming read ──▶ streaming write, exactly once ──▶ topic `out`
 
-Invariant: `account` compares what the new master holds: every row of `in` is in `out` once, and everything that was
-acknowledged to the feeder is in `in` where it was said to be. Thread rule: one thread; the feeder has its own.
+Invariant: `account` compares the topics on the new master: every row of `in` is in `out` once, and every message
+acknowledged to the feeder is in `in` at the acknowledged place. Thread rule: one thread; the feeder has its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DEADLINE_S = 150.0
 
 
 class Feeder:
-    """Numbered messages through our producer, which follows the master; notes the place of each."""
+    """Sends numbered messages through our producer, which follows the master; records the place of each."""
 
     def __init__(self, controllers: list[str]) -> None:
         settings = ProducerSettings(attempts_max=100)
@@ -75,7 +75,7 @@ class SparkOnGroup:
         self.start_query()
 
     def start_query(self) -> None:
-        """Begin, or go on from the checkpoint."""
+        """Start the query, or resume it from its checkpoint."""
         source = self.spark.readStream.format("rocketmq").options(
             nameServer=self.server, topic="in", startingOffsets="earliest", longPollMs="200"
         )
@@ -97,7 +97,7 @@ class SparkOnGroup:
         return -1 if last is None else int(last["batchId"])
 
     def account(self) -> int:
-        """Let everything come to its end and compare; how many rows."""
+        """Let the stream catch up and compare; the number of rows."""
         places = self.feeder.end()
         self.query.processAllAvailable()
         self.query.stop()
@@ -114,7 +114,7 @@ class SparkOnGroup:
         return list(reader.load().select("body", "queueId", "queueOffset", "key").collect())
 
     def end(self) -> None:
-        """Whatever still runs ends."""
+        """End everything that still runs."""
         if hasattr(self, "query"):
             self.query.stop()
         self.group.end()

@@ -1,4 +1,4 @@
-"""What the Spark scenarios do and look at; the parts they run on are fixtures of conftest.py."""
+"""Steps and checks of the Spark scenarios; servers and sessions are fixtures of conftest.py."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def numbers(frame: Any) -> list[int]:
 
 
 def run(frame: Any, server: str, checkpoint: Path, **options: str) -> Any:
-    """Run a stream into the sink until everything available now is through."""
+    """Run a stream into the sink until everything available now has been written."""
     writer = frame.writeStream.format("rocketmq").options(nameServer=server, **options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     assert query.awaitTermination(120)
@@ -24,7 +24,7 @@ def run(frame: Any, server: str, checkpoint: Path, **options: str) -> Any:
 
 
 def forget_last_commit(checkpoint: Path) -> None:
-    """What a driver killed between the sink's commit and its own leaves behind."""
+    """Restore what a driver leaves behind that was killed between the sink's commit and its own."""
     commits = checkpoint / "commits"
     last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
     last.unlink()

@@ -1,6 +1,6 @@
-"""Bridges between a real Mosquitto and `lightmq up`, both ways round, with the recipes of the how-to.
+"""Bridges between a real Mosquitto and `lightmq up`, in both directions, with the recipes of the how-to.
 
-Whoever has no Mosquitto and cannot fetch it gets a skip that says so.
+Skipped, with a reason, where Mosquitto is neither installed nor can be fetched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def bridge_lines(server: Server, *more: str) -> list[str]:
 
 
 def connected(mosquitto: Mosquitto, server: Server) -> str:
-    """Wait until its bridge says that it is connected; its client id."""
+    """Wait until its bridge reports that it is connected; its client id."""
     watcher = Client(server, "watcher")
     watcher.subscribe(("$SYS/broker/connection/+/state", 1))
     try:
@@ -59,7 +59,7 @@ def connected(mosquitto: Mosquitto, server: Server) -> str:
 
 @pytest.mark.parametrize("version", ["mqttv31", "mqttv311", "mqttv50"])
 def test_mosquitto_connects_with_the_recipe(tmp_path: Path, lightmq: Server, version: str) -> None:
-    """Both directions and one topic in both, without a circle; retained messages stay so; the state follows."""
+    """Both directions and one topic in both, without a loop; retained messages stay retained; the state follows."""
     with running(tmp_path / "m", *bridge_lines(lightmq, f"bridge_protocol_version {version}")) as mosquitto:
         bridge_id = connected(mosquitto, lightmq)
         there, here = Client(mosquitto, "there"), Client(lightmq, "here")  # type: ignore[arg-type]  # has a port
@@ -73,7 +73,7 @@ def test_mosquitto_connects_with_the_recipe(tmp_path: Path, lightmq: Server, ver
         here.publish("shared/b", b"from here", retain=True)
         here.until(lambda: {"shared/a", "shared/b"} <= here.latest.keys())
         there.until(lambda: {"shared/a", "shared/b"} <= there.latest.keys())
-        # A message that goes round would be there before these, which are behind it on the same two connections.
+        # A looping message would arrive before these, which follow it on the same two connections.
         for number in range(3):
             there.publish(f"plant/{number}/end", b"x")
             here.publish(f"commands/7/{number}", b"x")
@@ -105,7 +105,7 @@ def assert_retained(server: Any, expected: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("version", ["3.1.1", "5"])
 def test_our_bridge_connects_to_mosquitto_and_comes_back(tmp_path: Path, version: str) -> None:
-    """By the how-to's file; Mosquitto is away until the pauses have grown, and is found again within seconds."""
+    """With the how-to's file; Mosquitto is down until the pauses have grown, and is found again within seconds."""
     with running(tmp_path / "m", "persistence false") as mosquitto:
         text = recipe("toml").replace("mqtt.example.org", "127.0.0.1").replace("8883", str(mosquitto.port))
         text = re.sub(r"^(tls|username|password_file) = .*\n", "", text, flags=re.MULTILINE)
@@ -126,7 +126,7 @@ def test_our_bridge_connects_to_mosquitto_and_comes_back(tmp_path: Path, version
 
 
 def away(seconds: float, port: int) -> None:
-    """The port refuses connections for so long; nothing can be awaited but time itself."""
+    """Let the port refuse connections for a while; there is no event to wait for."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         with socket.socket() as probe:
@@ -135,7 +135,7 @@ def away(seconds: float, port: int) -> None:
 
 
 def follow_both_ways(server: Server, mosquitto: Mosquitto, payload: bytes) -> None:
-    """A message each way; what is sent before the bridge has subscribed is sent again."""
+    """A message each way; the one to the server is repeated until the bridge has subscribed."""
     there, here = Client(mosquitto, "there"), Client(server, "here")  # type: ignore[arg-type]  # has a port
     there.subscribe(("site/#", 1))
     here.subscribe(("commands/#", 1))

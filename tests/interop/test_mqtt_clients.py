@@ -1,6 +1,6 @@
-"""Every client library against `lightmq up`: what its users rely on.
+"""The features that users rely on, with every client library against `lightmq up`.
 
-The faces stand in `mqtt_clients.py`; each scenario runs with each of them, versions and transports included.
+The adapters are in `mqtt_clients.py`; each scenario runs with each of them, in each version and transport.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WITH_PROPERTIES = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """One server for all; its ports by what they speak."""
+    """One server for all; its ports by protocol."""
     server = Server(tmp_path_factory.mktemp("clients") / "data", "--set", "proxy.listen.ws_port=0")
     server.start()
     yield server.ports
@@ -33,7 +33,7 @@ def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
 
 
 class Room:
-    """Topics and client ids of one test, and what was connected in it."""
+    """Topics, client ids and connections of one test."""
 
     def __init__(self, ports: dict[str, int]) -> None:
         self.topic = f"room{next(NUMBERS)}"
@@ -53,7 +53,7 @@ def room(ports: dict[str, int]) -> Room:
 
 @ALL
 async def test_every_qos_both_ways(library: type[Face], room: Room) -> None:
-    """A message arrives with the lower QoS of message and subscription, once, in order."""
+    """A message arrives once, in order, with the lower QoS of message and subscription."""
     one = await room.enter(library, "one")
     for granted in (0, 1, 2):
         await one.subscribe(f"{room.topic}/{granted}", granted)
@@ -86,7 +86,7 @@ async def test_two_hundred_of_each_qos_keep_their_order(library: type[Face], roo
 
 @ALL
 async def test_retained_messages(library: type[Face], room: Room) -> None:
-    """The last one is there for who comes later, says so, and an empty one takes it away."""
+    """Later subscribers get the last one with the retain flag; an empty one deletes it."""
     one = await room.enter(library, "one")
     for payload in (b"old", b"new"):
         await one.publish(f"{room.topic}/state", payload, 1, retain=True)
@@ -132,10 +132,10 @@ async def test_a_session_collects_what_comes_while_its_client_is_away(library: t
     for number in range(50):
         await speaker.publish(f"{room.topic}/x", b"%d" % number, number % 3)
     again = await room.enter(library, "kept", clean=False)
-    assert again.present in (True, None)  # not every library tells
+    assert again.present in (True, None)  # not every library reports it
     await again.until(lambda: len(again.messages) >= 50)
     numbers = [int(message.payload) for message in again.messages]
-    for qos in (0, 1, 2):  # a library hands a QoS 2 message over when its handshake is through, later ones pass it
+    for qos in (0, 1, 2):  # a library delivers a QoS 2 message when its handshake is complete; later ones overtake it
         assert [number for number in numbers if number % 3 == qos] == list(range(qos, 50, 3))
     await again.close()
     forgotten = await room.enter(library, "kept", clean=True)
@@ -151,7 +151,7 @@ async def test_a_session_collects_what_comes_while_its_client_is_away(library: t
 
 @WITH_PROPERTIES
 async def test_user_properties_and_content_type(library: type[Face], room: Room) -> None:
-    """In their order, with repeats, also for retained messages."""
+    """In order, with repeats, also for retained messages."""
     one = await room.enter(library, "one")
     await one.subscribe(f"{room.topic}/#", 1)
     await one.publish(f"{room.topic}/a", b"x", 1, retain=True)

@@ -21,7 +21,7 @@ FEATURES = (
     "sql", "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop",
     "trace", "first_send",
 )  # fmt: skip
-"""Scenarios of ClientFeatures that a LightMQ broker has to pass; the others are not offered yet."""
+"""Scenarios of ClientFeatures that a LightMQ broker must pass; the others are not supported yet."""
 COMMANDS = [
     ("clusterList -n {ns}", "broker-a"),
     ("getControllerMetaData -a {controller}", "#ControllerLeaderAddress"),
@@ -69,7 +69,7 @@ COMMANDS = [
     ("getSyncStateSet -a {controller} -b broker-a", "#MasterBrokerId\t2"),
     ("deleteTopic -n {ns} -c DefaultCluster -t admin", "success"),
 ]
-"""What is asked of a group of three whose master is broker 1, and what its answer has to say, in this order."""
+"""Commands to a group of three whose master is broker 1, and what their output must contain, in this order."""
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +90,12 @@ def group(tmp_path_factory: pytest.TempPathFactory, classes: Path) -> Iterator[B
 
 
 def servers(group: BrokerGroup) -> str:
-    """The name servers as Java takes them."""
+    """The name servers in the form that Java accepts."""
     return group.addresses.replace(",", ";")
 
 
 def administer(classes: Path, home: Path, commands: list[str]) -> list[list[str]]:
-    """What each command printed."""
+    """The output of each command."""
     program = JavaProcess(classes, home, "AdminCommands")
     answers: list[list[str]] = [[]]
     for count, command in enumerate(commands, 1):
@@ -113,7 +113,7 @@ def administer(classes: Path, home: Path, commands: list[str]) -> list[list[str]
 
 
 def test_every_command_of_mqadmin_is_answered(classes, group, tmp_path):
-    """With the thing itself or with a refusal that has a code; none hangs."""
+    """With a result or with a refusal that has a code; none hangs."""
     master = group.settle()
     names = {
         "ns": servers(group),
@@ -131,7 +131,7 @@ def test_every_command_of_mqadmin_is_answered(classes, group, tmp_path):
 
 
 def test_rates_of_topics_and_groups_are_shown(classes, group, tmp_path):
-    """What was sent and pulled just now, in `statsAll`; never a 0 that nobody measured."""
+    """`statsAll` shows what was sent and pulled just now; never a 0 that was not measured."""
     group.settle()
     commands = [
         "updateTopic -n {ns} -c DefaultCluster -t rates -r 4 -w 4",
@@ -157,7 +157,7 @@ def test_the_java_client_does_what_we_offer(classes, group, tmp_path):
 
 
 def test_the_java_client_outlives_the_master(classes, group, tmp_path):
-    """kill -9: what was acknowledged is consumed, and the client goes over by itself."""
+    """After kill -9 every acknowledged message is consumed, and the client fails over by itself."""
     master = group.settle()
     program = JavaProcess(classes, tmp_path / "home", "Failover", servers(group), "failover", "1000")
     program.wait_for("acknowledged", 60, count=4)
@@ -213,7 +213,7 @@ timerWheelEnable=false
             program.kill()
 
     def test_a_group_of_theirs_fails_over(self, classes, group, start, tmp_path):
-        """Registered, in sync, failed over by kill -9, and its producer and consumer lose nothing."""
+        """They register and get in sync; after kill -9 of the master, producer and consumer lose nothing."""
         controller = group.addresses.split(",")[0]
         ask = f"getSyncStateSet -a {controller} -b elsewhere"
 

@@ -1,4 +1,4 @@
-"""What RocketMQ's own Java client says when its access key or secret is wrong, or lacks a right."""
+"""What RocketMQ's own Java client reports when its access key or secret is wrong, or lacks a right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def send(classes: Path, home: Path, server: Server, key: str, secret: str) -> list[str]:
-    """What the program printed of its send."""
+    """What the program printed about its send."""
     arguments = (f"127.0.0.1:{server.ports['remoting']}", "plant", key, secret)
     lines = JavaProcess(classes, home, "WrongKey", *arguments).end(120)
     return [line for line in lines if line.startswith(("sent ", "failed "))]

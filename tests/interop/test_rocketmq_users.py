@@ -1,4 +1,4 @@
-"""RocketMQ's `mqadmin` makes users and rules, and its Java client sends with them."""
+"""RocketMQ's `mqadmin` creates users and rules, and its Java client sends with them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 def sent(classes: Path, home: Path, server: Server, topic: str, key: str, secret: str) -> str:
-    """What the program printed of its send."""
+    """What the program printed about its send."""
     arguments = (f"127.0.0.1:{server.ports['remoting']}", topic, key, secret)
     return "\n".join(JavaProcess(classes, home, "WrongKey", *arguments).end(120))
 

@@ -26,7 +26,7 @@ DEADLINE_S = 800
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """Two workers that Spark takes for two machines, because a second attempt never runs beside the first."""
+    """Two workers that Spark treats as two machines, because it never runs two attempts of a task on the same one."""
     made = Cluster(tmp_path)
     try:
         made.start(workers=2, apart=True)
@@ -36,7 +36,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_rows_of_attempts_that_do_not_count_are_never_seen(cluster: Cluster, server: str, tmp_path: Path) -> None:
-    """A task that staged all its rows fails and is run again, or is overtaken by a second attempt; batch and stream."""
+    """A task that staged all its rows fails and is retried, or is overtaken by a second attempt; batch and stream."""
     command = [sys.executable, "-m", "tests.interop.spark_attempts", cluster.url, server, str(tmp_path)]
     log = tmp_path / "driver.log"
     with log.open("w") as errors:

@@ -1,4 +1,4 @@
-"""PySpark and batch topics against a real broker: what a producer stored and what a sink wrote, from any offset."""
+"""PySpark and batch topics against a real broker: reading what a producer or a sink stored, from any offset."""
 
 from __future__ import annotations
 

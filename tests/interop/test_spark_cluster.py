@@ -47,7 +47,7 @@ class Driver:
             )
 
     def hear(self, event: str) -> dict[str, Any]:
-        """The next thing it says."""
+        """Its next JSON line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line, self._log.read_text()[-4_000:]
@@ -63,7 +63,7 @@ class Driver:
         self.hear("drained")
 
     def finish(self) -> dict[str, Any]:
-        """End its input; what its last reads found."""
+        """End its input; the result of its last reads."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         found = self.hear("read")
@@ -71,7 +71,7 @@ class Driver:
         return found
 
     def kill(self) -> None:
-        """For the end of a test, however it went."""
+        """Clean up, whether the test passed or failed."""
         self.process.kill()
         self.process.wait()
 

@@ -43,7 +43,7 @@ def collect(frame: Any, name: str, checkpoint: Path) -> list[Any]:
 
 
 def append(frame: Any, folder: Path) -> list[Any]:
-    """All rows a stream has written so far into a folder, going on from its checkpoint there."""
+    """All rows that a stream, resumed from its checkpoint, has written to a folder."""
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
     running = writer.option("path", str(folder / "rows")).trigger(availableNow=True).start()
     assert running.awaitTermination(120)
@@ -52,7 +52,7 @@ def append(frame: Any, folder: Path) -> list[Any]:
 
 
 def test_json_of_every_type(load: Frames, server: str) -> None:
-    """What comes out of Spark is what went in, and Spark can go on with each column."""
+    """What comes out of Spark is what went in, and Spark can compute with each column."""
     whole = {
         "s": "ü", "n": 2**40, "d": 1.5, "b": True, "at": "2026-01-31T10:20:30.5+01:00", "local": "2026-01-31T10:20:30",
         "cost": 12.34, "inner": {"list": [1, None], "deep": {"x": "y"}}, "map": {"k": 1}, "raw": "AAE=",
@@ -161,7 +161,7 @@ def test_avro_and_protobuf(load: Frames, server: str, tmp_path: Path) -> None:
 
 
 def test_sparkplug_births_in_another_batch(load: Frames, server: str, tmp_path: Path) -> None:
-    """A stream with the births in its first batch, and one that begins behind them: the same names and signs."""
+    """A stream with the births in its first batch, and one that begins after them: the same names and signs."""
     node, device = "spBv1.0/interop/{}/node", "spBv1.0/interop/{}/node/device"
     options = {"mqttFilter": "spBv1.0/interop/#", "decode": "sparkplug"}
     shown = "messageType", "seq", "inline_outer(metrics)", "_corrupt"
@@ -195,7 +195,7 @@ def test_sparkplug_births_in_another_batch(load: Frames, server: str, tmp_path: 
 
 
 def test_missing_messages_of_a_node(spark: Any) -> None:
-    """A wrap at 255, a new birth, two nodes, messages without numbers; only real gaps are told."""
+    """A wrap at 255, a new birth, two nodes, messages without numbers; only real gaps are reported."""
     of_n = [("NBIRTH", 0), ("DBIRTH", 1), ("DDATA", 2), ("NDATA", 5), ("NDEATH", None), ("NBIRTH", 0), ("DDEATH", 1)]
     of_m = [("NDATA", 254), ("NDATA", 255), ("NDATA", 0), ("NCMD", None), ("NDATA", 0)]
     rows = [("b", "g", node, *one, at) for node, ones in (("n", of_n), ("m", of_m)) for at, one in enumerate(ones)]

@@ -27,14 +27,14 @@ Send = Callable[[str, list[tuple[float, int]]], None]
 
 
 def example(name: str) -> Any:
-    """The module, as if it had been started."""
+    """The example, loaded as a module."""
     specification = importlib.util.spec_from_file_location(name.replace("/", "_"), EXAMPLES / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[module.__name__] = module
     specification.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)  # as what a script defines goes to the workers
+    cloudpickle.register_pickle_by_value(module)  # as a script's definitions are sent to the workers
     return module
 
 
@@ -55,7 +55,7 @@ def send(server: str) -> Send:
 
 
 def answers(load: Frames, device: str) -> list[tuple[int, float]]:
-    """Readings and highest value of each session that came back to a device."""
+    """Number of readings and highest value of each session reported to a device."""
     rows = load(mqttFilter=f"plant/{device}/sessions").orderBy("queueOffset").collect()
     found = [json.loads(bytes(row.body)) for row in rows]
     return [(one["readings"], one["highest"]) for one in found]
@@ -64,7 +64,7 @@ def answers(load: Frames, device: str) -> list[tuple[int, float]]:
 def test_sessions_end_by_the_next_reading_and_by_a_timer(
     load: Frames, send: Send, spark: Any, server: str, tmp_path: Path
 ) -> None:
-    """Two sessions of one device, one of another that only the others' time ends; the last stays open."""
+    """Two sessions of one device; one of another, ended only by the others' event time; the last stays open."""
     module = example("device_sessions")
     send("s1", [(10.0, 0), (12.0, 20), (11.0, 40), (30.0, 200)])
     send("s2", [(5.0, 10)])
@@ -100,7 +100,7 @@ def test_a_delta_table_has_a_repeated_batch_once(send: Send, spark: Any, server:
 def test_a_new_checkpoint_on_an_existing_delta_table_loses_nothing(
     send: Send, spark: Any, server: str, tmp_path: Path
 ) -> None:
-    """Its batches begin at 0 again, which the table has of the other checkpoint."""
+    """Its batches begin at 0 again, a number that the table already has from the other checkpoint."""
     deltalake = pytest.importorskip("deltalake")
     module = example("delta_sink")
     table = str(tmp_path / "table")

@@ -1,4 +1,4 @@
-"""A Spark stream from a broker group into it, while masters die or stand still: every row once, offsets go on."""
+"""A Spark stream from a broker group into itself while masters die or freeze: each row once, offsets continue."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)
 
 @pytest.fixture
 def parts(spark: Any, tmp_path: Path) -> Iterator[SparkOnGroup]:
-    """Three brokers, of which two have every acknowledged message."""
+    """Three brokers; at least two have every acknowledged message."""
     made = SparkOnGroup(spark, tmp_path)
     try:
         made.start()
@@ -33,7 +33,7 @@ def master(parts: SparkOnGroup) -> Broker:
 
 
 def test_the_master_is_killed_under_a_stream(parts: SparkOnGroup) -> None:
-    """The query goes on by itself, at the same offsets; what it had staged is there once."""
+    """The query continues by itself at the same offsets; rows it had staged appear once."""
     master(parts).kill()
     parts.flowing(3)
     assert parts.account() > 0
@@ -42,7 +42,7 @@ def test_the_master_is_killed_under_a_stream(parts: SparkOnGroup) -> None:
 
 @pytest.mark.slow
 def test_masters_die_and_stand_still_and_the_query_is_started_again(parts: SparkOnGroup) -> None:
-    """SIGKILL, SIGSTOP with SIGCONT later, and a driver that begins again from its checkpoint at a new master."""
+    """SIGKILL, SIGSTOP with SIGCONT later, and a driver that restarts from its checkpoint under a new master."""
     for turn in range(6):
         broker = master(parts)
         if turn % 2:

@@ -1,4 +1,4 @@
-"""What a job moved from Kafka's source and sink finds, with PySpark and a real broker."""
+"""Jobs moved from Kafka's source and sink, with PySpark and a real broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADERS = f"array({HEADER.format(1)}, {HEADER.format(2)})"
 
 
 def write(spark: Any, server: str, topic: str, rows: int = 40) -> None:
-    """As a job for Kafka's sink writes, but for the format and the option `schema`."""
+    """Written as for Kafka's sink, except for the format and the option `schema`."""
     frame = spark.range(0, rows, 1, 1).selectExpr(
         "cast(concat('k', id % 4) AS binary) AS key",
         "cast(id AS string) AS value",
@@ -88,7 +88,7 @@ def test_keys_that_are_no_text(spark: Any, server: str) -> None:
 
 
 def test_what_a_stream_cannot_have_is_the_last_line_of_its_error(load: Frames, server: str) -> None:
-    """Spark's own process would end it with an UnboundLocalError."""
+    """Spark's own process would fail with an UnboundLocalError."""
     query = load(stream=True, topicPattern="kafka-moved.*", endingOffsets="latest").writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException) as raised:
         query.awaitTermination(60)

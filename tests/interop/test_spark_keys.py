@@ -1,4 +1,4 @@
-"""Keys and queue numbers of written rows, with PySpark and a real broker: a key has one queue and keeps its order."""
+"""Keys and queue numbers of written rows, with a real broker: a key has one queue and its rows keep their order."""
 
 from __future__ import annotations
 

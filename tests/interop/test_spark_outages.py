@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)
 
 @pytest.fixture
 def own_server(tmp_path: Path) -> Iterator[Installation]:
-    """`lightmq up` on one remoting port for all its lives."""
+    """`lightmq up`, on the same remoting port after each restart."""
     server = Installation(tmp_path / "data")
     server.start()
     yield server
@@ -62,7 +62,7 @@ def test_a_broker_that_is_killed_and_started_again_fails_no_query(
 def test_latest_whose_first_batch_fails_loses_nothing(
     spark: Any, load: Frames, publish: Publish, tmp_path: Path
 ) -> None:
-    """Spark logs only the end of batch 0 and asks a new process where the stream begins."""
+    """Spark logs only the end of batch 0; after a restart it asks the source again where the stream begins."""
     publish("trap/1", range(5))
     checkpoint, failed, seen = str(tmp_path / "checkpoint"), list[int](), list[int]()
 
@@ -75,7 +75,7 @@ def test_latest_whose_first_batch_fails_loses_nothing(
         raise RuntimeError(f"batch {batch} fails")
 
     query, stored = start(fail, 30_000), 5
-    while query.exception() is None:  # the broker holds the first question until there is something new
+    while query.exception() is None:  # the broker holds the first pull until there is something new
         publish("trap/1", range(stored, stored + 1))
         stored += 1
     with pytest.raises(StreamingQueryException, match="batch 0 fails"):

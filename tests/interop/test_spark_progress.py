@@ -1,4 +1,4 @@
-"""A query's lag as Spark's progress, the listener and the broker show it."""
+"""A query's lag in Spark's progress, in the listener and at the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lag_of(server: str, group: str) -> list[dict[str, Any]]:
 def test_messages_and_seconds_behind_under_a_limit(
     load: Frames, publish: Publish, spark: Any, server: str, tmp_path: Path
 ) -> None:
-    """Three batches of ten: 20, 10 and 0 are left over; the group at the broker is one batch behind."""
+    """Three batches of ten leave a lag of 20, 10 and 0; the group's offset at the broker is one batch behind."""
     publish("lagging/1", range(30))
     listener = RocketMQProgressListener()
     spark.streams.addListener(listener)

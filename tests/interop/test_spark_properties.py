@@ -1,4 +1,4 @@
-"""What a publisher of MQTT 5 says about its messages, in Spark, and what Spark says about its rows, in MQTT 5."""
+"""Properties of MQTT 5 messages as columns in Spark, and properties of Spark's rows in MQTT 5."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)
 
 
 def said() -> Properties:
-    """Everything a message can say."""
+    """Every property a message can have."""
     made = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
     made.UserProperty = [("unit", "celsius"), ("line", "7"), ("mqttContentType", "mine")]
     made.ContentType = "application/json"
@@ -27,7 +27,7 @@ def said() -> Properties:
 
 
 async def test_properties_of_a_publish_are_columns_of_a_row(load: Frames, ports: dict[str, int]) -> None:
-    """User properties under their own names, the others under ours, which no publisher can take."""
+    """User properties under their own names, the others under ours, which publishers cannot use."""
     device = Paho5("device")
     await device.connect(ports["mqtt"])
     device.client.publish("said/7/temp", b"21.5", 1, properties=said()).wait_for_publish(20)
@@ -53,7 +53,7 @@ async def test_properties_of_a_publish_are_columns_of_a_row(load: Frames, ports:
 
 
 async def test_a_user_property_that_is_repeated(load: Frames, ports: dict[str, int]) -> None:
-    """The map holds each pair, in order; looking a key up gives the first."""
+    """The map has each pair, in order; looking up a key returns the first."""
     device = Paho5("device")
     await device.connect(ports["mqtt"])
     await device.publish("repeated/7", b"x", 1)  # k = 1 and k = 2
@@ -64,7 +64,7 @@ async def test_a_user_property_that_is_repeated(load: Frames, ports: dict[str, i
 
 
 async def test_properties_of_rows_arrive_at_a_subscriber(spark: Any, server: str, ports: dict[str, int]) -> None:
-    """The map column goes out as user properties and content type of an MQTT 5 message."""
+    """The map column becomes the user properties and content type of an MQTT 5 message."""
     watcher = Paho5("watcher")
     await watcher.connect(ports["mqtt"])
     await watcher.subscribe("told/#", 1)
@@ -81,7 +81,7 @@ async def test_properties_of_rows_arrive_at_a_subscriber(spark: Any, server: str
 
 
 async def test_topics_and_filters_of_the_server_itself_are_refused(load: Frames, spark: Any, server: str) -> None:
-    """In words, before anything is read or written."""
+    """With a clear error, before anything is read or written."""
     for special, says in (("$share/g/said/#", "shared subscription"), ("$SYS/#", "over MQTT")):
         with pytest.raises(Exception, match=says):
             load(mqttFilter=special).count()

@@ -1,4 +1,4 @@
-"""PySpark itself against a real broker process: batch and stream reads, and what bad input gets."""
+"""PySpark itself against a real broker process: batch and stream reads, and errors for bad input."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_plain_session_needs_no_registration(publish: Publish, server: str) ->
 
 
 def test_a_stream_by_pattern_waits_for_enough_rows(load: Frames, publish: Publish, tmp_path: Path) -> None:
-    """The engine takes the least-rows limit, holds the second batch back, and the delay lets it go."""
+    """The engine applies the minimum of rows, holds the second batch back, and releases it after the delay."""
     publish("pattern-a/1", range(4))
     source = load(
         stream=True,
@@ -106,7 +106,7 @@ def test_what_bad_input_gets(publish: Publish, spark: Any, server: str, options:
 def test_filters_are_pushed_and_reads_work_without(
     load: Frames, publish: Publish, spark: Any, ports: dict[str, int]
 ) -> None:
-    """The same rows with Spark's switch on and off; with it only what is wanted leaves the broker."""
+    """The same rows with filter pushdown on and off; with it the broker sends only matching messages."""
     publish("pushed/1/a", range(200))
     publish("pushed/2/a", range(200, 300))
     switch = "spark.sql.python.filterPushdown.enabled"

@@ -1,4 +1,4 @@
-"""PySpark reads through reader processes; killing them in the middle of a read fails no query."""
+"""PySpark reads through reader processes; killing them during a read fails no query."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 ROWS = 80_000
 BODY = 600
-"""Bytes of padding, so that each task pulls several times."""
+"""Padding in bytes; makes each task pull several times."""
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_rows_come_from_the_readers(spark: Any, served: Server) -> None:
 
 
 def test_readers_are_killed_in_the_middle_of_a_read(spark: Any, served: Server) -> None:
-    """Again and again while batch reads run: every row arrives, once."""
+    """Killed repeatedly while batch reads run: every row arrives once."""
     stop, killed = threading.Event(), 0
 
     def kill() -> None:
@@ -110,7 +110,7 @@ def test_readers_are_killed_in_the_middle_of_a_read(spark: Any, served: Server) 
 
 @pytest.mark.slow
 def test_a_stream_goes_on_without_any_reader(spark: Any, served: Server, tmp_path: Path) -> None:
-    """Stopped readers (alive, but silent) cost a pause, no row."""
+    """Stopped readers (alive but silent) cause a pause and lose no row."""
     for pid in readers(served):
         os.kill(pid, signal.SIGSTOP)
     try:

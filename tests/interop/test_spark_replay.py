@@ -1,4 +1,4 @@
-"""History at a multiple of its speed and then live, from one checkpoint."""
+"""History replayed at a multiple of its speed, then live, from one checkpoint."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ STEPS, STEP_ROWS, STEP_S = 30, 5, 0.2
 def test_history_in_step_then_live_from_the_same_checkpoint(
     load: Frames, publish: Publish, spark: Any, tmp_path: Path
 ) -> None:
-    """Two topics whose queues fill at the same time are read in step, and nothing is lost when it goes live."""
+    """Two topics filled at the same time are read in step, and nothing is lost in the change to live."""
     for step in range(STEPS):
         publish("replay/1", range(step * STEP_ROWS, (step + 1) * STEP_ROWS))
         publish("again/1", range(step * STEP_ROWS, (step + 1) * STEP_ROWS))
-        time.sleep(STEP_S)  # a history needs time between its messages, that is what is replayed
+        time.sleep(STEP_S)  # the replay reproduces the time between the messages
     assert load(mqttFilter="replay/1").count() == STEPS * STEP_ROWS  # workers are warm, or all is due at the first look
     seen: list[list[tuple[str, int]]] = []
 

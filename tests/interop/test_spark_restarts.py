@@ -1,4 +1,4 @@
-"""`run_forever` with real failures: a source process that is killed, one that takes longer than Spark waits."""
+"""`run_forever` with real failures: a source process that is killed, and one that is slower than Spark's timeout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ exec "{python}" "$@"
 
 
 def source_processes() -> set[int]:
-    """Python processes that serve a stream's source, below this test's own JVM."""
+    """Python processes that serve a stream's source, children of this test's JVM."""
     found = set()
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -47,7 +47,7 @@ def _descends(pid: int) -> bool:
 
 
 class Running:
-    """A query under `run_forever` in a thread: starts, sentences, and how it ended."""
+    """A query under `run_forever` in a thread: its starts, its messages, and how it ended."""
 
     def __init__(self, start: Any) -> None:
         self.said: list[str] = []
@@ -78,7 +78,7 @@ class Running:
 
 @pytest.fixture
 def running() -> Iterator[Any]:
-    """Makes a `Running` that is stopped with the test."""
+    """Makes a `Running` that is stopped at the end of the test."""
     made: list[Running] = []
 
     def make(start: Any) -> Running:
@@ -97,7 +97,7 @@ def into(frame: Any, server: str, topic: str, checkpoint: Path) -> Any:
 
 
 def until(load: Frames, topic: str, count: int, one: Running) -> list[int]:
-    """The rows of the sink, as soon as there are so many."""
+    """The rows of the sink, once there are `count` of them."""
     for _ in range(240):
         found = numbers(load(mqttFilter=topic))
         if len(found) >= count:
@@ -189,7 +189,7 @@ def test_a_wrong_option_and_a_wrong_column_are_raised_at_once(
 def test_a_query_that_is_stopped_is_not_started_again(
     load: Frames, publish: Publish, server: str, tmp_path: Path
 ) -> None:
-    """A query that is stopped elsewhere ends the call without an error."""
+    """If the query is stopped elsewhere, the call returns without an error."""
     publish("ended/in", range(3))
     queries: list[Any] = []
 

@@ -1,4 +1,4 @@
-"""A running query that retention overtakes: the exact offsets that are gone, or on behind them with a count."""
+"""A running query overtaken by retention: it fails with the exact missing offsets, or skips and counts them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 class Forgetful:
-    """`lightmq up` that keeps some 8 MiB, and one topic in it."""
+    """`lightmq up` that retains about 8 MiB, and one topic in it."""
 
     def __init__(self, data: Path) -> None:
         settings = [text for key, value in SMALL.items() for text in ("--set", f"{key}={value}")]
@@ -43,7 +43,7 @@ class Forgetful:
         self.stored = 0
 
     def store(self, count: int) -> None:
-        """The next numbered messages, each long enough to be expensive."""
+        """Send the next numbered messages, each large enough to fill the log quickly."""
         span = range(self.stored, self.stored + count)
         entries = [image.encode_mqtt_image(b"plant/1", b"%-*d" % (BODY_BYTES, n), 1, 0, b"test") for n in span]
         self._ask(RequestCode.APPEND_MANY, b"".join(entries))
@@ -57,7 +57,7 @@ class Forgetful:
         return light.min
 
     def outrun(self, offset: int) -> int:
-        """Store until the offsets up to this one are gone and nothing more is going; where the queue begins then."""
+        """Store messages until the offsets up to this one are gone and deletion has stopped; the new first offset."""
         deadline = time.monotonic() + DEADLINE_S
         while self.first_offset() <= offset:
             assert time.monotonic() < deadline, self.server.log.read_text()[-2_000:]
@@ -65,7 +65,7 @@ class Forgetful:
         before = -1
         while before != (now := self.first_offset()):
             before = now
-            time.sleep(0.5)  # ten rounds of upkeep with nothing new to do
+            time.sleep(0.5)  # ten rounds of upkeep without a deletion
         return now
 
     def _ask(self, code: RequestCode, body: bytes) -> bytes:
@@ -83,7 +83,7 @@ def forgetful(tmp_path: Path) -> Iterator[Forgetful]:
 
 
 class Held:
-    """A query whose second batch is held up until it is let go, with what its batches brought."""
+    """A query whose second batch is held up until released, and the rows of its batches."""
 
     def __init__(self, spark: Any, forgetful: Forgetful, checkpoint: Path, *, fails: bool) -> None:
         source = spark.readStream.format("rocketmq").option("mqttFilter", "plant/1")
@@ -102,7 +102,7 @@ class Held:
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_unread_offsets_that_expire(spark: Any, forgetful: Forgetful, tmp_path: Path, fails: bool) -> None:
-    """While a batch is being worked on, retention takes what comes next."""
+    """While a batch is being processed, retention deletes the messages that follow."""
     forgetful.store(10)
     held = Held(spark, forgetful, tmp_path / "checkpoint", fails=fails)
     try:

@@ -1,4 +1,4 @@
-"""A Spark job whose access key may not read or write what it wants: told on the driver, before any task."""
+"""A Spark job whose access key lacks a right fails on the driver, before any task."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def guarded(server: Server) -> dict[str, str]:
 
 
 def test_what_is_not_allowed_is_said_at_planning(spark: Any, guarded: dict[str, str], tmp_path: Path) -> None:
-    """Reading, a batch write's topic, a batch write's sink, a stream's sink; and what is allowed goes through."""
+    """Reads, the topic of a batch write, the sinks of batches and streams; what is allowed succeeds."""
     rows = spark.range(0, 100, 1, 1).selectExpr("cast(id AS string) AS body")
 
     def save(topic: str, **options: str) -> None:
@@ -86,7 +86,7 @@ def test_what_is_not_allowed_is_said_at_planning(spark: Any, guarded: dict[str, 
 def test_a_filter_wider_than_the_rights_reads_what_may_be_read(
     spark: Any, server: Server, guarded: dict[str, str]
 ) -> None:
-    """Never a row of a topic that the key may not read, whatever the filter; what it may not read at all is said."""
+    """No row of a topic that the key may not read, whatever the filter; a wholly forbidden read is an error."""
     publisher = Client(server, "publisher")
     for topic in ("plant/1", "plant/secret/1", "other/1", "plant/2", "plant/secret", "plant"):
         publisher.publish(topic, b"m")

@@ -1,4 +1,4 @@
-"""PySpark itself against a real broker process: what is written shows up exactly once."""
+"""PySpark itself against a real broker process: written rows appear exactly once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_device_sees_what_the_columns_say(spark: Any, server: str, ports: dict
 
 
 def test_for_each_batch_in_update_mode(load: Frames, publish: Publish, server: str, tmp_path: Path) -> None:
-    """Update mode, which a sink cannot have, and a batch that is repeated after its commit was forgotten."""
+    """Update mode, which sinks do not support, and a batch repeated after its commit was lost."""
     publish("each/in", range(30))
     source = load(stream=True, mqttFilter="each/in", startingOffsets="earliest")
     counts = source.groupBy().count().selectExpr("'each/out' AS mqttTopic", "cast(count AS string) AS body")

@@ -1,4 +1,4 @@
-"""Tables and views over topics with real SQL: made, read in batches and streams, inserted into."""
+"""Tables and views over topics with real SQL: created, read in batches and streams, inserted into."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(240)
 
 @pytest.fixture
 def sql(spark: Any) -> Iterator[Any]:
-    """`spark.sql` in a database of the test's own."""
+    """`spark.sql` in a separate database for each test."""
     name = f"tables_{uuid.uuid4().hex}"
     spark.sql(f"CREATE DATABASE {name}")
     spark.sql(f"USE {name}")

@@ -1,4 +1,4 @@
-"""Source and sink over TLS against a broker that takes nothing else, and what is said when the two do not agree."""
+"""Source and sink over TLS against a broker that requires it, and the errors for settings that do not match."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROWS = 3_000
 
 
 class Secured:
-    """`lightmq up` that enforces TLS and wants client certificates, and the options that get along with it."""
+    """`lightmq up` that requires TLS and client certificates, and the options to connect to it."""
 
     def __init__(self, folder: Path) -> None:
         self.authority = Authority(folder / "certificates")
@@ -62,7 +62,7 @@ class Secured:
         assert reply.code == 0, reply.remark
 
     def without(self, *names: str, **more: str) -> dict[str, str]:
-        """The options but for some."""
+        """The options, except some."""
         return {key: value for key, value in self.options.items() if key not in names} | more
 
 
@@ -75,7 +75,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def test_read_and_write(spark: Any, secured: Secured, tmp_path: Path) -> None:
-    """A stream from topic to topic, exactly once, and a batch read of what it wrote: every hop with TLS."""
+    """A stream from topic to topic, exactly once, and a batch read of its output, all over TLS."""
     secured.publish("in/7", range(ROWS))
     rows = spark.readStream.format("rocketmq").options(**secured.options)
     found = rows.option("mqttFilter", "in/#").option("startingOffsets", "earliest").load()
@@ -94,7 +94,7 @@ def test_read_and_write(spark: Any, secured: Secured, tmp_path: Path) -> None:
 
 
 def test_who_does_not_agree_is_told_before_any_task(spark: Any, secured: Secured, tmp_path: Path) -> None:
-    """Another authority or name, no TLS, no certificate of one's own, files that are not there: said on the driver."""
+    """Wrong authority or name, no TLS, no client certificate, missing files: the driver fails."""
     secured.publish("refused/1", range(3))
     stranger = str(Authority(tmp_path / "stranger").certificate)
     files = ("tlsCaFile", "tlsCertificateFile", "tlsKeyFile")
