@@ -1,8 +1,8 @@
-"""What holds for every test.
+"""Settings for all tests.
 
-Servers that tests start reserve little disk, in this process and in children, and hear Ctrl-C. Properties are judged by
-what they say and never by how long an example takes, which a busy machine decides. Stores that tests dropped are
-collected before their descriptors reach the number above which `select` fails in the whole process.
+Servers that tests start reserve little disk, in this process and in children, and react to Ctrl-C. Property tests have
+no time limit per example, because that depends on the load of the machine. Stores that tests dropped are collected
+before their descriptors reach the number above which `select` fails in the whole process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a power cut or a bad disk leaves of a server's data directory, done to one whose process has ended.
+"""Damages the data directory of a stopped server as a power cut or a bad disk does.
 
-    lost tail    what was written to the log and never flushed is gone, or its first bytes are there and the rest is not
-    lost epochs  the list of epochs is cut short, or missing
-    bit flip     one bit of a flushed record is another one
-    torn journal behind the entries of a controller's journal stands the beginning of one that was never written whole
+    lost tail    bytes written to the log but never flushed are lost, all of them or all but the first
+    lost epochs  the list of epochs is truncated or missing
+    bit flip     one bit of a flushed record is inverted
+    torn journal a partly written entry follows the entries of a controller's journal
 
-Up to where the log was flushed a broker itself tells: the largest position its files prove. What is proved is never
-touched but by the bit flip. Thread rule: blocks; the directory belongs to nobody meanwhile.
+The flushed part of the log ends at the largest position that the broker's files prove; only the bit flip touches it.
+Thread rule: blocks; no other process uses the directory in the meantime.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""``python -m tests.chaos.figures``: how long a group is without writes, and what it costs to have no controller.
+"""``python -m tests.chaos.figures``: how long a group accepts no writes, and what the loss of all controllers costs.
 
-    kill, pause   the master is killed (or stopped), again and again: seconds until a message that was handed over
-                  after that is acknowledged, by kind of source, and until the old master is in sync again
-    cut           the same when nothing goes to the master and nothing comes from it any more
-    partial_cut   the same when it no longer hears controllers and brokers, and clients still reach it
-    controllers   all are killed for a while: answers that failed, latency before and meanwhile
+    kill, pause   the master is killed (or stopped) repeatedly: seconds until a message sent after that is
+                  acknowledged, by kind of source, and until the old master is in sync again
+    cut           the same, with the master cut off in both directions
+    partial_cut   the same, with the master cut off from controllers and brokers but not from clients
+    controllers   all are killed for a while: failed requests, latency before and during the outage
 
-One cluster for all of it, one load; a round begins when every broker is in sync. Prints figures and judges nothing:
-`python -m tests.chaos` does that.
+One cluster and one load for all measurements; a round begins when every broker is in sync. Prints figures without a
+verdict; `python -m tests.chaos` judges.
 """
 
 from __future__ import annotations

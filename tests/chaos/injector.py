@@ -202,7 +202,7 @@ class Injector:
                 assert isinstance(network, ProxiedNetwork)
                 network.reset(name)
             case _:
-                raise AssertionError(f"nobody knows how to do {fault.kind}")
+                raise AssertionError(f"unknown kind of fault: {fault.kind}")
 
 
 def is_ready(cluster: Cluster, node: Node) -> bool:

@@ -18,7 +18,7 @@ from tests.chaos.linearizable import UNKNOWN, Operation, Undecided, first_imposs
 SHOWN_MAX = 20
 BLOCK_BYTES = 64 * 1024
 NEAR_S, NEAR_MAX = 10.0, 30
-"""What is told with an impossible operation: those called so long before its answer, the last ones."""
+"""The report of an impossible operation includes the last operations called at most this long before its answer."""
 
 
 @dataclass

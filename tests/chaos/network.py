@@ -1,10 +1,10 @@
-"""Where the processes of a run live and how their network is broken: behind fault proxies, or in network namespaces.
+"""The network of a run's processes and its faults: fault proxies, or network namespaces.
 
-`ProxiedNetwork` works for every user: each server listens on 127.0.0.1 and the others dial its face on an address of
-its own in 127.0.0.0/8, where the fault proxy cuts, delays and resets. `NamespaceNetwork` needs root and the tool `ip`:
-every node has a namespace on one bridge; a direction between two nodes is cut by giving its sender a false link address
-of the receiver, so packets leave and reach nobody, without an error to either side. Loss does that in short random
-turns. A slow network is a token bucket on both ends of a node's cable, in which packets wait.
+`ProxiedNetwork` works for every user: each server listens on 127.0.0.1 and the others dial a separate address in
+127.0.0.0/8, where the fault proxy cuts, delays and resets. `NamespaceNetwork` needs root and the tool `ip`: every node
+has a namespace on one bridge; a direction between two nodes is cut by giving the sender a false link address of the
+receiver, so that packets are lost without an error on either side. Packet loss does that for short random periods. A
+slow network is a token bucket at both ends of a node's link, in which packets wait.
 Thread rule: faults from one thread.
 """
 

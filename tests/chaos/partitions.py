@@ -1,7 +1,7 @@
-"""Networks that are not divided in two, and in which not every node reaches every other: the pairs that are cut.
+"""Partial partitions, in which some nodes cannot reach each other but no side is isolated: the pairs that are cut.
 
-    ring     each hears its neighbours of either side, a majority with itself; no two hear the same one
-    bridge   two halves apart, and one node that hears both
+    ring     each node reaches its neighbours on either side, with itself a majority; no two reach the same set
+    bridge   two separate halves, and one node that reaches both
 
 Pure.
 """

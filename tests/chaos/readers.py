@@ -126,7 +126,7 @@ class Seen:
     checksums: array[int] = field(default_factory=lambda: array("L"))
 
     bodies: dict[int, bytes] = field(default_factory=dict)
-    """Where the log is cleaned: what nobody can read in the end any more."""
+    """Where the log is cleaned: the bodies of messages that can no longer be read at the end."""
 
     def table(self) -> dict[int, int]:
         """Offset -> checksum."""
@@ -237,7 +237,7 @@ class Final:
     bodies: dict[tuple[str, int], dict[int, bytes]] = field(default_factory=dict)
     """(topic, id of the queue) -> offset -> body."""
     ids: dict[tuple[str, int], int] = field(default_factory=dict)
-    """(topic, number of its queue, as producers are told) -> id of the queue."""
+    """(topic, queue number as in the acknowledgements of producers) -> id of the queue."""
 
     def placed(self) -> dict[tuple[str, int], dict[int, bytes]]:
         """Bodies by (topic, number of its queue)."""

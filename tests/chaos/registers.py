@@ -1,11 +1,11 @@
-"""Clients that write and read what the controllers hold, and the history of it for the register judge.
+"""Clients that write and read the controllers' data, and the histories of these operations for the register judge.
 
     address of group/1   a registered broker's address, agreed on by all controllers: written by 1003, read by 1006
     key of c1            an entry of one controller's key-value table (codes 100 and 101), which each keeps for itself
 
-A value is an address nobody listens on, no two the same, so that a read tells which write it found. A write with any
-answer but success may have been done; so may one without an answer.
-Thread rule: a thread per client with histories of its own; they are looked at after `stop`.
+A value is a unique address on which nothing listens, so a read identifies the write that it found. A write answered
+with anything but success, or not answered, may have taken effect.
+Thread rule: a thread per client with its own histories, which are read after `stop`.
 """
 
 from __future__ import annotations

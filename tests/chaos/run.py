@@ -29,7 +29,7 @@ from tests.chaos.visibility import visibility
 
 MQTT_TOPIC, QUEUE_TOPIC = "chaos", "chaosq"
 UP_S = 180.0
-"""Longest time until a cluster that nobody disturbs takes messages; machines are slow and loaded."""
+"""Longest time until an undisturbed cluster accepts messages, on a slow and loaded machine."""
 POLL_S = 0.05
 DISK_BYTES_PER_MESSAGE = 400
 FULL_SCALE = 0.5

@@ -27,7 +27,7 @@ class Case:
     kind: str
     level: int | None
     hello: bytes
-    """CONNECT, or all there is when `told` is "raw"."""
+    """The CONNECT, or the whole input when `told` is "raw"."""
     pieces: list[bytes] = field(default_factory=list)
     told: str = "any"
     """"valid": all is answered. "crime": the server must end it by itself. "any": it may. "raw": so, from the start."""

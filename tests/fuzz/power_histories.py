@@ -1,8 +1,8 @@
-"""What the masters of a group have for a replica whose power is cut: each log continues the one before.
+"""The logs of successive masters for a replica whose power is cut: each log continues the one before.
 
-A master is a real store that is closed before its replica is forked. Its successor keeps it up to some end of a group,
-or all of it, and writes on in an epoch of its own, in files of another size perhaps; some let expire what is old.
-Invariant: what a history calls confirmed stands unchanged in all later ones, and nothing is told of what lies behind.
+A master is a real store that is closed before its replica is forked. Its successor keeps the log up to the end of some
+group, or all of it, and appends in a new epoch, sometimes in files of another size; some let old files expire.
+Invariant: the confirmed part of a history is unchanged in all later ones; nothing is promised about what follows it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.sim.stores import Silent
 OPERATIONS_PER_EPOCH = 10_000
 KIB = 1024
 FLAGS_AT, GROUP_OPEN, FILLER = 48, 0x10, 4
-"""Of a record: where its flags are, the one of a group that goes on, the type that takes the rest of a file."""
+"""In a record: position of its flags, flag of a group that continues, type that fills the rest of a file."""
 
 
 @dataclass(frozen=True)

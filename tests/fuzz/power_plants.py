@@ -1,6 +1,6 @@
 """Planted bugs: each is one flush left out or one step taken too early. `power_cuts` must detect all of them.
 
-A name is what `--plant` takes; the value does it to the modules of this process, for good.
+The keys are the arguments of `--plant`; the value patches the modules of this process permanently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The replica whose power is cut: it follows one master after the other and stops somewhere.
+"""The replica whose power is cut: it follows one master after another and stops at some point.
 
-The real `HaClient` does the work: what it is told comes from `power_histories` as the bytes of frames, what it says is
-read from its frames again. Only the socket between is left out.
+It runs the real `HaClient`, fed with encoded frames from `power_histories`; its own frames are decoded again. Only the
+socket is left out.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The processes whose power is cut: a store, a replica, a controller's journal, with `recorder.c` recording every call.
 
-They run in a fork, speak lines of JSON over a pipe and never return.
+They run in a fork, write lines of JSON to a pipe and never return.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Power:
     """Longest time that a flush takes."""
     seed: int
     orders: Any = None
-    """What a store or a replica is told to do."""
+    """The orders to a store or a replica."""
 
 
 class Events:
@@ -93,7 +93,7 @@ def _run(power: Power, answers: int, run: Callable[[], None]) -> None:
         recorder.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_long, ctypes.c_uint, ctypes.c_uint]
         recorder(os.fsencode(power.root), power.calls, power.cut_at, power.sync_us_max, power.seed)
         run()
-    except BaseException as error:  # the parent must be told everything
+    except BaseException as error:  # every error is reported to the parent
         os.write(answers, json.dumps(["broken", f"{type(error).__name__}: {error}"]).encode() + b"\n")
     os._exit(0)
 

@@ -1,6 +1,6 @@
 """The process that dies: opens the store, reports what it recovered, then writes until it is killed or fails.
 
-It runs in a fork, speaks lines of JSON over a pipe and never returns.
+It runs in a fork, writes lines of JSON to a pipe and never returns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def live(directory: Path, orders: Orders, answers: int, go: int) -> None:
     """Open, report, wait for the go-ahead, write; ends with the process."""
     try:
         Victim(directory, orders, answers, go).run()
-    except BaseException as error:  # the parent must be told everything
+    except BaseException as error:  # every error is reported to the parent
         os.write(answers, json.dumps(["broken", f"{type(error).__name__}: {error}"]).encode() + b"\n")
     os._exit(0)
 

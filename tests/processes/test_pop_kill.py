@@ -1,7 +1,7 @@
-"""POP through `kill -9`: what was acknowledged never comes again, everything else comes until it is acknowledged.
+"""POP through `kill -9`: acknowledged messages are never delivered again, all others until they are acknowledged.
 
-A consumer pops and acknowledges four of five messages while the broker is killed again and again, or the master of a
-group is killed for good. At the end everything that was not acknowledged is popped, to the last one.
+A consumer pops and acknowledges four of five messages while the broker is killed repeatedly, or while the master of a
+group is killed and stays down. At the end every unacknowledged message is popped.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def test_a_whole_broker_with_the_wrong_key_never_follows(group: BrokerGroup, tmp
     impostor.start()
     try:
         until(lambda: refusals(master) >= 2, "it never came to the master")
-        until(lambda: "has no role for this log" in impostor.log.read_text(), "it was not told why")
+        until(lambda: "has no role for this log" in impostor.log.read_text(), "it did not get the reason")
         assert len(master.status()["in_sync"]) == 2
         assert impostor.status()["end"] == 0
     finally:

@@ -71,7 +71,7 @@ async def publish(group: BrokerGroup) -> None:
             return False
         return True
 
-    await asyncio.to_thread(until, sent, "nobody takes a message")
+    await asyncio.to_thread(until, sent, "no broker accepts a message")
 
 
 async def read_after_a_pause(group: BrokerGroup) -> None:

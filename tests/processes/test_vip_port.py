@@ -98,7 +98,7 @@ def test_off(tmp_path: Path, servers: list[Started]) -> None:
     server.start()
     assert "vip" not in server.ports
     with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", port - 2)):
-        """Nobody listens."""
+        """Nothing listens on it."""
 
 
 def test_the_same_rules_apply_there(tmp_path: Path, servers: list[Started]) -> None:

@@ -35,8 +35,8 @@ SHOWN_IN_PART = frozenset(
         Code.CONTROLLER_GET_METADATA_INFO, Code.UNREGISTER_CLIENT, Code.CHECK_CLIENT_CONFIG,
     }
 )  # fmt: skip
-"""Codes that everybody with any right may send: the answer leaves out what the right does not reach. Nobody without
-any right gets one."""
+"""Codes that any right permits: the answer leaves out what the right does not cover. Without any right they are
+refused."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class Walk:
         return StateChange(self.chance.choice((3, 4)), self.chance.choice(KEYS), value)
 
     def change(self) -> None:
-        """State, and queues that are deleted for good."""
+        """State, and queues that are deleted permanently."""
         self.store.append_state([self._state() for _ in range(self.chance.randint(1, 5))])
         if self.chance.random() < 0.2:
             queue = self.store.queues.find(self.chance.choice(NAMES))
@@ -118,7 +118,7 @@ class Walk:
         self.chance.choice(self.nodes).flush()
 
     def confirm(self) -> None:
-        """What both have flushed is confirmed; sometimes the third one is told."""
+        """What both have flushed is confirmed; sometimes the third replica is informed."""
         limit = min(self.nodes[name].store.positions.flushed for name in IN_SYNC)
         self.store.positions.limit_confirm(limit)
         for node in self.nodes:

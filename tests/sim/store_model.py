@@ -1,7 +1,7 @@
 """The store as a list: every append in order, and everything visible to a reader in the simplest form.
 
-The model is told what was appended and takes from the log files themselves, with nothing but struct, which bytes came
-of it. After a crash it forgets the appends behind the recovered end, whole ones only.
+The model records each append and reads the resulting bytes from the log files with `struct` alone. After a crash it
+forgets the appends after the recovered end, whole ones only.
 """
 
 from __future__ import annotations

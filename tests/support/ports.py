@@ -1,8 +1,8 @@
 """Ports for servers that must keep their address: reserved for the life of this process, also while they are down.
 
-A port that was only looked up is anybody's until the server has it, and again while the server is being started anew;
-tests that run side by side take such ports from each other. So each is kept bound here, without listening: a server
-that says SO_REUSEADDR, as ours and those of our peers do, can still listen there, while nobody is given it by chance.
+A free port that was only looked up can be taken by another process before the server binds it, or while the server
+restarts; parallel tests do that to each other. So each port stays bound here, without listening: a server that sets
+SO_REUSEADDR, as ours and those of our peers do, can still listen on it, and the system assigns it to no other process.
 """
 
 from __future__ import annotations

@@ -79,11 +79,11 @@ class Broker(Node):
         return self.cluster.build.pauses(self.cluster.pace.pause_limit_ms, lambda: int(self.world.now), self._in_doubt)
 
     def _in_doubt(self, paused_ms: int) -> None:
-        self.world.tell(self.name, f"stood still for {paused_ms} ms and answers nobody")
+        self.world.tell(self.name, f"paused for {paused_ms} ms and answers no request")
 
     def _clear(self) -> None:
         self.epoch = 0
-        """The newest master epoch heard of."""
+        """The newest known master epoch."""
         self.came_back = -1.0
         """When this process last went on after it had stood still for longer than a master may."""
         self._stands_since = 0.0

@@ -61,7 +61,7 @@ class Judge:
             self._ends[epoch] = max(self._ends.get(epoch, 0), end)
 
     def answers(self, broker: Broker, end: int) -> None:
-        """A reader is told that what is confirmed ends at `end`."""
+        """A reader learns that the confirmed part ends at `end`."""
         assert broker.leading is not None
         self.reads += 1
         epoch = broker.leading.core.epoch
@@ -126,7 +126,7 @@ class Judge:
             )
 
     def was_cut(self, broker: Broker) -> None:
-        """What a broker shows is shown anew from the truncated end."""
+        """After a truncation, what the broker shows is checked again from the new end."""
         self._judged[broker.ident] = (broker.boot, min(self._judged.get(broker.ident, (0, 0))[1], broker.log.confirm))
 
     def cut_below_confirm(self, broker: Broker, action: Any) -> None:

@@ -106,7 +106,7 @@ class Controllers:
             if done is not None:
                 done(outcome)
         elif self.world.chance.random() < 0.5:
-            # The next leader finds it in its log: it takes effect, and no client is told.
+            # The next leader finds it in its log: it takes effect, but no client gets an answer.
             self.world.after(500 * self.world.chance.random(), self._late, make)
 
     def _late(self, make: Callable[[], Command]) -> None:

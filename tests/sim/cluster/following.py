@@ -127,7 +127,7 @@ class MasterSide(Side):
         if action.below_confirm:
             broker.cluster.judge.cut_below_confirm(broker, action)
         if isinstance(action, Reset):
-            broker.world.tell(broker.name, f"begins anew at {action.position}")
+            broker.world.tell(broker.name, f"starts over at {action.position}")
             log.reset(action.position, self._following.master.log.floors)
         else:
             broker.world.tell(broker.name, f"cuts {log.end} to {action.position}")

@@ -135,7 +135,7 @@ class Stream:
             side.on_data(data)
 
     def _reset(self, end: int) -> None:
-        """There is no receiver: the sender is told."""
+        """There is no receiver: the sender gets a reset."""
         if self.open[end]:
             self.open[end] = True
             self.close(end)

@@ -51,7 +51,7 @@ class Judge:
             raise Violation("log matching", f"two logs before entry {index} of term {term}")
 
     def cut(self, node_id: str, node: Any, end: int) -> None:
-        """Only a proven conflict truncates: never what this term's leader was told, nor a leader's own log."""
+        """Only a proven conflict truncates: never entries acknowledged to this term's leader, or a leader's own log."""
         term, index = self._acknowledged.get(node_id, (0, 0))
         if node is not None and node._isLeader():
             raise Violation("a leader only appends", f"{node_id} cut its log to {end} in term {node.raftCurrentTerm}")
@@ -118,7 +118,7 @@ class Judge:
         self._applied[node_id] = (machine.restored, len(words))
 
     def answer(self, word: bytes, place: int | None) -> None:
-        """A client was told that its command was carried out, and as which one."""
+        """A client got the answer that its command was applied, and its number in the order."""
         if word not in self.places:
             raise Violation("answers are true", f"{word!r} was answered and never applied")
         if place is not None and self.places[word] != place:

@@ -139,7 +139,7 @@ class Faults:
         return bool(candidates)
 
     def _burst(self) -> bool:
-        """More than a batch at once: whoever is away will have to catch up by several."""
+        """More than a batch at once: an absent node will need several batches to catch up."""
         leader = self._leader()
         if leader is not None:
             for _ in range(self.world.random.randint(2, BURST_MAX)):

@@ -16,7 +16,7 @@ from controller.consensus.members import ControllerNode
 from controller.consensus.wire import Message, decode_message, encode_message, from_library, to_library
 
 Link = tuple[str, str]
-"""(who says, who hears)."""
+"""(sender, receiver)."""
 
 
 class NumberedNode(Node):
@@ -56,7 +56,7 @@ class Network:
             self._notice(each, peer)
 
     def give_up(self, one: str, other: str) -> None:
-        """One end sees the connection over before the other does, which still hears what is on its way."""
+        """One end sees the connection closed before the other, which still receives what is in transit."""
         self.links.pop((other, one), None)
         self._notice(one, other)
 

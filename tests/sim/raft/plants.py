@@ -92,7 +92,7 @@ def truncates_what_matches(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_differ_only(patch: pytest.MonkeyPatch) -> None:
-    """An entry that differs is told and kept: the batches behind it undo the leader's way back."""
+    """A conflicting entry is reported but kept: the batches after it undo the leader's backtracking."""
     patch.setattr(RaftNode, "_cut_conflict", lambda _self, _message: None)
 
 
@@ -121,7 +121,7 @@ def drops_the_tail_behind_a_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 
 def votes_for_shorter_logs(patch: pytest.MonkeyPatch) -> None:
-    """Whoever asks first is elected, whatever it lacks."""
+    """The first candidate is elected, whatever entries it lacks."""
     real = RaftNode._SyncObj__onMessageReceived
 
     def receive(self: Any, node: Any, message: dict[str, Any]) -> None:
@@ -248,7 +248,7 @@ def takes_older_snapshots(patch: pytest.MonkeyPatch) -> None:
 
 
 def stale_reads(patch: pytest.MonkeyPatch) -> None:
-    """Whoever believes to lead answers from its state."""
+    """A node that believes it leads answers from its state."""
 
     def read(self: Any, node_id: str) -> None:
         world = self.world

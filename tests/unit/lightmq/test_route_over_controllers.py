@@ -188,7 +188,7 @@ async def test_the_proxy_may_be_first(tmp_path: Path, late: str) -> None:
     else:
         await running.broker.stop()
     starting = asyncio.ensure_future(running.start_proxy())
-    await asyncio.sleep(5 * RETRY_S)  # a few attempts that find nobody
+    await asyncio.sleep(5 * RETRY_S)  # a few attempts without an answer
     assert not starting.done()
     await (running.start_controller() if late == "controller" else running.start_broker())
     async with asyncio.timeout(DEADLINE_S):

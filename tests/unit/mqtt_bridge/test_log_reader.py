@@ -117,7 +117,7 @@ async def test_expired_messages_are_reported() -> None:
 
 
 async def test_a_queue_that_is_another_or_shorter(tmp_path: Path) -> None:
-    """A topic created anew is read from its beginning; a log that lost its end is read from there."""
+    """A recreated topic is read from its beginning; a log that lost its end is read from there."""
     async with installation(tmp_path / "data") as app:
         await publish(app, "a/1", b"x")
         async with reader(app) as (made, box):

@@ -1,4 +1,4 @@
-"""Settings that would admit somebody by mistake are refused when they are read."""
+"""Settings that would admit clients by mistake are refused when they are read."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.unit.mqtt_proxy.rig import FakeAccess
 
 
 async def test_sessions_are_reopened_before_anything_is_read() -> None:
-    """The owners are told of a new connection first, then the followers of queues, then the pulls."""
+    """The owners are notified of a new connection first, then the followers of queues, then the pulls."""
     heard: list[str] = []
 
     class NotingLink(Link):

@@ -20,7 +20,7 @@ QUICK = {"pause_first_ms": 1, "pause_ms_max": 20}
 
 
 class Server:
-    """Records requests; answers them unless told not to."""
+    """Records requests; answers them unless set not to."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []

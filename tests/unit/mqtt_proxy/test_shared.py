@@ -114,7 +114,7 @@ async def test_a_session_that_ended_is_forgotten() -> None:
 
 
 async def test_a_member_that_may_not_join_is_counted() -> None:
-    """Its session was taken over meanwhile, or the broker refused: its connection is told separately."""
+    """Its session was taken over meanwhile, or the broker refused: its connection is notified separately."""
     world = World()
     world.link.joins = False
     world.member(5)

@@ -20,7 +20,7 @@ class Rule:
 
 @dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Somebody else."""
+    """A peer to connect to."""
 
     name: str
     port: int = setting(1883, minimum=1)

@@ -55,7 +55,7 @@ def test_an_environment_without_pip_gets_one(bootstrap: ModuleType, monkeypatch:
 
 
 def test_when_nothing_works_one_command_is_named(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The person is told what to type."""
+    """The error names the command to type."""
     failed = subprocess.CompletedProcess([], 1, "", "no ensurepip")
     monkeypatch.setattr(bootstrap, "run", lambda *_, **__: failed)
     monkeypatch.setattr(bootstrap, "debian_wheels", lambda _: [])
@@ -151,7 +151,7 @@ def test_the_core_does_not_count_as_compiled(bootstrap: ModuleType) -> None:
 
 
 def test_pip_serves_where_uv_fails(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a failure of both is told."""
+    """A failure of both is reported."""
     ran: list[str] = []
 
     def subprocess_run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
@@ -168,7 +168,7 @@ def test_pip_serves_where_uv_fails(bootstrap: ModuleType, monkeypatch: pytest.Mo
 
 
 def test_uv_is_told_what_pip_was(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index of a company, by the environment or by pip's own file; what uv was told itself counts more."""
+    """The index of a company, by the environment or by pip's own file; uv's own settings take precedence."""
     for name in (*bootstrap.UV_NAMES, *bootstrap.UV_NAMES.values()):
         monkeypatch.delenv(name, raising=False)
     answers = {"global.index-url": "https://by.file/simple"}

@@ -1,4 +1,4 @@
-"""What nobody uses is found; what the settings excuse is not; an excuse without a use is found too."""
+"""Unused names are found, excused ones are not; an excuse that is no longer needed is found too."""
 
 from __future__ import annotations
 

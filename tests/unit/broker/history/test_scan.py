@@ -54,7 +54,7 @@ def everything(scan: HistoryScan, until: int, count_max: int = 5) -> tuple[list[
 
 @pytest.mark.parametrize("topic_filter", ["plant/+/t", "#", "plant/#", "+/1/t", "none/#"])
 async def test_forward_finds_what_matches_in_log_order(running, monkeypatch, topic_filter: str) -> None:
-    """Whatever the size of the steps, from every position, also when the scan is created anew in the middle."""
+    """Whatever the size of the steps, from every position, also when the scan is recreated in the middle."""
     monkeypatch.setattr(history_scan, "LOOK_MAX", 11)
     monkeypatch.setattr(history_scan, "OPEN_MAX", 3)
     published = await publish(running, 200)

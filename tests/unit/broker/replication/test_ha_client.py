@@ -88,7 +88,7 @@ async def test_it_reconnects_when_its_master_returns(tmp_path: Path) -> None:
 
 
 async def test_a_newer_epoch_ends_the_stream_of_an_older_master(tmp_path: Path) -> None:
-    """After `move` nothing more is accepted from the former master, which is told why."""
+    """After `move` nothing more is accepted from the former master, which gets the reason."""
     master = await Master(tmp_path / "master", 3).start()
     replica = Replica(tmp_path / "replica", master)
     await until(lambda: replica.client.connected)

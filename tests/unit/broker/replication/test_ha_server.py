@@ -88,7 +88,7 @@ async def test_an_access_key_is_proved(tmp_path: Path, access_key: str, secret: 
 
 
 async def test_a_newer_epoch_is_reported(tmp_path: Path) -> None:
-    """A replica that knows a newer master is refused, and the broker is told."""
+    """A replica that knows a newer master is refused, and the broker is notified."""
     master = await Master(tmp_path / "master", 3).start()
     answer = await (await Caller.dial(master)).hello(epoch=9)
     assert isinstance(answer, Refusal)
@@ -128,7 +128,7 @@ async def test_a_silent_replica_is_closed_and_gets_heartbeats_before(tmp_path: P
 
 
 async def test_bytes_that_have_expired_end_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retention passed the replica: it is told where the log begins and starts over."""
+    """Retention passed the replica: it learns where the log begins and starts over."""
     master = await Master(tmp_path / "master", 3).start()
     append(master.store, 3)
 
@@ -283,7 +283,7 @@ def ask(pieces: Pieces, store: LogStore, position: int = 0, bytes_max: int = PAR
 
 
 async def test_equal_requests_get_the_same_piece(tmp_path: Path) -> None:
-    """Another position, size, end or confirm position makes another piece; a forgotten one is made anew."""
+    """Another position, size, end or confirm position makes another piece; a dropped one is made again."""
     store = open_store(tmp_path, epoch=1)
     middle = append(store, 3)
     append(store, 3)

@@ -201,7 +201,7 @@ def test_too_few_members_confirm_nothing():
 
 
 def test_a_new_set_ends_the_connections_outside_of_it():
-    """A broker outside may have booted with less since it acknowledged, and reports anew; members need not."""
+    """A broker outside may have booted with less since it acknowledged, and reports again; members need not."""
     leader = a_leader({1, 2})
     stream(leader, 2)
     stream(leader, 3)

@@ -120,7 +120,7 @@ async def test_with_tls_it_is_greeted_encrypted(files, authority, mode) -> None:
 
 
 async def test_the_connection_behind_is_paused_when_its_peer_does_not_read(files, authority) -> None:
-    """Its protocol is told to pause, and to continue when everything has been sent."""
+    """Its protocol is paused, and resumed when everything has been sent."""
     async with port(ServerTls(*files)) as made:
         reader, writer = await made.connect(authority.trusting())
         await talk(reader, writer)
@@ -133,7 +133,7 @@ async def test_the_connection_behind_is_paused_when_its_peer_does_not_read(files
 
 
 async def test_where_tls_is_enforced_nothing_is_sent_without_it(files, monkeypatch) -> None:
-    """Neither to a silent peer nor to one that speaks something else."""
+    """Neither with a silent peer nor with one of another protocol."""
     monkeypatch.setattr(ha_door, "TLS_WITHIN_S", 0.05)
     async with port(ServerTls(*files, mode=ENFORCING)) as made:
         silent, _writer = await made.connect()

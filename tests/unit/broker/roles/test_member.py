@@ -223,7 +223,7 @@ async def test_a_learner_has_the_log_and_no_vote(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("listen", "controllers"), [(False, ("c:1",)), (True, ())])
 def test_a_member_needs_a_port_and_controllers(tmp_path: Path, listen: bool, controllers: tuple[str, ...]) -> None:
-    """In one process with others, or alone, it could be nobody's replica."""
+    """In one process with others, or alone, it could not replicate."""
     config = BrokerConfig(data_directory=tmp_path, controllers=controllers, replication=ReplicationConfig(enabled=True))
     with pytest.raises(LocalMisuse, match="a process of its own"):
         BrokerApp(config, listen=listen)

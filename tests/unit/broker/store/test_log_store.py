@@ -309,7 +309,7 @@ def disk_bytes(folder: Path) -> int:
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_small_log_takes_little_of_the_disk(tmp_path: Path, flush: str) -> None:
-    """At most 40 MB for 300 messages with the default sizes, opened anew too; files grow as the log does."""
+    """At most 40 MB for 300 messages with the default sizes, also when reopened; files grow as the log does."""
     bench = StoreBench(
         tmp_path / "data", segment_size_bytes=256 * MIB, ballast_size_bytes=16 * MIB, index_tail_entries=262_144,
         flush=flush,

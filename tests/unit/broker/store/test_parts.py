@@ -296,7 +296,7 @@ def test_a_replica_appends_nothing_and_a_master_accepts_no_bytes(tmp_path: Path)
 
 
 def test_listeners_are_told_of_writes_and_flushes(tmp_path: Path) -> None:
-    """The sender is told of every append, the acknowledger of every flush that moved the end."""
+    """The sender is notified of every append, the acknowledger of every flush that moved the end."""
     master, replica = pair(tmp_path)
     written: list[int] = []
     flushed: list[int] = []

@@ -258,7 +258,7 @@ def test_a_wiped_follower_does_not_join_while_a_candidate_may_hold_its_vote(tmp_
 
 
 def test_a_first_start_that_was_interrupted_is_gone_on_with(tmp_path):
-    """Only two of five learned that all may vote: they elect nobody alone, and the others found again."""
+    """Only two of five learned that all may vote: they elect no leader alone; the others found the cluster again."""
     with raft_world(tmp_path, 5, nodes=5) as world:
         for node_id in ("n1", "n5", "n2"):
             world.boot(node_id)
@@ -297,7 +297,7 @@ def test_a_voter_without_entries_and_a_wiped_node_elect_nobody(tmp_path):
 
 
 def test_two_wiped_of_three_wait_for_an_operator_who_copies_the_third(tmp_path):
-    """What the third has may lack decisions of the two; nobody goes on without it by itself."""
+    """The third may lack decisions of the other two, so no node continues by itself without their data."""
     with raft_world(tmp_path, 1) as world:
         agreed(world)
         kept, *lost = sorted(IDS, key=world.leader().__ne__)

@@ -50,7 +50,7 @@ def test_rubbish_is_an_answer(machine, data):
 
 
 def test_a_fault_of_ours_is_an_answer(machine, monkeypatch):
-    """The log goes on behind it."""
+    """The log continues after it."""
     monkeypatch.setattr(machine.machine, "apply", lambda _command: 1 // 0)
     outcome = machine.apply(envelope("c", 9, register(1)))
     assert (outcome.code, "ZeroDivisionError" in outcome.remark, machine.faults) == (1, True, 1)

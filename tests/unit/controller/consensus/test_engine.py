@@ -13,14 +13,14 @@ from controller.consensus.journal import Journal
 from remoting.protocol.errors import LocalMisuse
 
 
-def test_who_leads_is_told():
-    """Or that nobody knows."""
+def test_the_error_names_the_leader():
+    """Or says that it is not known."""
     assert "n2" in str(NotLeading("n2"))
     assert "not known" in str(NotLeading(None))
 
 
 class Words:
-    """A machine that remembers what it was told."""
+    """A state machine that records what it applied."""
 
     def __init__(self):
         self.words = []
@@ -95,7 +95,7 @@ async def test_a_crash_anywhere_keeps_what_was_answered(tmp_path):
 
 
 async def test_a_write_that_fails_ends_it(tmp_path, monkeypatch, capsys):
-    """Who waits is told, nothing is applied, and nothing more is taken."""
+    """Waiting callers get the error, nothing is applied, and no more proposals are accepted."""
     engine = await started(tmp_path)
 
     def fail(_descriptor):

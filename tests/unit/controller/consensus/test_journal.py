@@ -46,7 +46,7 @@ def test_entries_come_back(journal):
 
 
 def test_every_torn_tail_is_dropped(journal):
-    """Cut at any byte, the whole entries before it are there and the file goes on from them."""
+    """Cut at any byte, the whole entries before it are there and the file continues from them."""
     journal.close()
     data = journal.path.read_bytes()
     for length in range(len(HEADER), len(data)):

@@ -1,4 +1,4 @@
-"""Term, vote and entries are on disk when the library goes on; files that contradict each other are refused."""
+"""Term, vote and entries are on disk before the library continues; contradictory files are refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def again(face, tmp_path):
 
 
 def test_term_and_vote_are_durable_at_once(face, tmp_path):
-    """Before anybody hears of them."""
+    """Before any other node can learn of them."""
     face.setCurrentTerm(7, "n2")
     assert load(tmp_path / "vote", Vote) == Vote(7, "n2", 1, MEMBERS)
     found = LogFace(tmp_path, MEMBERS)

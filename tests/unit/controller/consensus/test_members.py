@@ -41,7 +41,7 @@ def test_lists_that_cannot_work(texts, words):
 
 
 def test_a_secret_on_one_machine_is_made_once(tmp_path):
-    """Controllers with their directories side by side find the same, which nobody else can read."""
+    """Controllers with sibling directories find the same secret, which no other user can read."""
     members = parse_members(THREE, "n1")
     first = read_secret(None, members, tmp_path / "c1")
     assert first == read_secret(None, members, tmp_path / "c2")

@@ -15,7 +15,7 @@ from tests.support.replicas import register
 
 
 class Scripted:
-    """An engine that answers as told."""
+    """An engine with scripted answers."""
 
     is_leader = True
     leader = "n2"
@@ -51,7 +51,7 @@ async def test_an_unknown_fate_is_asked_for_again():
 
 
 async def test_a_fate_that_stays_unknown():
-    """The asker is told so, or where the leader is now."""
+    """The caller gets that error, or the current leader."""
     with pytest.raises(Refused, match="did not agree in time"):
         await Proposer(Scripted(*[OutcomeUnknown()] * TRIES_MAX), "c").propose(register(1))
     engine = Scripted(OutcomeUnknown())

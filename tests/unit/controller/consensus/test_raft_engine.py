@@ -108,7 +108,7 @@ async def test_an_emptied_one_waits_and_says_for_whom(three, monkeypatch, capsys
 
 
 async def test_without_a_majority_nothing_is_answered(three):
-    """The fate of what was asked is not known, and soon nobody leads."""
+    """The outcome of the proposal is unknown, and soon there is no leader."""
     leader = await three.leader()
     for node_id in list(three.engines):
         if node_id != leader.node_id:
@@ -119,7 +119,7 @@ async def test_without_a_majority_nothing_is_answered(three):
 
 
 async def test_a_file_that_cannot_be_written_ends_it(three, monkeypatch):
-    """The failure is told, nothing is said any more, and the others lead on."""
+    """The failure is reported, the node sends nothing more, and the others elect a leader."""
     leader = await three.leader()
 
     def fail():

@@ -142,7 +142,7 @@ def test_who_waits_when_a_leadership_ends_is_told(world):
 
 
 def test_two_that_ask_each_other_do_not_both_stand(world):
-    """Equal logs at the same moment: the lower id wins, the other one waits, and nobody's vote is split."""
+    """Equal logs at the same moment: the lower id wins, the other one waits, and the vote is not split."""
     leader = world.leader()
     low, high = (each for each in IDS if each != leader)
     world.crash(leader)

@@ -112,7 +112,7 @@ def test_frames_cannot_be_used_otherwise(how):
     ],
 )
 def test_strangers_are_refused_by_their_first_bytes(data):
-    """Another protocol, no name, our own name, a name nobody knows, a pickle."""
+    """Another protocol, no name, our own name, an unknown name, a pickle."""
     _, called = pair()
     with pytest.raises(RemoteViolation):
         called.feed(data)

@@ -101,7 +101,7 @@ def test_the_clients_of_a_user_are_limited_and_anonymous_ones_are_not() -> None:
 
 
 def test_a_will_may_be_too_large_to_be_retained() -> None:
-    """Refused at CONNECT, while the client can still be told; it does not count as one of the user's clients."""
+    """Refused at CONNECT, while the client can still get a reason; it does not count as one of the user's clients."""
     quotas = Quotas(QuotaConfig(retained_payload_bytes_max=3, connections_per_user_max=1))
     ann = Identity("ann", anonymous=False)
     refused = ConnectRefusal(ReasonCode.QUOTA_EXCEEDED, "retained_payload")
@@ -112,7 +112,7 @@ def test_a_will_may_be_too_large_to_be_retained() -> None:
 
 
 async def test_no_extended_authentication_is_known() -> None:
-    """A client that asks for it is told that the method is at fault."""
+    """A client that requests it is refused, with the method as the reason."""
     asked = connect(None)
     asked.auth_method = "SCRAM-SHA-1"
     refused = await admit(FakeAccess(), asked, Caller(), lambda: True, dialog())

@@ -67,7 +67,7 @@ async def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_flood_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the queue is full a CONNECT is told to try again, whatever its password."""
+    """When the queue is full a CONNECT is refused with "try again", whatever its password."""
     monkeypatch.setattr(credentials, "WAITING_MAX", 3)
     check = CredentialCheck(ManualClock())
     results = await asyncio.gather(*(check.check(f"u{n}", b"right", STORED) for n in range(7)))

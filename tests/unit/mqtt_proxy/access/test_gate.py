@@ -242,7 +242,7 @@ def test_inner_filters(asked: bytes, inner: bytes, history: bool) -> None:
 
 
 def test_rules_are_swapped_as_a_whole() -> None:
-    """Cached verdicts are dropped and listeners are told."""
+    """Cached verdicts are dropped and listeners are notified."""
     authority_, _, _ = authority_of()
     heard: list[int] = []
     authority_.on_change(lambda: heard.append(authority_.write_mask(ANNA, b"a/x")))

@@ -62,7 +62,7 @@ def test_any_bytes_are_a_user_or_admit_nobody(data: bytes) -> None:
 
 
 def test_credentials_of_scram() -> None:
-    """They stand beside hashes; a line that is not exactly one admits nobody."""
+    """They may be mixed with hashes; a malformed line admits no user."""
     good = str(derive("x", b"salt", 4_096))
     found = parse(f"ann:{good}\na:b:{good}\nbob:{good}x\n:{good}\ncid:{good.replace('4096', '1')}\n".encode())
     assert found.hashes == {"ann": good, "a:b": good}

@@ -49,7 +49,7 @@ async def test_users_in_the_file(tmp_path: Path) -> None:
 
 
 async def test_a_recent_success_is_answered_at_once(tmp_path: Path) -> None:
-    """Any other user costs a hash, which takes time; an unknown one does too, or names could be told apart."""
+    """Any other user costs a hash, which takes time; an unknown one does too, or timing would reveal valid names."""
     method, _, _ = make(write(tmp_path / "users", f"ann:{HASHER.hash('right')}\n"))
     assert method.at_hand(shown(None, None)) is None
     assert method.at_hand(shown("ann", b"right")) is method.at_hand(shown("bob", b"x")) is Waits.LATER

@@ -81,7 +81,7 @@ def test_history_of_a_filter_is_judged_by_itself() -> None:
 
 
 def test_the_cached_filters_are_bounded() -> None:
-    """A new list is consulted anew."""
+    """A new list replaces cached decisions."""
     may, authority, _ = make()
     for number in range(READABLE_TOPICS_MAX + 10):
         assert may.may_read(b"a/%d" % number, READ_LIVE)

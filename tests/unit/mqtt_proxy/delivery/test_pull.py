@@ -8,7 +8,7 @@ from tests.unit.mqtt_proxy.rig import Rig, publish, running, settle
 
 
 class Follower:
-    """Records what it was told."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.told: list[object] = []

@@ -100,7 +100,7 @@ async def test_a_client_that_waits_for_acceptance_is_not_read() -> None:
 
 
 async def test_slow_reader_stops_deliveries_and_the_rest_waits() -> None:
-    """Above the mark the handler is told to stop, and to continue when the client reads."""
+    """Above the mark the handler is paused, and resumed when the client reads."""
     async with world(output_bytes_max=65_536) as here:
         reader, writer = await here.open(packets.Connect("dev", True, 60))
         assert await answer(reader, 4)
@@ -251,7 +251,7 @@ async def test_a_client_that_left_before_acceptance_is_noticed_when_checked() ->
 
 
 class Noted(Written):
-    """Counts its writes and asks for one more when told to."""
+    """Counts its writes and requests one more on demand."""
 
     def __init__(self, shared: LoopState) -> None:
         self.shared = shared

@@ -25,7 +25,7 @@ SOCKET_OPTIONS = ("connections_max", "connections_per_address_max")
 
 
 class Recorder:
-    """A handler that records its calls; accepts at once unless told to wait."""
+    """A handler that records its calls; accepts at once unless set to wait."""
 
     def __init__(self, connection: MqttConnection, accept: bool) -> None:
         self.connection = connection

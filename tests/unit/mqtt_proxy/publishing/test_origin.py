@@ -43,7 +43,7 @@ def test_an_answer_without_the_bits_tells_no_client() -> None:
 
 
 async def test_clients_that_ask_learn_which_messages_had_no_subscribers() -> None:
-    """One frame for all; clients that do not ask, and QoS 0, are told nothing. No client asks unless that is
+    """One frame for all; clients that do not ask, and QoS 0, learn nothing. No client asks unless that is
     configured."""
     async with running(report_no_subscribers=True) as rig:
         rig.broker.unwanted = {b"lonely"}

@@ -1,4 +1,4 @@
-"""What the broker is told of a connection's ownership of its session."""
+"""The broker's record of which connection owns a session."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def came_back(rig: Rig) -> None:
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("turns", range(8))
 async def test_a_client_lost_while_its_session_is_reopened_has_its_will_published(turns: int, durable: bool) -> None:
-    """At whichever turn of the loop it ends, the broker is told under the epoch that it gave."""
+    """At whichever turn of the loop it ends, the broker is notified with the epoch that it gave."""
     async with running() as rig:
         client = await rig.client("a", clean=not durable, will=WILL)
         await came_back(rig)
@@ -101,7 +101,7 @@ async def test_a_client_that_disconnects_while_its_session_is_reopened_leaves_no
 
 
 async def test_a_client_that_disconnects_while_the_broker_is_away_leaves_no_will() -> None:
-    """Also when the broker is lost once more before it was told."""
+    """Also when the broker is lost once more before it was notified."""
     async with running() as rig:
         left, lost = await rig.client("left", will=WILL), await rig.client("lost", will=WILL)
         await rig.broker.connections[-1].close()

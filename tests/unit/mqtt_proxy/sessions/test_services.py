@@ -44,7 +44,7 @@ async def test_tasks_are_kept_until_done(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 class Owner:
-    """Records what it was told."""
+    """Records its calls."""
 
     def __init__(self, user: str | None = None) -> None:
         self.user = user
@@ -86,7 +86,7 @@ async def test_the_last_connection_owns_the_session() -> None:
 
 
 async def test_only_its_own_user_ends_a_connection() -> None:
-    """Another user must not; all connections are told of new rules."""
+    """Another user must not; all connections are notified of new rules."""
     async with running() as rig:
         owners, ann, nobody = Owners(rig.link, rig.metrics), Owner("ann"), Owner()
         owners.take("a", ann)

@@ -204,7 +204,7 @@ async def test_controllers_push_the_master():
 
 
 async def test_a_first_master_of_any_group_triggers_a_request():
-    """A caller waiting for any group is told that one has a master now."""
+    """A caller waiting for any group is woken when one has a master."""
     cluster = Cluster(a="a1:1")
     masters = Masters(["c:1"], dial=cluster.dial)
     moved = asyncio.Queue()

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates
 
 
 class Told(CertificateFiles):
-    """Records what it was told."""
+    """Records its calls."""
 
     def __init__(self, identity: Identity, **options: object) -> None:
         self.events: list[str] = []

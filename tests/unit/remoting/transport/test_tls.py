@@ -155,7 +155,7 @@ async def test_a_handshake_has_a_deadline(authority: Authority, monkeypatch: pyt
 
 
 async def test_a_socket_that_ends_before(authority: Authority) -> None:
-    """Whatever waits for the handshake is told; the rest goes to the socket's own transport."""
+    """Waiters for the handshake get the error; the rest goes to the socket's own transport."""
     client, _ = pair(authority)
     client.tls.pause_reading()
     client.tls.resume_reading()

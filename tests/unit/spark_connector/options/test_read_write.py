@@ -89,7 +89,7 @@ def test_sparks_own_options_are_let_through() -> None:
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text() == render(), "write it anew: python -m tools.spark_options_reference"
+    assert PAGE.read_text() == render(), "regenerate it: python -m tools.spark_options_reference"
 
 
 def test_a_secret_signs_and_is_never_printed() -> None:

@@ -412,7 +412,7 @@ def test_the_clock_runs_from_the_oldest_unread_message(
     assert replay.cap({KEY: 30}, bounds, watch) is None
     assert replay.is_live
     now.at_ms -= 20_000
-    assert replay.cap({KEY: 0}, bounds, watch) is None, "live for good"
+    assert replay.cap({KEY: 0}, bounds, watch) is None, "live from now on"
 
 
 def test_with_nothing_to_read_it_is_live_at_once(broker: ToyBroker, options: ReadOptions) -> None:

@@ -113,7 +113,7 @@ def dies(*_: object, **__: object) -> None:
 
 
 def test_proof_of_durability_survives_a_start_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tail file that proved it is created anew at every start; damage below is still no torn tail."""
+    """The tail file that proved it is recreated at every start; damage below is still no torn tail."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     for n in range(20):

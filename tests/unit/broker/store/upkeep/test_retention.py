@@ -456,7 +456,7 @@ def test_by_size(tmp_path_factory, spread, limit: int, cut: int) -> None:
 
 
 def test_a_full_disk_only_delays(tmp_path: Path) -> None:
-    """What could not be written is found again; the sizes are added up anew."""
+    """What could not be written is found again; the sizes are added up again."""
     bench = StoreBench(tmp_path / "data")
     queue = bench.store.queues.open(b"q")
     bench.store.groups.define(b"g", GroupRule((queue,), size_bytes=1))

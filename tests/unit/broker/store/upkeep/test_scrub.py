@@ -82,7 +82,7 @@ def test_a_sound_log_is_read_once_and_again_a_day_later(tmp_path: Path, monkeypa
 def test_damage_is_found_where_a_clean_start_does_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """And the log is sound again once it was truncated there and copied anew."""
+    """And the log is sound again after it was truncated there and copied again."""
     replica, begins = filled(tmp_path, monkeypatch)
     flip(replica, begins[number])
     store = replica.open()

@@ -104,7 +104,7 @@ def test_a_will_to_a_wildcard_is_refused() -> None:
     [(b"1000", True), (b"0", True), (b"259200001", False), (b"soon", False), (b"-1", False), (b"1.5", False)],
 )
 def test_a_will_with_an_impossible_delay_is_refused(delay: bytes, taken: bool) -> None:
-    """At CONNECT, because no client could be told when it is due."""
+    """At CONNECT, because no client could be informed when it is due."""
     session = fresh()
     said = MessageProperties(user=[(b"delay-ms", delay)])
     sent = packets.Connect("dev", True, 9, will=packets.Will(b"w/x", b"", 1, False, said), level=packets.LEVEL_5)

@@ -190,7 +190,7 @@ async def test_what_the_socket_does_not_accept_is_buffered_in_order() -> None:
         assert await take(peer, len(sent)) == sent
         await until(lambda: receiver.writable == [False, True])
         assert receiver.wire.get_write_buffer_size() == 0
-        while len(receiver.writable) < 3:  # and once more: the receiver is not told twice
+        while len(receiver.writable) < 3:  # and once more: the receiver is not notified twice
             receiver.wire.write(bytes(50_000))
         await take(peer, receiver.wire.get_write_buffer_size())
 

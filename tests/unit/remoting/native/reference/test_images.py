@@ -79,7 +79,7 @@ ASKING = {
     "timer": plain(b"orders", (b"TIMER_DELIVER_MS", b"3")),
     "light queues": plain(b"orders", (b"INNER_MULTI_DISPATCH", b"%LMQ%x")),
     "a queue that is not there": plain(b"orders", index=3),
-    "the last number that is no wish for any": plain(b"orders", index=QUEUE_INDEX_ANY - 1),
+    "the last number that does not mean any queue": plain(b"orders", index=QUEUE_INDEX_ANY - 1),
     "packet id": encode_mqtt_image(b"a/b", b"", 2, 5, b"client", packet_id=7),
     "batch": encode_batch_image(topic=b"batches", queue_index=0, born_ms=1, body=b"packed", count=9, codec=1),
 }
