@@ -3,7 +3,7 @@
     python -m benchmarks connections [N] [--tls N] [--ws N]      10,000 plain, 1,500 TLS and 1,500 WebSocket ones
 
 A server process of its own for each kind; memory is the growth of its anonymous memory, CPU its own, from connect to
-SUBACK. Then all are idle for some seconds, and leave.
+SUBACK. Then all are idle for some seconds, and disconnect.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Server:
-    """`lightmq up` and what it uses."""
+    """`lightmq up` and its resource use."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(folder / "data"), *options]

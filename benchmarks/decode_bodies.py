@@ -128,7 +128,7 @@ class KnownBirths(Births):
         self._birth = read_certificate(-1, sparkplug_body(20, is_birth=True))
 
     def prepare(self, *_: object) -> None:
-        """Nothing to ask."""
+        """There is no broker."""
 
     def at(self, *_: object) -> Certificate:
         """The one birth."""

@@ -49,7 +49,7 @@ def device(first: int, count: int) -> list[bytes]:
 
 
 def publishes(messages: int) -> Iterable[Command]:
-    """What a proxy sends of them."""
+    """The same as a proxy sends them."""
     for first in range(0, messages, A_REQUEST):
         yield Command(RequestCode.APPEND_MANY, body=b"".join(device(first, A_REQUEST)))
 
@@ -100,7 +100,7 @@ KINDS: dict[str, Callable[[int], Iterable[Command]]] = {
 
 
 def send(server: str, commands: Iterable[Command]) -> None:
-    """Hand over all of them, a few on the way at once."""
+    """Send all of them, a few in flight at once."""
     with BlockingConnection.dial(server, 60_000) as connection:
         for command in commands:
             while command.code == RequestCode.COMMIT_BATCH and connection.in_flight:

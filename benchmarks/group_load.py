@@ -2,9 +2,9 @@
 
 Both flush before they acknowledge; in the group a message is acknowledged when both disks have it. CPU is that of all
 threads of a process per acknowledged message, the producer's own among it: where all processes share few cores, the
-rate is that of the machine, and the CPU shows what each node could do with cores of its own.
-Then a replica is stopped, the master goes on alone, and the replica is started again: how long until it is in the
-SyncStateSet, per GiB that it was behind, the start of its process left out.
+rate is that of the machine, and the CPU shows what each node could do with cores of its own. Then a replica is stopped,
+the master continues alone, and the replica is started again: time until it is in the SyncStateSet, per GiB that it was
+behind, without the start of its process.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def throughput(brokers: int, messages: int) -> float:
 
 
 def catch_up(behind_bytes: int) -> None:
-    """Print how long a replica takes that was stopped while the master went on."""
+    """Print how long a replica takes to catch up after the master continued without it."""
     with tempfile.TemporaryDirectory(prefix="lightmq-bench-", dir=folder_for_data()) as name:
         group = Group(Path(name), 2, in_sync_min=1)
         try:

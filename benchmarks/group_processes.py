@@ -1,4 +1,4 @@
-"""A broker alone, or a group of brokers with a controller, as processes: started and asked as their users do it."""
+"""A broker alone, or a group of brokers with a controller, as processes, started and queried as users do it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Started:
         self.port, self.admin = ports["remoting"], ports["admin"]
 
     def end(self) -> None:
-        """End it in good order; once more is fine."""
+        """Stop it cleanly; idempotent."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait()
@@ -46,7 +46,7 @@ class Started:
 
     @property
     def id(self) -> int:
-        """Of the process."""
+        """Id of the process."""
         assert self._process is not None
         return self._process.pid
 

@@ -1,7 +1,7 @@
 """Kafka's broker for benchmarks: one node, four partitions a topic, on free ports and in a scratch folder.
 
-It runs as its makers ship it: `acks=all` on one node, which writes to the page cache and does not flush. Ended with the
-block that started it.
+It runs with its defaults: `acks=all` on one node, which writes to the page cache and does not flush. It is stopped at
+the end of the `with` block.
 """
 
 from __future__ import annotations

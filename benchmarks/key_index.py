@@ -1,7 +1,7 @@
-"""The key index: CPU to take a key in, to make a run of a million, to look one up; and what keys cost an append.
+"""The key index: CPU to add a key, to write a run of a million, to look one up; and the cost of keys in an append.
 
-The first three on one run of a million unique keys, as a broker makes eight of before it merges them. The append is
-the store's own, in batches of 128 messages of 100 bytes into one queue, alternately without keys and with one (KEYS);
+The first three on one run of a million unique keys, as a broker makes eight of before it merges them. The append is the
+store's own, in batches of 128 messages of 100 bytes into one queue, alternately without keys and with one (KEYS);
 process CPU of all threads, so that writing the runs is in it. Each figure is the best of `--rounds`.
 """
 

@@ -1,4 +1,4 @@
-"""A Spark sink that notes how old each row is when it arrives: the body begins with the time it was published (ns)."""
+"""A Spark sink that records the age of each row on arrival: the body begins with the time it was published (ns)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class AgeSink(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what goes into `.format(...)`."""
+        """Return the argument of `.format(...)`."""
         return "ages"
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AgeWriter:  # noqa: N802, ARG002 - Spark's name
@@ -37,7 +37,7 @@ class AgeWriter(DataSourceStreamArrowWriter):
         self._path = path
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Note the ages of the rows of one task."""
+        """Record the ages of the rows of one task."""
         begin_task()
         with Path(self._path, "ages").open("a") as file:
             for batch in iterator:

@@ -1,9 +1,8 @@
 """The lock study: threads that append to one log in compiled code, under a mutex, spins and the adaptive back-off lock.
 
 `native/locks.c` is compiled with the checksum of the compiled core and run once per lock, number of threads and record
-size, the locks in turn within a round, so that their ratio survives whatever else the machine does. The verdict asks
-what `docs/decisions/0024-no-adaptive-lock.md` asks: whether the adaptive lock needs at least a tenth less CPU than a
-mutex.
+size, the locks in turn within a round, so that other load hardly affects their ratio. The verdict answers the question
+of `docs/decisions/0024-no-adaptive-lock.md`: whether the adaptive lock needs at least a tenth less CPU than a mutex.
 """
 
 from __future__ import annotations

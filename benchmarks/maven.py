@@ -1,7 +1,7 @@
 """Jars of the peers that benchmarks run beside LightMQ: fetched by Maven at first use, kept in the user's cache.
 
-A project file below `java/` names what is fetched; its name is the folder's. Invariant: a folder counts only when its
-download was completed (the file `complete`). Nothing of it is part of the product.
+A project file below `java/` lists what is fetched and names the folder. Invariant: a folder is used only when its
+download was completed (the file `complete`). None of it is part of the product.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STOP_TIMEOUT_S = 30
 
 
 def jars(name: str) -> Path | None:
-    """The folder of the jars that `java/NAME.xml` asks for; None, after a line with the reason, if there are none."""
+    """The folder of the jars listed in `java/NAME.xml`; if there are none, prints the reason and returns None."""
     missing = [program for program in ("java", "javac", "mvn") if shutil.which(program) is None]
     if missing:
         print(f"not installed: {', '.join(missing)}")

@@ -1,8 +1,8 @@
 """The lines of the MQTT benchmark: the arguments of the load generator, and the figures that are judged.
 
-A line bounds what is under way (`--e2e-window`: undelivered messages), so that a server which drops or queues what it
-cannot deliver does not look cheap for it; only the 1,000 devices are bounded by their own acknowledgements, as devices
-are. Invariant: names are unique; the order is the order of the table.
+A line bounds the undelivered messages (`--e2e-window`), so that a server gains nothing by dropping or queueing messages
+that it cannot deliver; only the 1,000 devices are bounded by their own acknowledgements, as real devices are.
+Invariant: names are unique; the order is the order of the table.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """CPU per MQTT message of a real `lightmq up` process, beside mosquitto (and amqtt) in the same run.
 
-The load comes from `mqttload` (one C program, loopback only): on PATH, named by `--mqttload`, or built from its source
-named by `--mqttload-source`. Every measurement runs against a server of its own, started for it and stopped after it;
-in each round every server has its turn, because only what was measured side by side may be divided. Printed are the
-least and the median CPU per message over the rounds, rates and latencies of the best one, and the ratio of the least
-figures. LightMQ runs with its log on disk and `flush = "async"` unless the line has fdatasync.
+The load comes from `mqttload` (one C program, loopback only): on PATH, named by `--mqttload`, or built from the source
+named by `--mqttload-source`. Every measurement starts and stops a server of its own; each round measures every server,
+because ratios are valid only between measurements taken side by side. Prints the least and the median CPU per message
+over the rounds, rates and latencies of the best round, and the ratio of the least figures. LightMQ runs with its log on
+disk and `flush = "async"` unless the line has fdatasync.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def show(line: Line, name: str, reports: list[Report]) -> None:
 
 
 def judge(line: Line, results: dict[str, list[Report]]) -> None:
-    """Print each of ours divided by the peers, beside the goal."""
+    """Print our figures divided by those of the peers, beside the goal."""
     for ours in [name for name in results if name.startswith("lightmq") and results[name]]:
         own = [cost_us(line, report) for report in results[ours]]
         words = []

@@ -1,8 +1,8 @@
 """The servers of the MQTT benchmark: each is started for one measurement, on free ports, and stopped after it.
 
-`lightmq` is `lightmq up`; `lightmq-split` the same parts as processes of their own (controller, broker, proxy), their
-CPU counted together. mosquitto runs as it starts without a file: nothing is kept. amqtt runs its broker anonymously;
-it needs an interpreter that has it (`--amqtt-python`), so that the project does not depend on it.
+`lightmq` is `lightmq up`; `lightmq-split` runs the same parts as separate processes (controller, broker, proxy), whose
+CPU is added up. mosquitto runs without a configuration file and persists nothing. amqtt's broker admits anonymous
+clients; it needs an interpreter with amqtt installed (`--amqtt-python`), so that the project does not depend on it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READY_TIMEOUT_S = 20.0
 Running = tuple[int, list[int]]
 """(MQTT port, ids of all processes whose CPU and memory count)."""
 Server = Callable[[str], AbstractContextManager[Running]]
-"""Makes a server for one measurement; the argument is the flush mode, which only ours know."""
+"""Makes a server for one measurement; the argument is the flush mode, which only our servers use."""
 
 AMQTT_PROGRAM = """
 import asyncio, sys
@@ -125,7 +125,7 @@ def has_mosquitto() -> bool:
 
 
 def free_port() -> int:
-    """A port that is free now."""
+    """A port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

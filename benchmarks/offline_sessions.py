@@ -1,12 +1,12 @@
-"""What many sessions behind one filter cost that are away, or do not read: memory, and what comes when they are back.
+"""Cost of many sessions on one filter that are offline, or do not read: memory, and delivery on their return.
 
     python -m benchmarks sessions [--offline N] [--queued N] [--slow N] [--busy N]     10,000, 100,000, 1,000, 4,000
 
-Away: persistent sessions subscribe and leave, messages are published once, memory of the server is looked at beside;
-then one session comes back and reads everything, and further ones after it while a pair of others is timed. Slow:
-connected sessions, half with QoS 0 and half with QoS 1, half of them reading nothing and half a few messages at a
-time, each at a place of its own, beside a pair on the same filter; then all read to the end. Every session must have
-had each number once, in order.
+Offline: persistent sessions subscribe and disconnect, messages are published once while the server's memory is sampled;
+then one session reconnects and reads everything, and further ones follow while a pair of other clients is timed. Slow:
+connected sessions, half with QoS 0 and half with QoS 1; half of them read nothing and half a few messages at a time,
+each at a different position, beside a pair on the same filter; then all read to the end. Every session must receive
+each number once, in order.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ MIB = 1 << 20
 
 
 class Growth:
-    """Anonymous memory of a server, as steps from where it began."""
+    """Growth of a server's anonymous memory, step by step."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._first = self._last = server.anonymous_bytes()
 
     def step(self) -> str:
-        """What came since the last step."""
+        """Growth since the last step."""
         before, self._last = self._last, self._server.anonymous_bytes()
         return f"{(self._last - before) / MIB:+.1f}"
 
@@ -63,7 +63,7 @@ class Growth:
 
 
 def away(server: Server, sessions: int, queued: int) -> None:
-    """Sessions that are offline, and one that comes back."""
+    """Sessions that are offline, and one that reconnects."""
     port = server.ports["mqtt"]
     growth, cpu_s = Growth(server), server.cpu_s()
     for number in range(sessions):
@@ -89,14 +89,14 @@ def away(server: Server, sessions: int, queued: int) -> None:
         come_back(server, [0], queued)
         pair.latencies_ms()
         come_back(server, list(range(1, sessions, max(1, sessions // BACK))), queued)
-        print(f"    the pair meanwhile: {quantiles(pair.latencies_ms())}", flush=True)
+        print(f"    the pair during that time: {quantiles(pair.latencies_ms())}", flush=True)
         pair.end()
     finally:
         pair.kill()
 
 
 def come_back(server: Server, numbers: list[int], queued: int) -> None:
-    """Sessions, one after the other, read all that was stored while they were away."""
+    """Sessions, one after the other, read everything stored while they were offline."""
     growth, cpu_s, begin = Growth(server), server.cpu_s(), time.monotonic()
     missed = repeated = 0
     for number in numbers:
@@ -116,7 +116,7 @@ def come_back(server: Server, numbers: list[int], queued: int) -> None:
 
 
 def slow(server: Server, sessions: int, busy: int) -> None:
-    """Sessions that hardly read, and then do."""
+    """Sessions that hardly read, and finally read everything."""
     port = server.ports["mqtt"]
     pair = Pair(port, "alone", BUSY, burst=5, interval_s=0.01)
     time.sleep(ALONE_S)
@@ -188,7 +188,7 @@ def drain(server: Server, readers: list[Reader], count: int) -> None:
 
 
 def cpu(server: Server, before_s: float, count: int) -> str:
-    """CPU of the server per thing since then."""
+    """CPU of the server per item since then."""
     return f"{(server.cpu_s() - before_s) / count * 1e6:.2f} µs CPU"
 
 

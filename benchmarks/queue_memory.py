@@ -2,8 +2,8 @@
 
 Makes the queues (and one message in each), then starts `python -m broker` on them: after a clean stop, after kill -9,
 and without any snapshot or index. Prints seconds until the ready line (the interpreter's start included) and resident
-memory in MiB one second later: all of it, the part that is not mapped files, and the peak; first of all what opening
-the store alone takes.
+memory in MiB one second later: all of it, the part that is not mapped files, and the peak. The cost of opening the
+store alone is printed first.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Readers in their own processes: how late, how fast, how right, and what they spare the broker.
+"""Readers in their own processes: lag, speed, correctness, and the CPU they save the broker.
 
 Three parts. `follow`: a writer process appends at full speed (asynchronous flush), a reader process follows one of its
 queues and checks every record (checksum, queue, offset, content); the lag is from the append to the end of the read
 that first shows the record. `bulk`: CPU per row of reading a whole queue in ranges of 8 MiB, by the store itself and by
-an attached one. `broker`: a broker process takes a fixed rate of messages while a backlog is not read, while it is
-read through the broker, and through reader processes: the broker's CPU per message taken, and how long
-acknowledgements take. CPU is the kernel's account per process; milliseconds are wall time and suffer from neighbours.
+an attached one. `broker`: a broker process takes a fixed rate of messages while a backlog is not read, while it is read
+through the broker, and through reader processes: the broker's CPU per message taken, and how long acknowledgements
+take. CPU is the kernel's account per process; milliseconds are wall time and depend on other load.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ async def take(port: int, seconds: float) -> list[float]:
 
 
 def pull(port: int, use_readers: str) -> None:
-    """What the reading process does: read the backlog again and again until its input ends; print how many rows."""
+    """The reading process: reads the backlog repeatedly until its input ends; prints the number of rows."""
     options = parse_read({"nameServer": f"127.0.0.1:{port}", "topic": TOPIC})
     watch = BoundsWatch(options, select(options))
     work = [QueueRange(key, bounds.id, bounds.min, bounds.max) for key, bounds in watch.read().items()]
-    while use_readers == "yes" and not watch.readers:  # they start beside the broker
+    while use_readers == "yes" and not watch.readers:  # they start together with the broker
         time.sleep(0.05)
         watch.read()
     readers = dict(watch.readers) if use_readers == "yes" else {}
@@ -179,7 +179,7 @@ class Puller:
         assert self._process.stdout.readline() == "ready\n"
 
     def begin(self, passes: int) -> None:
-        """Ask for so many passes over the backlog; they run while the caller does something else."""
+        """Start so many passes over the backlog, without waiting for them."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n" * passes)
         self._process.stdin.flush()

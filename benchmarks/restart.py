@@ -1,4 +1,4 @@
-"""How long a store takes to come back: after kill -9, after a clean stop, from the log alone; and a full check.
+"""How long a store takes to start: after kill -9, after a clean stop, from the log alone; and a full check.
 
 Makes a store with a million queues and one with a million messages in three queues each. Every start is a process of
 its own; figures are the least of the rounds: seconds until `LogStore.open` returns, its CPU, and (for a whole broker)

@@ -1,11 +1,11 @@
 """RocketMQ's own Java client as the load, against `lightmq up` and RocketMQ's broker: the server's CPU per message.
 
-Each server is started for one round on free ports and stopped after it, the servers in turn; what was measured in one
-round may be divided. The load (`benchmarks/java/ClientLoad.java`) writes messages as users do: with a key, a tag, a
-user property and the client's own unique key. Phases of a round: plain sends from 16 threads, batches of 32 from 4
-threads, a push consumer that reads it all from the first offset; before each of them the same phase runs unmeasured, so
-that a JVM has compiled what it needs. Printed are CPU per message of the server's process (RocketMQ's name server does
-nothing meanwhile and is not counted), the best and the median of the rounds, and the ratio of the best ones.
+Each server is started for one round on free ports and stopped after it, in turn; ratios are taken within one round. The
+load (`benchmarks/java/ClientLoad.java`) writes messages as users do: with a key, a tag, a user property and the
+client's own unique key. Phases of a round: plain sends from 16 threads, batches of 32 from 4 threads, a push consumer
+that reads it all from the first offset; before each of them the same phase runs unmeasured, so that a JVM has compiled
+what it needs. Printed are CPU per message of the server's process (RocketMQ's name server is idle and not counted), the
+best and the median of the rounds, and the ratio of the best ones.
 
 Needs Java 17 and Maven; the jars are kept in the user's cache. The work is bounded by numbers of messages.
 """
@@ -37,10 +37,10 @@ OPENED = (
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
 )
-"""What RocketMQ's broker reaches for inside Java 17."""
+"""The internals of Java 17 that RocketMQ's broker accesses."""
 TOPIC = "load"
 TOPIC_OF_DEFAULTS = "TBW102"
-"""What every broker registers that creates topics at their first message."""
+"""The topic registered by every broker that creates topics at their first message."""
 BROKER_HEAP, OTHER_HEAP = ("-Xms1g", "-Xmx1g"), ("-Xms256m", "-Xmx512m")
 PEERS = {"rocketmq sync": "SYNC_FLUSH", "rocketmq async": "ASYNC_FLUSH"}
 OURS = {"lightmq sync": "sync", "lightmq async": "async"}
@@ -53,7 +53,7 @@ class Phase:
     name: str
     command: str
     share: int
-    """Messages of the run are divided by this: dearer work gets less of it."""
+    """The number of messages is divided by this, for more expensive work."""
 
 
 PHASES = (
@@ -106,7 +106,7 @@ def rocketmq(flush: str, scratch: Path, folder: Path, classes: Path) -> Iterator
 
 
 def wait_registered(name_server: int) -> None:
-    """Wait until RocketMQ's name server knows the broker: it listens a while before it registers."""
+    """Wait until the broker is registered at RocketMQ's name server, some time after it listens."""
     deadline = time.monotonic() + READY_TIMEOUT_S
     connection = BlockingConnection("127.0.0.1", name_server)
     try:

@@ -1,7 +1,7 @@
-"""What a row that Spark's sink sends costs the broker: APPEND_MANY and STAGE with COMMIT_BATCH, in this process.
+"""What a row from Spark's sink costs the broker: APPEND_MANY and STAGE with COMMIT_BATCH, in this process.
 
 Bodies of 2,000 entries for a RocketMQ topic of four queues: the broker picks the queue, or every entry names one, as
-those of rows with a key do; with a body alone, and with key, tag and three properties. No socket is in between; the log
+those of rows with a key do; with a body alone, and with key, tag and three properties. No sockets are involved; the log
 is on disk, flushed asynchronously. CPU of all threads per row, best and median of the rounds.
 """
 
@@ -55,7 +55,7 @@ def body_of(*, has_queue: bool, is_full: bool) -> bytes:
 
 
 async def ask(connection: Connection, code: RequestCode, body: bytes, fields: dict[str, str]) -> None:
-    """A request that has to succeed."""
+    """A request that must succeed."""
     reply = await connection.request(Command(code, fields=fields, body=body))
     assert reply.code == 0, reply.remark
 

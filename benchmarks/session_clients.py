@@ -1,7 +1,7 @@
 """Raw clients of the session benchmark: packets of one fixed size, so that reading costs next to nothing.
 
-Every message is `TOPIC`, a number and the nanosecond it was sent at, padded; a delivery of it has the same length
-each time and is taken apart by `struct`. `Reader` checks that numbers come without gap and without repetition.
+Every message is `TOPIC`, a number and the nanosecond it was sent at, padded; a delivery of it has the same length each
+time and is parsed by `struct`. `Reader` checks that numbers arrive without gap and without repetition.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def take(sock: socket.socket, size: int) -> bytes:
 
 
 class Reader:
-    """What one subscriber got: the next number that must come, and what did not fit."""
+    """What one subscriber received: the next expected number, and the deviations."""
 
     def __init__(self, sock: socket.socket, layout: Layout, qos: int, following: int = 0) -> None:
         self.sock = sock
@@ -186,7 +186,7 @@ class Pair:
         return int(count)
 
     def kill(self) -> None:
-        """However it went."""
+        """Clean up, whether it succeeded or not."""
         with contextlib.suppress(AttributeError):
             self._process.kill()
 

@@ -2,9 +2,9 @@
 
 Four partitions or queues, 100-byte bodies with a key. Lines: a batch write (Kafka: at least once; ours: exactly once
 and at least once), a batch read of all columns, a stream over the backlog in one batch and in five (`availableNow`),
-and messages at a steady rate into `foreachBatch`, whose age is taken there. CPU is that of JVM, Python and server
-together; each line runs once unmeasured. Both servers run with their makers' defaults: ours flushes before it
-acknowledges, Kafka does not. Bytes on disk are those of the log folders after the write, in allocated blocks.
+and messages at a steady rate into `foreachBatch`, where their age is measured. CPU is that of JVM, Python and server
+together; each line runs once unmeasured. Both servers run with their defaults: ours flushes before it acknowledges,
+Kafka does not. Bytes on disk are those of the log folders after the write, in allocated blocks.
 
 Needs Java 17 and Maven. The rounds change the order, because a JVM is faster the longer it ran.
 """
@@ -61,7 +61,7 @@ class Figure:
     cpu_us: float
     rows_per_s: float
     parts_us: tuple[float, float, float]
-    """Of JVM, Python and server."""
+    """CPU of JVM, Python and server."""
 
 
 def disk_bytes(folder: Path) -> int:
@@ -153,7 +153,7 @@ class Run:
 
 
 def servers(stack: ExitStack, scratch: Path, broker_jars: Path) -> list[Server]:
-    """Both, started."""
+    """Both servers, started."""
     ports, process_id = stack.enter_context(lightmq_ports(scratch / "lightmq"))
     device = Device(ports["mqtt"])
     stack.callback(device.close)

@@ -1,9 +1,9 @@
 """Latency of a Spark query at one message per millisecond: publish → row in a sink, publish → Spark → device; idle CPU.
 
 A real `lightmq up`, a device that publishes over MQTT (QoS 1) from this process, a driver process per configuration:
-`tuned` is `lightmq.spark.session()`, `stock` a session as PySpark makes it. Ages are taken inside the sink's task
-(`sink`), or where a subscriber gets the answer that the connector's own sink wrote (`reply`). What the first seconds
-did (workers start, the JVM warms up) is thrown away. CPU is that of the driver's whole tree, read from /proc.
+`tuned` is `lightmq.spark.session()`, `stock` a default session of PySpark. Ages are measured in the sink's task
+(`sink`), or where a subscriber gets the answer that the connector's own sink wrote (`reply`). The first seconds
+(workers start, the JVM warms up) are discarded. CPU is that of the driver's whole tree, read from /proc.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SINKS = {"exactly-once": {}, "at-least-once": {"delivery": "at-least-once"}}
 
 
 class Device:
-    """Publishes its clock, and notes how old each answer is."""
+    """Publishes its clock, and records the age of each answer."""
 
     def __init__(self, port: int) -> None:
         self.ages_ms: list[float] = []
@@ -46,7 +46,7 @@ class Device:
         self.ages_ms.append((time.time_ns() - int(message.payload[:19])) / 1e6)
 
     def publish(self, seconds: float, rate: int) -> None:
-        """Publish evenly for a while; a pause of the machine is made up for at once."""
+        """Publish evenly for a while; after a pause of the machine, catch up at once."""
         begun, sent = time.monotonic(), 0
         while (passed := time.monotonic() - begun) < seconds:
             while sent < passed * rate:
@@ -82,7 +82,7 @@ class Driver:
         return output
 
     def progress(self) -> dict[str, Any]:
-        """Medians of what the batches so far took, in ms."""
+        """Medians of the batches' parts so far, in ms."""
         assert self._process.stdin is not None
         self._process.stdin.write("progress\n")
         self._process.stdin.flush()

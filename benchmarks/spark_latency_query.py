@@ -1,4 +1,4 @@
-"""The driver of `spark_latency`: one query in a session that is tuned or as it comes, until its input ends."""
+"""The driver of `spark_latency`: one query in a tuned or a default session, until its input ends."""
 
 from __future__ import annotations
 

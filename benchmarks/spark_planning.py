@@ -1,6 +1,6 @@
 """What one micro-batch costs the driver before any task runs: ends of all queues, offsets to and from JSON, tasks.
 
-A real `lightmq up` process with 10,000 queues of as many parent topics as that takes, and one with 100,000 light queues
+A real `lightmq up` process with 10,000 queues over as many parent topics as needed, and one with 100,000 light queues
 under one filter. The stream reader is driven as Spark does it (offsets as text both ways): a batch in which a few
 queues have new messages, and one that finds nothing. CPU of this process and of the broker stand beside the wall time.
 """

@@ -3,9 +3,9 @@
 The backlog is written through APPEND_MANY (100-byte payload, 64 MQTT topics below one parent), then read by a stream
 with `availableNow` into the noop sink in one micro-batch: all columns, then fewer, without a filter, from a batch
 topic. CPU is read from /proc and separated: the JVM, Python (the driver and its workers: fetch, check, decode), the
-broker. Each variant runs twice, the second run is reported: the first one pays for starting workers and warming the
-JVM. Beside it stands the decoding of the same records alone, in this process: what is above it in Python's share is
-fetching and Spark's own Arrow stream.
+broker. Each variant runs twice, the second run is reported: the first one includes starting workers and warming the
+JVM. Decoding alone of the same records, in this process, is printed beside it: the rest of Python's share is fetching
+and Spark's own Arrow stream.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def lightmq_server() -> Iterator[tuple[str, int]]:
 
 @contextmanager
 def lightmq_ports(data: Path | None = None) -> Iterator[tuple[dict[str, int], int]]:
-    """The same; yields (ports by what they speak, process id). `data`: where its data shall be instead."""
+    """The same; yields (ports by protocol, process id). `data`: another data directory."""
     with tempfile.TemporaryDirectory(prefix="lightmq-bench-") as folder:
         command = [sys.executable, "-m", "lightmq", "up", "--json", "--data", str(data or folder)]
         for port in ("--mqtt-port", "--remoting-port", "--admin-port"):
@@ -146,7 +146,7 @@ def cpu_now(broker_id: int) -> Cpu:
             found.jvm += own
         else:
             found.python += own
-        # Only Python processes ever end meanwhile: the planners and workers of Spark.
+        # Only Python processes end during a run: the planners and workers of Spark.
         found.python += times.children_user + times.children_system
     return found
 

@@ -3,7 +3,7 @@
 Rows with every column a sink knows (64 MQTT topics, key, tag, two properties, QoS, 100-byte body) are made by the JVM
 and written with `df.write`: staged and committed (exactly once), sent straight away (at least once), with the body
 alone, and into a batch topic. CPU is read from /proc and separated as in `spark_read`; each variant runs twice, the
-second run is reported. What making the rows costs is measured with the noop sink and printed first. Beside it stands
+second run is reported. The cost of making the rows is measured with the noop sink and printed first, followed by
 encoding alone, in this process.
 """
 

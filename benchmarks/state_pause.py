@@ -1,8 +1,8 @@
-"""How long the loop stands still while the state of a large broker is looked after.
+"""How long the loop is blocked by maintenance of the state of a large broker.
 
 A million queues, sessions, group offsets and retained messages. A loop appends small batches and turns, and its longest
-wait is printed: undisturbed, while a snapshot is written, and while the oldest log files are removed and the state
-in them is appended again.
+wait is printed: undisturbed, while a snapshot is written, and while the oldest log files are removed and the state in
+them is appended again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Loop:
         self._batch = messages(BATCH, queues, 0, bytes(100))
 
     def run(self, done: Callable[[], bool], *, maintain: bool = False) -> tuple[float, float, int]:
-        """Go on until `done`; return (longest step, seconds, steps). With `maintain`, upkeep as the broker does it."""
+        """Step until `done`; return (longest step, seconds, steps). With `maintain`, upkeep as the broker does it."""
         begun = before = upkeep = time.perf_counter()
         longest, steps = 0.0, 0
         while not done():
@@ -67,7 +67,7 @@ class Loop:
                 self._bench.store.maintain(int(time.time() * 1000))
             now = time.perf_counter()
             longest, before, steps = max(longest, now - before), now, steps + 1
-            time.sleep(0.0005)  # the loop of a broker also waits; the other threads get on meanwhile
+            time.sleep(0.0005)  # the loop of a broker also waits, which lets the other threads run
             before = time.perf_counter()
         return longest, time.perf_counter() - begun, steps
 

@@ -1,8 +1,8 @@
 """What durable state costs: superseded changes, snapshots, carrying forward, and a start without a snapshot.
 
-Changes a number of keys again and again, as consumer offsets are, beside keys that are written only once, with small
-log files and a retention by size. Prints the CPU per change, how many entries retention appended again, the size and
-time of a snapshot, and how long a start takes with it and from the log alone.
+Changes a number of keys repeatedly, as consumer offsets change, beside keys that are written only once, with small log
+files and a retention by size. Prints the CPU per change, how many entries retention appended again, the size and time
+of a snapshot, and how long a start takes with it and from the log alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Does consuming keep up with producing at full rate? One store, one loop, and what each side costs per message.
+"""Whether consuming keeps up with producing at full rate: one store, one loop, and the cost of each side per message.
 
 Every turn appends a batch, runs what is due, and lets a consumer pull (32 records at a time, put together into one
 answer) from every queue whose confirmed end has moved, as far as it is confirmed. Nothing ever waits for an index: the

@@ -1,8 +1,8 @@
 """CPU per message of replication inside the store: reading the log as bytes, taking it over, and changing roles.
 
 A master has 100-byte messages in three queues each; a replica takes the parts over, flushes and confirms them. `raw`
-and `append_raw` are the time of the loop's thread alone; after that both are closed in good order and opened in the
-other role. Nothing here is gated on time.
+and `append_raw` are the time of the loop's thread alone; after that both are closed cleanly and opened in the other
+role. Nothing here is gated on time.
 """
 
 from __future__ import annotations

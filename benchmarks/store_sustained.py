@@ -2,8 +2,9 @@
 
 Batches of 1,000 messages into three queues each, out of a million. CPU is process time of all threads from the first
 append to the end of the last index job, less what this thread needed to make the messages. With `--keep-mib` (the
-default) the oldest log files expire meanwhile, once the upkeep has appended the state again that only they had: with a
-million queues that takes longer than the run. 0 keeps everything. Maintenance runs as often as a broker calls it.
+default) the oldest log files expire during the run, after the upkeep has appended again the state that only they had:
+with a million queues that takes longer than the run. 0 keeps everything. Maintenance runs as often as a broker calls
+it.
 """
 
 from __future__ import annotations

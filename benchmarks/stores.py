@@ -1,4 +1,4 @@
-"""What the store's benchmarks share: an open store whose loop is a queue of functions, messages, CPU clocks.
+"""Shared parts of the store's benchmarks: an open store whose loop is a queue of functions, messages, CPU clocks.
 
 Nothing in the store is set for a benchmark unless its own text states it, and the garbage collector is set as the
 broker sets it. Thread rule: the benchmark's thread is the store's loop thread.
@@ -102,7 +102,7 @@ class Meter:
         self._process_s = self._loop_s = 0.0
 
     def start(self) -> None:
-        """Begin a round; what was made for it is not looked at by the garbage collector any more."""
+        """Begin a round; objects made for it are exempt from garbage collection."""
         gc.collect()
         gc.freeze()
         self._loop_s, self._process_s = time.thread_time(), time.process_time()

@@ -69,7 +69,7 @@ class Timers:
             self.bench.turn()
 
     def deliver(self, until_ms: int) -> int:
-        """Deliver what is due until then; how many that were."""
+        """Deliver the messages due until then; their number."""
         before = self.delayed.counts.delivered
         while self.delayed.due(until_ms):
             self.bench.turn()

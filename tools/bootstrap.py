@@ -4,8 +4,8 @@ Invariant: a stamp file in the environment names what was installed and from whi
 costs milliseconds and a changed declaration is installed again. Nothing outside the checkout is written.
 
 Environments without Debian's `python3-venv` get a venv without pip and a pip wheel found on the machine, from the
-system's own pip, or unpacked (not installed) from Debian's package of it; where even that cannot work the one command
-that mends it is printed.
+system's own pip, or unpacked (not installed) from Debian's package of it; where even that fails, the command that fixes
+it is printed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "full": (".[spark,examples]",),
     "dev": (".[spark,examples,dev]",),
 }
-"""What each layer installs. The core alone is not compiled, because a first start shall not wait for the compiler."""
+"""What each layer installs. The core alone is not compiled, so that a first start does not wait for the compiler."""
 COMPILING = ("compiled", "full", "dev")
 FREE_BYTES_NEEDED = {"core": 500_000_000, "compiled": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
 PURE_VARIABLE = "LIGHTMQ_PURE"
 """Tells the build to leave the compiler alone."""
 UV_NAMES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
-"""Settings of pip that uv knows by another name; those of pip's configuration file are asked from pip."""
+"""Settings of pip that have another name in uv; pip is queried for those of its configuration file."""
 PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
 JAVA_MAJOR_MINIMUM = 17
 
 
 class SetupFailed(Exception):
-    """Set-up cannot go on; the text says what to do."""
+    """Set-up cannot continue; the text says what to do."""
 
 
 NOTES = {
@@ -66,7 +66,7 @@ def check_python() -> None:
 
 
 def check_disk(layer: str) -> None:
-    """Refuse to begin what the disk cannot hold."""
+    """Refuse to begin without enough free disk space."""
     free = shutil.disk_usage(ROOT).free
     needed = FREE_BYTES_NEEDED[layer]
     if free < needed and not stamp_is_current(layer):
@@ -132,13 +132,13 @@ def debian_wheels(scratch: Path) -> list[Path]:
 
 
 def stamp_path(layer: str) -> Path:
-    """Where the record of an installed layer lies."""
+    """Path of the record of an installed layer."""
     return ENVIRONMENT / f"lightmq-{layer}.stamp"
 
 
 def compiled_rooms() -> list[str]:
     """Folders with sources that an installation compiles: a change there is installed again."""
-    import tomllib  # not before the version of this Python was judged
+    import tomllib  # only after the version of this Python was checked
 
     hooks = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["hooks"]
     compiled = [module for name in ("modules", "linux", "typed") for module in hooks["custom"][name]]
@@ -155,12 +155,12 @@ def stamp_text(layer: str) -> str:
 
 
 def is_compiled() -> bool:
-    """Whether a layer that compiles is installed from today's sources."""
+    """Whether a layer that compiles is installed from the current sources."""
     return any(stamp_is_current(layer) for layer in COMPILING)
 
 
 def stamp_is_current(layer: str) -> bool:
-    """Whether this layer is installed from today's declaration."""
+    """Whether this layer is installed from the current declaration."""
     path = stamp_path(layer)
     return PYTHON.exists() and path.exists() and path.read_text() == stamp_text(layer)
 
@@ -209,7 +209,7 @@ def uv_command() -> list[str]:
 
 
 def uv_environment() -> dict[str, str]:
-    """The process's environment, with what pip was told about its index in uv's words."""
+    """The process's environment, with pip's index settings translated for uv."""
     told = {theirs: os.environ[ours] for ours, theirs in UV_NAMES.items() if ours in os.environ}
     for key, theirs in (("global.index-url", "UV_DEFAULT_INDEX"), ("global.extra-index-url", "UV_INDEX")):
         asked = run([PYTHON, "-m", "pip", "config", "get", key]) if theirs not in told else None
@@ -219,10 +219,10 @@ def uv_environment() -> dict[str, str]:
 
 
 def install(wanted: Sequence[str], *, pure: bool = False) -> None:
-    """Install requirements by uv, by pip where uv is not to be had or fails; `pure` leaves the compiler alone."""
+    """Install requirements with uv, or with pip where uv is unavailable or fails; `pure` skips compilation."""
     build = {PURE_VARIABLE: "1"} if pure else {}
     command = uv_command()
-    # uv takes an unchanged declaration for an unchanged package, but what is compiled depends on every source
+    # uv treats a package with an unchanged declaration as unchanged, but compiled modules depend on every source
     quickly = [*command, "--quiet", "--reinstall-package", "lightmq", *wanted]
     if command and subprocess.run(quickly, cwd=ROOT, env={**uv_environment(), **build}, check=False).returncode == 0:
         return

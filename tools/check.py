@@ -1,9 +1,9 @@
 """`make test`: style, types, layering, then the quick test suite, each shown with its time.
 
-Invariant: every check runs even when an earlier one failed, so that one run tells everything; the exit status is the
+Invariant: every check runs even when an earlier one failed, so that one run reports everything; the exit status is the
 worst. pytest comes last: the parts that start servers side by side, because they mostly wait, then the tests of single
-modules, which compute, then the suites that judge times; a table of the parts is the last thing printed. A test that
-fails has failed: none is run a second time.
+modules, which compute, then the suites that judge times; a table of the parts is the last thing printed. Failed tests
+are never rerun.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ raise SystemExit("; ".join(sorted({each.TYPED.reason for each in (broker, mqtt_p
 """Says why a package runs uncompiled; nothing, with status 0, when none does."""
 QUICK_MARKS = "not slow"
 JUDGE_TIMES = ("tests/chaos", "tests/deploy")
-"""Suites of whole clusters whose parts count as dead after a second or two: they have the machine to themselves."""
+"""Suites of whole clusters whose parts count as dead after a second or two: they run alone on the machine."""
 MODULES_AT_ONCE, SERVERS_AT_ONCE = 3, 3
 """How many tests of a part run at the same time: most of the time each waits, for a disk, a server or the clock."""
 
 
 def workers(count: int) -> list[str]:
-    """Options for tests side by side; who has none left takes some of another one's."""
+    """Options for parallel tests; an idle worker takes tests from another one."""
     return ["-n", str(count), "--dist", "worksteal"]
 
 
@@ -64,7 +64,7 @@ PARTS: dict[str, list[str]] = {
 }
 """Arguments of pytest for each part of the quick suite; all but the last two run side by side, those behind them.
 
-Whatever a part leaves out, by folder or by mark, another one names: a new test is in one of them wherever it is.
+What one part leaves out, by folder or by mark, another part names, so every new test is in one of them.
 """
 
 
@@ -108,7 +108,7 @@ def run_parts() -> int:
             print(f"waiting for the tests of {name}", flush=True)
             results[name] = result.result()
             print(outputs[name].read_text(errors="replace"), flush=True)
-        # Modules compute: beside the others, Spark's Python would not come up within the ten seconds that Spark waits.
+        # Module tests are CPU-bound: beside the others, Spark's Python would not start within Spark's ten seconds.
         for name in (modules, alone):
             results[name] = _run_part(stack, name)
     for name in PARTS:
@@ -151,10 +151,10 @@ def run_pytest(arguments: Sequence[str]) -> int:
 
 
 def environment() -> dict[str, str]:
-    """Variables of the tests: Python's bytecode is kept, in `.venv/`, also where the caller wants none.
+    """Variables of the tests: Python's bytecode is cached in `.venv/`, even where the caller disables that.
 
-    They start more than a thousand processes, and each would otherwise translate every module it imports again, which
-    is more than half of its processor time. Containers often set PYTHONDONTWRITEBYTECODE, and uv writes no bytecode.
+    They start more than a thousand processes, and each would otherwise compile every module it imports again, which is
+    more than half of its CPU time. Containers often set PYTHONDONTWRITEBYTECODE, and uv writes no bytecode.
     """
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(bootstrap.ENVIRONMENT / "bytecode")}
     return {**os.environ, **kept}

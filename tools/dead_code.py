@@ -1,9 +1,9 @@
-"""Names that only tests use, or nobody: found by vulture, with the settings of `[tool.vulture]` in pyproject.toml.
+"""Names that are unused or used by tests only, found by vulture with the settings of `[tool.vulture]` in pyproject.
 
 Classes, functions, methods, properties, imports and constants of modules count. Fields and attributes do not: those of
 the wire's bodies and of records are read by codecs, by their position or by their name. Tests are not searched, so that
-what they alone use is found. Invariant: the list of exceptions is pyproject's, each with its reason; one that excuses
-nothing any more is reported too.
+names used only by tests are found. Invariant: the list of exceptions is pyproject's, each with its reason; one that is
+no longer needed is reported too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CERTAIN = 100
 
 
 def findings() -> list[str]:
-    """Lines that name what is not used, and exceptions that nothing needs."""
+    """Lines that name unused code, and exceptions that are not needed."""
     config = make_config([])
     vulture = Vulture(ignore_decorators=config["ignore_decorators"])
     vulture.scavenge(config["paths"], exclude=config["exclude"])

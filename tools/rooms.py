@@ -1,7 +1,7 @@
 """The picture of the rooms in docs/architecture.md, from the layers of `.importlinter` and the headings of READMEs.
 
-`python -m tools.rooms` writes it again after a room was added, moved or renamed. Rooms of a container stand in the
-order of its floors: what is above imports what is below.
+`python -m tools.rooms` updates it after a room was added, moved or renamed. Rooms of a container are listed in the
+order of its layers: upper ones import lower ones.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def floors() -> dict[str, dict[str, int]]:
 
 
 def is_room(folder: Path) -> bool:
-    """Whether modules lie in the folder or below it."""
+    """Whether there are modules in the folder or below it."""
     return any(path.name != "__init__.py" for path in folder.rglob("*.py"))
 
 
@@ -57,7 +57,7 @@ def rooms(folder: Path, ranks: dict[str, dict[str, int]]) -> Iterator[Path]:
 
 
 def purpose(folder: Path) -> str:
-    """What the heading of its README says, or the first sentence below."""
+    """The text of its README's heading, or the first sentence below it."""
     heading, *lines = (folder / "README.md").read_text().splitlines()
     in_heading = heading.lstrip("# ").partition(": ")[2]
     text = in_heading or next((line for line in lines if line.strip()), "")

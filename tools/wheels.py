@@ -2,11 +2,11 @@
 
     python3 tools/wheels.py [--python 3.12] [--out dist]
 
-Each is built from the source distribution, never in the checkout, and on Linux judged by auditwheel: which symbols of
-the C library the extensions need says on how old a system they run, and the wheel is named after it. uv finds or
-downloads the interpreters; those of pyenv, which uv does not know, are looked up here. Invariant: a wheel without the
-compiled core, or for systems younger than the baseline, is an error; so is an interpreter that cannot be had, after
-the others were built. Standard library only.
+Each is built from the source distribution, never in the checkout, and on Linux checked by auditwheel: the C library
+symbols that the extensions need determine the oldest system they run on, which the wheel's name states. uv finds or
+downloads the interpreters; those of pyenv, unknown to uv, are looked up here. Invariant: a wheel without the compiled
+core, or only for systems newer than the baseline, is an error; so is an unavailable interpreter, after the others were
+built. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _GLIBC = re.compile(r"manylinux_(\d+)_(\d+)_")
 
 
 class NotBuilt(Exception):
-    """A wheel is not there; the text says why."""
+    """A wheel was not built; the text says why."""
 
 
 def run(*command: str | Path) -> None:
-    """Run a command; its own words are the reason where it fails."""
+    """Run a command; if it fails, its output is the reason."""
     done = bootstrap.run(command, cwd=bootstrap.ROOT)
     if done.returncode:
         raise NotBuilt((done.stderr or done.stdout).strip()[-2_000:])
@@ -66,14 +66,14 @@ def build(uv: str, version: str, out: Path) -> Path:
 
 
 def check_baseline(name: str) -> None:
-    """Refuse a wheel that needs a younger C library than the baseline."""
+    """Refuse a wheel that needs a newer C library than the baseline."""
     found = [(int(major), int(minor)) for major, minor in _GLIBC.findall(name)]
     if found and min(found) > BASELINE:
         raise NotBuilt(f"{name} needs a C library younger than {'.'.join(map(str, BASELINE))}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build what is asked for; 1 when one of them could not be built."""
+    """Build the requested wheels; 1 when one of them could not be built."""
     parser = argparse.ArgumentParser(description="build wheels with the compiled core")
     parser.add_argument("--python", action="append", metavar="VERSION", help="only for this one; may be repeated")
     parser.add_argument("--out", type=Path, default=bootstrap.ROOT / "dist")
