@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.chaos.run import Options, Run
 
 NOT_SAID = ("folder", "further")
-"""Arguments that the command of the report says otherwise, or not at all."""
+"""Arguments that the report's command writes differently, or omits."""
 
 
 def main(arguments: list[str] | None = None) -> int:

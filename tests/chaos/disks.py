@@ -24,7 +24,7 @@ from controller.consensus.journal import MAGIC
 TORN_BYTES_MAX = 3_000
 _ENTRY_HEAD = struct.Struct("<III")
 FLIP_BYTES = 8 * 1024 * 1024
-"""A flip lies so close below the flushed end: what is older may be about to expire."""
+"""Largest distance of a flip below the flushed end, because older data may be about to expire."""
 
 
 def flushed_end(data: Path) -> int:

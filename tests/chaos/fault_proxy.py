@@ -1,6 +1,6 @@
 """A TCP proxy in user space with the faults of networks: delay, cuts in one direction or both, reset, refusal.
 
-It stands in front of one server; everybody who dials the server dials it here. A cut keeps connections open and moves
+It is in front of one server, and all clients of that server connect to it. A cut keeps connections open and moves
 nothing, as a network that drops packets; what was in flight moves on when it heals, as TCP repeats it.
 Thread rule: one loop in one thread for all faces; every method may be called from any thread.
 """

@@ -1,7 +1,7 @@
 """What one source sent: when each of its numbered messages was sent and acknowledged, and its content.
 
 A payload is `source:number:padding`; the padding follows from the number, so bytes that changed are found.
-Thread rule: one writer; readers look after the run, or at counters.
+Thread rule: one writer; others read it after the run, or only its counters.
 """
 
 from __future__ import annotations

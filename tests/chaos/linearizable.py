@@ -5,7 +5,7 @@ which every read finds what was written last.
 
 The search goes through the calls and answers in time and keeps every state the register may be in: its value, and which
 of the operations in progress have taken effect (Wing and Gong, with the states of Lowe's just-in-time order). A write
-of unknown outcome may take effect at any time from its call on, or never; a read without an answer says nothing.
+of unknown outcome may take effect at any time from its call on, or never; an unanswered read is ignored.
 Invariant: a history that is refused has no such order. Pure.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 STATES_MAX = 200_000
-"""States looked at for one answer; a history that needs more is not decided, and says so."""
+"""Largest number of states searched for one answer; a history that needs more is reported as undecided."""
 UNKNOWN = math.inf
 """When a write of unknown outcome was answered."""
 

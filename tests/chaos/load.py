@@ -30,7 +30,7 @@ from tests.chaos.ledger import Ledger, payload
 from tests.processes.wire import packet, text
 
 ANSWER_S = 2.0
-"""A server that says nothing for so long while something waits is given up."""
+"""A connection silent for this long with a request outstanding is dropped."""
 TURN_S = 0.02
 PAUSE_S = 0.1
 

@@ -2,7 +2,7 @@
 
 A fault has its targets, its duration and the quiet time after it. Faults of brokers and of
 controllers are also combined: then both last at the same time.
-Invariant: no plan asks for what no replication can survive (the only copy of a log is never wiped).
+Invariant: no plan contains faults that no replication can survive (the only copy of a log is never wiped).
 """
 
 from __future__ import annotations

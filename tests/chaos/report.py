@@ -85,6 +85,6 @@ class Report:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which this share lies; 0 without values."""
+    """The quantile of the values for this share; 0 without values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0

@@ -1,6 +1,6 @@
 """One run: start the cluster and the load, inject faults for a while, let everything recover, judge.
 
-Invariant: a run ends with every process gone and every mount and namespace removed, however it went.
+Invariant: a run ends with every process gone and every mount and namespace removed, whatever its outcome.
 Thread rule: called from one thread, which is the one that breaks things.
 """
 
@@ -33,7 +33,7 @@ UP_S = 180.0
 POLL_S = 0.05
 DISK_BYTES_PER_MESSAGE = 400
 FULL_SCALE = 0.5
-"""A run with shorter faults is in a hurry and does without those that last for a minute."""
+"""A run with shorter faults omits those that last for a minute."""
 LONG_S = 7_200.0
 """A longer run with small disks must clean its log."""
 

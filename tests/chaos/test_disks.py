@@ -21,7 +21,7 @@ SEEDS = range(30)
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """Two segments; the second one holds 8,000 flushed bytes and 1,000 more."""
+    """Two segments; the second contains 8,000 flushed bytes and 1,000 more."""
     save_checkpoint(tmp_path, Checkpoint(3, SEGMENT_BYTES, clean=False))
     DurableMark(tmp_path).save(Mark(3, FLUSHED, 0))
     save_epochs(tmp_path, [(1, 0), (3, 500)])
@@ -44,7 +44,7 @@ def test_the_flushed_end_is_the_furthest_proof(data: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_lost_tail_ends_behind_what_was_flushed(data: Path, seed: int) -> None:
-    """All of the rest is gone, or its first bytes stay."""
+    """All of the rest is lost, or only its first bytes remain."""
     before = log(data)
     told = lose_tail(data, random.Random(seed))
     after = log(data)

@@ -56,7 +56,7 @@ class Life:
         self.confirmed_end = 0
         self.confirmed_number = -1
         self.status = 0
-        """How the process ended, as waitpid says it."""
+        """The status of the process from waitpid."""
 
     def words(self, seconds: float = ANSWER_S) -> Iterator[list[Any]]:
         """Yield its output until it is silent for `seconds` or ends."""

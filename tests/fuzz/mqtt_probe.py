@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 ANSWER_S = 20.0
 """Longest wait for what must come: an answer, or the end of the connection."""
 LINGER_S = 0.02
-"""How long some cases stay for answers before they say that they are done."""
+"""How long some cases wait for answers before they finish."""
 
 FROM_SERVERS = {0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x90, 0xB0, 0xD0}
 CONNACK, PINGRESP, DISCONNECT, AUTH = 0x20, 0xD0, 0xE0, 0xF0

@@ -37,7 +37,7 @@ def compiled() -> Path:
 
 
 LANES: tuple[type[PowerLane], ...] = (StoreLane, StoreLane, ReplicaLane, JournalLane)
-"""What lanes hold, one after the other."""
+"""The kinds of lanes, in turn."""
 
 
 def run(

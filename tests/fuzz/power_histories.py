@@ -41,7 +41,7 @@ class History:
 
     epoch: int
     begin: int
-    """What lies below has expired there."""
+    """Everything below has expired there."""
     end: int
     confirm: int
     """Its successor begins here or behind."""

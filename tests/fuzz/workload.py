@@ -15,7 +15,7 @@ SESSIONS = 40
 TOPICS = 20
 RETAIN = 0x0C
 BATCH_FORMAT = 1 << 8
-"""A body that holds several messages; the store does not look into it."""
+"""A body with several messages; the store does not parse it."""
 SEQUENCE_STEP = 64
 """Record m of operation n carries the producer sequence n * step + m."""
 

@@ -40,7 +40,7 @@ class Broker(Process):
     """One member of the group."""
 
     admin_key = ""
-    """Line of a key file: who asks for its pages, where an access list wants to know."""
+    """Line of a key file: the credentials for its pages, where an access list requires them."""
 
     def page(self, name: str) -> bytes:
         """A page of its administration port. Raises OSError."""

@@ -1,7 +1,7 @@
-"""A QoS 2 client of raw packets that remembers what MQTT asks of it over any number of connections.
+"""A QoS 2 client of raw packets that keeps the state MQTT requires across any number of connections.
 
 As a publisher it numbers its messages and repeats exactly the step that was not answered; as a subscriber it takes a
-message when its PUBLISH comes under an id it does not hold, and forgets the id at PUBREL. So it has what a device that
+message when its PUBLISH has an id it does not store, and forgets the id at PUBREL. So it has what a device that
 keeps its session would have: a number that comes twice, or is missing, is the server's fault. Thread rule: one thread
 per client, started by `run`.
 """

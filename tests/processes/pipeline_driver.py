@@ -1,7 +1,7 @@
 """The Spark program of the kill test: rows of one broker, shuffled, become commands of another one, exactly once.
 
 Runs as a process of its own, which the test kills with everything below it; started again with the same arguments it
-continues from its checkpoint. Ends with status 1 when its query fails, with 0 when told to on its standard input.
+continues from its checkpoint. Ends with status 1 when its query fails, with 0 on a command on its standard input.
 """
 
 from __future__ import annotations

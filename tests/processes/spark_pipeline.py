@@ -115,7 +115,7 @@ class Pipeline:
         self.until(lambda: len(self.device.taken) >= wanted)
 
     def until(self, condition: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-        """Wait for something the device receives; the publisher and the driver are kept running meanwhile."""
+        """Wait for something the device receives; keeps the publisher and the driver running."""
         deadline = time.monotonic() + wait_s
         while True:
             with self.device.changed:

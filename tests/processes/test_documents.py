@@ -55,7 +55,7 @@ NOT_RUN = {
     "docs/howto/store-commands.md": 1,
     "benchmarks/README.md": 2,
 }
-"""Blocks that are only for reading; each says why in the document."""
+"""Blocks that are not run; the document gives the reason for each."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`kill -9` again and again while clients publish and subscribe: nothing acknowledged is missing, order holds.
+"""Repeated `kill -9` while clients publish and subscribe: nothing acknowledged is missing, order holds.
 
 The quick forms kill a few times; the `slow` ones many times, see docs/howto/fault-tests.md.
 """

@@ -127,7 +127,7 @@ def test_what_a_vanished_member_did_not_acknowledge_goes_to_another(server: Serv
 
 
 def test_a_group_of_durable_sessions_keeps_its_place(server: Server) -> None:
-    """All members away, the server killed: what came meanwhile goes to the first member that returns."""
+    """All members offline, the server killed: messages of that time go to the first member that returns."""
     for name in ("a", "b"):
         member(server, name, clean=False).close()
     publisher = Client(server, "publisher")

@@ -1,6 +1,6 @@
 """Many connections that each send most of a large frame, or nothing: memory stays within its budget.
 
-They are cut in time, and clients are served meanwhile.
+They are closed in time, and other clients are still served.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def test_wills_of_a_proxy_that_was_killed(parts: Parts) -> None:
 
 
 def test_the_only_proxy_is_killed_and_started_again(parts: Parts) -> None:
-    """Nothing could judge them meanwhile: the wills waited."""
+    """Nothing could check them during that time, so the wills waited."""
     proxy, other = parts.proxies
     other.kill()
     watcher = watch(proxy)

@@ -1,6 +1,6 @@
 """A disk that loses data: the directory of a store as a power cut would leave it.
 
-What fdatasync has not covered may be there, be gone, or be there in part, sector by sector and in any order. Metadata
+What fdatasync has not covered may be present, lost, or present in part, sector by sector and in any order. Metadata
 files are as the store left them, because it makes each of them durable before it counts on it; the shared tail file is
 memory and may be anything.
 """

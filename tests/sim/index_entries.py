@@ -13,7 +13,7 @@ COLUMNS = ("offset", "position", "size", "tag", "count")
 
 
 def ring_of(queues: Any, *columns: Any, capacity: int = 0, first: int = 0) -> tuple[Any, Any]:
-    """Queue ids and slots that hold entries (offset, position, size, tag, count) from number `first` on."""
+    """Queue ids and slots that contain entries (offset, position, size, tag, count) from number `first` on."""
     number = len(queues)
     capacity = capacity or max(number, 1)
     slots, qid = np.full(capacity, 7, np.uint8).repeat(SLOT.itemsize).view(SLOT), np.full(capacity, 99, "<u4")

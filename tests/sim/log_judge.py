@@ -111,7 +111,7 @@ def marked(directory: Path) -> tuple[int, int]:
 
 
 def group_end(directory: Path, position: int) -> int:
-    """Return the end of the atomic group that `position` lies in; index runs may end inside one."""
+    """Return the end of the atomic group that contains `position`; index runs may end inside one."""
     inside = False
     for seen in read_log(directory) if (directory / "log").exists() else ():
         if seen.position >= position and not inside:

@@ -34,7 +34,7 @@ class Sent:
 
 @dataclass(slots=True)
 class Entry:
-    """One record in one queue: it holds the offsets [offset, offset + count)."""
+    """One record in one queue, with the offsets [offset, offset + count)."""
 
     offset: int
     count: int
@@ -74,7 +74,7 @@ class Model:
     def append(
         self, directory: Path, bounds: tuple[int, int], sent: list[Sent], changes: list[Change], *, atomic: bool
     ) -> None:
-        """Record an append that lies in these bounds of the log."""
+        """Record an append within these bounds of the log."""
         records, end = walk(directory, *bounds), bounds[1]
         kinds = [data[4] for _, data in records]
         assert kinds == [each.kind for each in sent] + [3] * (len(records) - len(sent)), kinds

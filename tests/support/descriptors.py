@@ -17,7 +17,7 @@ from typing import Any
 
 @contextmanager
 def closing_left_files(folder: Path) -> Iterator[None]:
-    """Close on exit what was opened by `os.open` below `folder` meanwhile and is still open."""
+    """Close on exit what was opened by `os.open` below `folder` in the block and is still open."""
     opened: dict[int, tuple[int, int]] = {}
     really_open = os.open
 

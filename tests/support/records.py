@@ -24,7 +24,7 @@ def make_record(
     magic_type: int = MESSAGE,
     count: int | None = None,
 ) -> bytes:
-    """One record with its checksum; a filler holds no message unless `count` says so."""
+    """One record with its checksum; a filler has no message unless `count` is given."""
     parts = [part for pair in properties for part in pair]
     lengths = struct.pack(f"<{len(parts)}H", *map(len, parts))
     return encode_record(

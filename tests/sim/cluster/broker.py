@@ -85,7 +85,7 @@ class Broker(Node):
         self.epoch = 0
         """The newest known master epoch."""
         self.came_back = -1.0
-        """When this process last went on after it had stood still for longer than a master may."""
+        """When this process last resumed after a pause longer than a master may take."""
         self._stands_since = 0.0
         self.leading: Leading | None = None
         self.following: Following | None = None
@@ -132,7 +132,7 @@ class Broker(Node):
         super().pause()
 
     def go_on(self) -> None:
-        """What arrived meanwhile, and what was due, happens now; nothing tells it how long that was."""
+        """Handles now what arrived and became due during the pause, without knowing its length."""
         if self.is_paused and self.world.now - self._stands_since > self.cluster.pace.pause_limit_ms + 1:
             self.came_back = self.world.now
         super().go_on()
@@ -318,7 +318,7 @@ class Broker(Node):
     # -- readers ------------------------------------------------------------------------------------------------------
 
     def read(self, wait_ms: float, answered: Callable[[int | None], None]) -> None:
-        """Answer up to where messages are shown, at once or when a wait for more is over; None: ask another broker."""
+        """Answer with the end of the visible messages, at once or after a wait for more; None: ask another broker."""
         leading = self.leading
         if leading is None or not leading.may_answer():
             answered(None)

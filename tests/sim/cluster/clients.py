@@ -1,7 +1,7 @@
 """Clients of a simulated group: producers and readers.
 
 A producer appends each message once, to the broker it believes is master; without an answer the outcome is unknown.
-A reader asks any broker; with an old route it asks a former master for a while.
+A reader asks any broker; with a stale route it asks a former master for a while.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Producer(Node):
 
 
 class Reader(Node):
-    """Asks one broker after another up to where messages are shown, and lets some of them wait for more.
+    """Asks one broker after another for the end of the visible messages, and lets some of them wait for more.
 
     Invariant: it has its own random numbers and no network loses its requests, so that the history of a seed is the
     same with readers and without.

@@ -65,7 +65,7 @@ class ModelLog:
             end += HEAD.unpack_from(self.cache, end - 0)[0]
         self.end = self.flushed = end
         self.confirm = self.begin
-        """Shown below it; what was shown before a restart is shown again once the master says so."""
+        """Messages below it are visible; after a restart they are visible again when the master confirms them."""
         self.limit: int | None = self.begin
         self._platter[end:] = b""
         del self.cache[end:]
@@ -171,7 +171,7 @@ class ModelLog:
         self._epoch_file = []
 
     def expire(self, position: int) -> None:
-        """Retention: drop what lies before a record."""
+        """Retention: drop everything before a record."""
         keep = bisect_right(self.starts, position) - 1
         if keep <= 0:
             return
@@ -185,7 +185,7 @@ class ModelLog:
     # -- the disk -----------------------------------------------------------------------------------------------------
 
     def flush(self, end: int) -> None:
-        """The platter has everything below `end` now, unless the log was truncated meanwhile."""
+        """The platter has everything below `end` now, unless the log was truncated in the meantime."""
         end = min(end, self.end)
         self._platter[self.flushed : end] = self.cache[self.flushed : end]
         self.flushed = max(self.flushed, end)

@@ -150,7 +150,7 @@ class Faults:
         return self._cut_pairs([(first.name, name) for name in names] + [(name, first.name) for name in names])
 
     def _mute(self) -> str:
-        """The controllers receive from a broker, but it receives nothing from them; another one may stop meanwhile."""
+        """The controllers receive from a broker, but it receives nothing from them; another may stop as well."""
         broker, other = self._broker(), self._world.chance.choice(self._brokers)
         if other is not broker and self._world.chance.random() < 0.7:
             self._later(self._while(100, 1_200), other.pause)

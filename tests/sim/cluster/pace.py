@@ -1,4 +1,4 @@
-"""Times of a simulated cluster: those of the product, or a storm in which everything happens at once."""
+"""Times of a simulated cluster: those of the product, or much shorter ones, in which everything happens at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.replication.leader import LeaderSettings
 from broker.roles.steps import pause_limit_ms
 
 BEAT_TICKS = 2
-"""A broker says every so many ticks that it lives."""
+"""Ticks between two heartbeats of a broker."""
 
 _SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60)
 

@@ -87,7 +87,7 @@ class Story:
         return idents
 
     def ask(self, broker: Broker, wait_ms: float = 0.0) -> list[int | None]:
-        """Ask a broker up to where messages are shown; the answer is added to the list, None for a refusal."""
+        """Ask a broker for the end of the visible messages; the answer is added to the list, None for a refusal."""
         answers: list[int | None] = []
         broker.deliver(broker.read, wait_ms, answers.append)
         return answers

@@ -98,7 +98,7 @@ class Node:
         self.is_paused = self.is_up
 
     def go_on(self) -> None:
-        """Everything that arrived meanwhile is handled now, in order."""
+        """Everything that arrived during the pause is handled now, in order."""
         self.is_paused = False
         held, self._held = self._held, []
         for at, (function, arguments) in enumerate(held):

@@ -70,7 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run_in_memory(seed: int, plant=None, trace=None) -> Result:
-    """A schedule with its files where they cost nothing, gone afterwards."""
+    """A schedule with its files in memory where possible, deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="raft-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
         return run(folder, seed, plant, trace)

@@ -1,4 +1,4 @@
-"""What must hold between the nodes at every moment: Raft's rules, and what a client was promised.
+"""What must hold between the nodes at every moment: Raft's rules, and the guarantees to clients.
 
 Invariant: a rule is judged by what happened, never by what the nodes believe; the first breach raises Violation.
 """
@@ -20,7 +20,7 @@ class Violation(AssertionError):
 
 
 class Judge:
-    """Remembers what was said, written, committed, applied and answered."""
+    """Records what was sent, written, committed, applied and answered."""
 
     def __init__(self) -> None:
         self.leaders: dict[int, str] = {}
@@ -39,7 +39,7 @@ class Judge:
         self._votes: dict[str, tuple[int, str | None]] = {}
         self._shown: dict[str, tuple[int, str | None]] = {}
         self._acknowledged: dict[str, tuple[int, int]] = {}
-        """(term, last index) that a follower said to have as the leader does."""
+        """(term, last index) up to which a follower confirmed the leader's log."""
         self._applied: dict[str, tuple[int, int]] = {}
 
     def entered(self, before: Entry | None, entry: Entry) -> None:

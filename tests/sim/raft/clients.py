@@ -1,4 +1,4 @@
-"""Clients of the controllers: each asks for one thing at a time, again and again until it is answered, and reads."""
+"""Clients of the controllers: each sends one request at a time, retries it until it is answered, and reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Client:
         self.reads = 0
 
     def step(self, node_id: str) -> None:
-        """Ask for something new, or for the same once more: its fate is not known, or asking takes too long."""
+        """Send a new request, or retry the last one if its outcome is unknown or it takes too long."""
         if not self.waiting:
             self.request += 1
             self.waiting = True

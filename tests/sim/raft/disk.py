@@ -28,7 +28,7 @@ class Disk:
         self._chance = chance
         self._content: dict[str, bytes] = {}
         self._renamed: dict[str, bytes | None] = {}
-        """Files with a new name that is not durable, and what lies under it until it is."""
+        """Files with a new name that is not yet durable, and the contents under that name until it is."""
         self._cuts: dict[str, int] = {}
         self._real = {name: getattr(os, name) for name in ("fsync", "fdatasync", "replace", "rename", "pwrite")}
 

@@ -1,6 +1,6 @@
 """Connections between the nodes: FIFO in each direction, slow at times; each end notices by itself when one is over.
 
-What is on its way when one end gives up may still arrive, or be lost; what the other end says meanwhile is lost. A new
+What is in transit when one end gives up may still arrive, or be lost; what the other end sends then is lost. A new
 connection ends the old one at both ends first, as a newer socket does.
 """
 
@@ -79,7 +79,7 @@ class Network:
 
 
 class Wire(Transport):
-    """One node's connections; what is said waits in the links."""
+    """One node's connections; sent messages wait in the links."""
 
     def __init__(self, network: Network, ids: tuple[str, ...], node_id: str) -> None:
         super().__init__(None, None, [])

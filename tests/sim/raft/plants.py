@@ -49,7 +49,7 @@ def _written(path: Path, content: Any) -> None:
 
 
 def vote_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """A vote is said before it is on the disk."""
+    """A vote is sent before it is on the disk."""
     patch.setattr(log_face, "save", _written)
 
 
@@ -173,7 +173,7 @@ def joins_any_leader(patch: pytest.MonkeyPatch) -> None:
 
 
 def joins_without_asking_all(patch: pytest.MonkeyPatch) -> None:
-    """A newcomer votes once a majority of the others has answered: one that is away may hold a vote of its."""
+    """A newcomer votes once a majority of the others has answered: an absent one may have its vote."""
     patch.setattr(Admission, "missing", ())
 
 
@@ -199,7 +199,7 @@ def founds_without_a_majority(patch: pytest.MonkeyPatch) -> None:
 
 
 def old_answers_count(patch: pytest.MonkeyPatch) -> None:
-    """What a follower said to an older leadership proves something to this one."""
+    """A follower's answer to an earlier leader counts for this one."""
     real = RaftNode._SyncObj__onMessageReceived
 
     def receive(self: Any, node: Any, message: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ def counts_entries_of_older_terms(patch: pytest.MonkeyPatch) -> None:
 
 
 def believes_without_the_entry_before(patch: pytest.MonkeyPatch) -> None:
-    """A follower says it has what the leader has, whatever lies before the message's entries."""
+    """A follower confirms the leader's log, whatever precedes the message's entries."""
     real = RaftNode._leave_out_known
 
     def known(self: Any, message: dict[str, Any]) -> bool:

@@ -119,7 +119,7 @@ class Schedule:
 
 
 def run(folder: Path, seed: int, plant: Plant | None = None, trace: Callable[[str], object] | None = None) -> Result:
-    """What a seed's story comes to; `plant` leaves a rule out first, `trace` gets each line of the story."""
+    """The result of a seed's history; `plant` leaves a rule out first, `trace` gets each line of the history."""
     sizes = {
         "nodes": 5 if seed % 4 == 3 else 3,
         "snapshot_entries": 4 + seed % 13 if seed % 3 else 40,

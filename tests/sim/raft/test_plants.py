@@ -12,7 +12,7 @@ SCHEDULES_MAX = 150
 
 @pytest.mark.parametrize("name", sorted(PLANTS))
 def test_a_planted_bug_is_caught(name):
-    """Some seed breaks a rule; the search begins where it was found when the plant was made."""
+    """Some seed breaks a rule; the search begins at the seed that did when the plant was added."""
     for seed in range(RARE.get(name, 0), RARE.get(name, 0) + SCHEDULES_MAX):
         result = run_in_memory(seed, PLANTS[name])
         if result.rule:

@@ -1,4 +1,4 @@
-"""Hundreds of schedules hold every rule, and a seed says it all."""
+"""Hundreds of schedules keep every rule, and a seed determines the whole history."""
 
 from __future__ import annotations
 

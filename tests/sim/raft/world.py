@@ -43,7 +43,7 @@ class Sizes:
     batch_bytes: int = raft_node.BATCH_BYTES
     piece_bytes: int = raft_node.PIECE_BYTES
     look_seconds: float = 0.00001
-    """How long a node needs from one look at its clock to the next."""
+    """Time that a node takes between two readings of its clock."""
     machine: Callable[[], Any] = Words
 
 
@@ -113,7 +113,7 @@ class World:
                 self.connect(node_id, other)
 
     def crash(self, node_id: str) -> None:
-        """Stop it at once; what it did not fsync may be gone."""
+        """Stop it at once; data without fsync may be lost."""
         self.note("crash", node_id)
         self.paused.pop(node_id, None)
         del self.nodes[node_id]
@@ -169,7 +169,7 @@ class World:
         return True
 
     def propose(self, node_id: str, word: bytes | None = None) -> bytes:
-        """Ask one node; what it answers counts for ever."""
+        """Ask one node; its answer must remain true."""
         self.proposed += 1
         command = word or b"w%d" % self.proposed
 
@@ -273,7 +273,7 @@ class _WatchedJournal(Journal):
 def raft_world(
     folder: Path, seed: int, plant: Callable[[pytest.MonkeyPatch], None] | None = None, **sizes: Any
 ) -> Iterator[World]:
-    """A world whose clock is everybody's; `plant` leaves a rule out first."""
+    """A world with one clock for all nodes; `plant` leaves a rule out first."""
     world = World(folder, seed, Sizes(**sizes))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pysyncobj.syncobj, "monotonicTime", world.read_clock)

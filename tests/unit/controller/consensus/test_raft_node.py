@@ -307,7 +307,7 @@ def test_a_snapshot_whose_connection_broke_begins_anew(tmp_path):
 
 
 def test_a_leader_whose_only_follower_receives_a_long_snapshot_goes_on(tmp_path):
-    """Every piece is answered: without that it would step down, and the next leader begin the snapshot anew."""
+    """Every piece is answered: without that it would step down, and the next leader would restart the snapshot."""
     with raft_world(tmp_path, 1, snapshot_entries=1_000, piece_bytes=4, look_seconds=0.005) as world:
         for node_id in IDS:
             world.boot(node_id)

@@ -34,7 +34,7 @@ def test_any_changed_or_missing_byte_is_told(tmp_path, content):
 
 
 def test_a_snapshot_comes_in_pieces(tmp_path, monkeypatch):
-    """Whole at the last one; begun anew by a first one; damage and too much are the sender's fault."""
+    """Whole at the last one; restarted by a first one; damage and too much are the sender's fault."""
     save(tmp_path / "file", CONTENTS[0])
     data = (tmp_path / "file").read_bytes()
     pieces = SnapshotPieces()
