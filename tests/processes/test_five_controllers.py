@@ -61,7 +61,9 @@ async def test_two_may_die_and_three_may_not(controllers: Controllers) -> None:
     for _ in range(15):
         await taker.take()
     (await controllers.leader()).kill()
-    assert {each.remark for each in await refusals(controllers)} == {"this controller does not lead, nobody does now"}
+    assert {each.remark for each in await refusals(controllers)} == {
+        "this controller does not lead, no controller does now"
+    }
     controllers.start()
     for _ in range(5):
         await taker.take()
