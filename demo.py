@@ -22,7 +22,7 @@ def main() -> int:
         print(f"set-up failed: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nset-up interrupted; the next run goes on", file=sys.stderr)
+        print("\nset-up interrupted; the next run continues it", file=sys.stderr)
         return 130
     os.environ.update(bootstrap.uv_environment())
     if not bootstrap.is_compiled():

@@ -193,11 +193,11 @@ class BrokerConfig:
     auto_create_topics: bool = True
     """Create a topic when the first message for it arrives. With false, topics are made by an administrator."""
     register_interval_ms: int = setting(30_000, minimum=100)
-    """How often the controllers are asked whether they have this broker's topics as they are, which are registered anew
-    where they differ; a change is registered at once."""
+    """How often the broker checks that the controllers have its current topics, and registers them again where they
+    differ; a change is registered at once."""
     registration_wait_ms: int = setting(1_000, minimum=0, maximum=60_000)
-    """How long the answer to a request that created a topic waits at most until every controller within reach has the
-    topic's route. One that takes longer is not waited for again until it answers; with 0 none is waited for."""
+    """Longest time that the answer to a request that created a topic waits until every reachable controller has the
+    topic's route. A controller that takes longer is not waited for again until it answers; 0 waits for none."""
     heartbeat_interval_ms: int = setting(1_000, minimum=100)
     """Interval of heartbeats to the controllers."""
     session_expiry_s: int = setting(7 * 86_400, minimum=1, maximum=0xFFFF_FFFF)

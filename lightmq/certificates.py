@@ -1,7 +1,7 @@
 """A private authority and a certificate for the parts of one installation, as PEM files.
 
-Invariant: keys are written with mode 0600 and never leave the folder; an authority that is there is used, never
-replaced, so that what trusts it goes on; a certificate replaces the former one whole.
+Invariant: keys are written with mode 0600 and never leave the folder; an existing authority is reused, never
+replaced, so that peers keep trusting it; a certificate is replaced as a whole.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ so that two versions never share one. Standard library alone.
 
 Python: this one, with PySpark as it is installed. Spark puts its own `pyspark.zip` before everything else on their
 path, and Python keeps no compiled code of a zip: each process (the source of a stream, every step of planning, the
-daemon of workers: eight in an ordinary session) compiles PySpark anew, 0.25 of the 0.8 s of CPU before it connects, for
-which Spark waits ten seconds and no longer. The very same PySpark is installed beside us and compiled, so a script
+daemon of workers: eight in an ordinary session) compiles PySpark again, 0.25 of the 0.8 s of CPU before it connects,
+for which Spark waits ten seconds at most. The same PySpark is installed beside us and compiled, so a script
 leaves the zips out of the path.
 
 Invariant: only where the zips belong to the PySpark that this process imports, from the place where packages are
@@ -22,8 +22,8 @@ Invariant: a choice is returned only after that very `java` was run and printed 
 
 `run_forever()`: keep a streaming query running, restarted from its checkpoint after failures.
 
-Spark ends a query for good when one of its Python processes dies or does not come up within ten seconds (a busy
-machine). Its checkpoint has everything that is needed to go on, so the remedy is to start the same query again.
+Spark ends a query when one of its Python processes dies or does not start within ten seconds (a busy machine). The
+checkpoint has everything that is needed to continue, so the remedy is to start the same query again.
 
     failure                                                            what happens
     a process of Spark or a broker has ended, a worker was too slow    started again, after a pause that doubles
@@ -88,7 +88,7 @@ def _written(target: Path, text: str) -> Path:
 
 
 SCRIPT = """#!/bin/sh
-# Spark puts PySpark as a zip before the one that is installed, and every process would compile it anew.
+# Spark puts PySpark as a zip before the installed one, and every process would compile it again.
 kept=
 set -f
 IFS=:
@@ -332,7 +332,7 @@ def run_forever(
         restarts.append(now)
         pause_s = min(PAUSE_MAX_S, PAUSE_S * 2 ** (len(restarts) - 1))
         bound = f"restart {len(restarts)} of at most {restarts_max} in {within_s:g} s"
-        say(f"The query failed: {cause_of(failure)}. It goes on from its checkpoint in {pause_s:g} s ({bound}).")
+        say(f"The query failed: {cause_of(failure)}. It restarts from its checkpoint in {pause_s:g} s ({bound}).")
         _pause(pause_s, stop)
 
 

@@ -151,7 +151,7 @@ class Subscriptions:
         return grant_of(qos, wanted.options, wanted.subscription_id, judged)
 
     def _restore(self, topic_filter: str, queue_id: int, grant: Grant, cursor: int) -> Source:
-        """A new or stored subscription goes on at `cursor`."""
+        """A new or stored subscription continues at `cursor`."""
         source = self._delivery.add(topic_filter, queue_id, grant, cursor)
         self.by_filter[topic_filter] = source
         if topic_filter.startswith(SYS_PREFIX):

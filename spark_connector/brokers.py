@@ -51,7 +51,7 @@ Address = tuple[str, int]
 MasterAddress = tuple[str, Address]
 """The name of a broker group at the name servers, empty for a broker that is addressed itself, and its last master."""
 Manner = tuple[Signer | None, ClientTls | None]
-"""How a connection speaks: what signs on it, and TLS."""
+"""The signer and the TLS settings of a connection."""
 
 
 class Pool:
@@ -72,7 +72,7 @@ class Pool:
         tls: ClientTls | None = None,
         while_silent: Callable[[], None] | None = None,
     ) -> Iterator[BlockingConnection]:
-        """Lend a connection that speaks as asked; it is closed when the block fails or leaves answers behind.
+        """Lend a connection with this signer and TLS; it is closed when the block fails or leaves answers behind.
 
         `while_silent` is called now and then while no answer arrives; what it raises ends the wait.
         """

@@ -3,8 +3,8 @@
     fenced / replica   the log is open as a replica's, `HaClient` copies the master's, every request gets NOT_MASTER
     master(epoch)      the log is open for that epoch, `Serving` answers, `HaServer` sends it to the replicas
 
-A role change closes the log and opens it again in its new role, while both ports stay open. A store fails for good
-when its disk does: then `failed` is called. A store that was closed or cut for a role change is no longer the present
+A role change closes the log and opens it again in its new role, while both ports stay open. A store whose disk fails
+stays failed, and `failed` is called. A store that was closed or cut for a role change is no longer the current
 one, and its failure is ignored.
 Invariants: at most one store is open, in one role; what answers requests or replicas exists only while it is open;
 its positions are known between two roles too. Loop thread only; opening runs in a thread, so heartbeats continue.

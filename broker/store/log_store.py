@@ -195,7 +195,7 @@ class LogStore:
     # -- truncation of a replica's log ---------------------------------------------------------------------------------
 
     def _rebuild(self, change: Change) -> Parts:
-        """Stop the parts, change the directory and open them anew; after a failure the store is closed."""
+        """Stop the parts, change the directory and open them again; after a failure the store is closed."""
         parts, site = self._parts, self._site
         try:
             self._dismantle()

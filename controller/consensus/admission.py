@@ -10,7 +10,7 @@ every controller it is connected to (`Join`) in rounds, and each answers with it
   whose term is no lower than the highest in these answers has sent everything it has committed, up to an entry of its
   own term. Every candidate that may still hold a vote of this controller from before has answered with a term at least
   as high as that vote's, and every majority that moved to a term contains a controller that answered after it moved.
-- **Founding.** In one round a majority of the group answered that they do not vote either, and nobody has an entry.
+- **Founding.** In one round a majority of the group answered that they do not vote either, and none has an entry.
   Then no leader was ever elected, because that takes a majority that votes. The round ends when all have answered or
   its time is over.
 

@@ -70,14 +70,17 @@ class Security:
     ] = None
     tls_certificate: Annotated[
         Path | None,
-        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Client certificate, PEM, where the servers ask for one."),
+        Parameter(env_var="LIGHTMQ_TLS_CERTIFICATE", help="Client certificate, PEM, if the servers require one."),
     ] = None
     tls_key: Annotated[
         Path | None,
         Parameter(env_var="LIGHTMQ_TLS_KEY", help="Private key of the certificate, PEM; default: in the same file."),
     ] = None
     tls_server_name: Annotated[
-        str, Parameter(env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name in the certificates; else the host connected to.")
+        str,
+        Parameter(
+            env_var="LIGHTMQ_TLS_SERVER_NAME", help="Name expected in the certificates; default: the host connected to."
+        ),
     ] = ""
     tls_insecure: Annotated[
         bool, Parameter(negative="", help="Skip certificate verification (insecure). For tests only.")

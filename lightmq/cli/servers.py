@@ -287,7 +287,7 @@ def broker(
     json_output: Json = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Start a broker as a process of its own."""
+    """Start a broker as a separate process."""
     _start(
         BROKER,
         options,
@@ -308,7 +308,7 @@ def controller(
     json_output: Json = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Start a controller, which is also the name server, as a process of its own."""
+    """Start a controller, which is also the name server, as a separate process."""
     _start(CONTROLLER, options, json_output=json_output, data=data, remoting_port=remoting_port, admin_port=admin_port)
 
 
@@ -325,7 +325,7 @@ def proxy(
     supervised: Supervised = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Start an MQTT proxy as a process of its own, or several on the same ports."""
+    """Start an MQTT proxy as a separate process, or several on the same ports."""
     _start(
         PROXY,
         options,
@@ -349,7 +349,7 @@ def bridge(
     json_output: Json = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Start a bridge to the MQTT brokers of the configuration's [[bridge.connections]], as a process of its own."""
+    """Start a bridge to the MQTT brokers of the configuration's [[bridge.connections]], as a separate process."""
     _start(
         BRIDGE,
         options,

@@ -5,11 +5,11 @@ time with a watermark, `commands` applies the anomaly rule per sensor and writes
 
 Each is started again from its checkpoint when Spark ends it for a passing reason (`KeptQuery`).
 Invariant: all progress lives in the checkpoints below `--out`; killed at any point and started again with the same
-arguments it goes on without losing or repeating a row. Speaks JSON lines on standard output; reads `drain` and `stop`
+arguments it continues without losing or repeating a row. Writes JSON lines to standard output; reads `drain` and `stop`
 from standard input.
 
-`KeptQuery.failed` is set when and only when the query was given up; until then `drain` waits for the query that goes
-on in its place. Thread rule: one thread per query runs `run_forever`; everything else from the main thread.
+`KeptQuery.failed` is set when and only when the query was given up; until then `drain` waits for the query that
+replaces it. Thread rule: one thread per query runs `run_forever`; everything else from the main thread.
 
 The anomaly rule inside Spark: state per sensor, readings in, commands out.
 
@@ -184,9 +184,9 @@ def readings(spark: SparkSession, nameserver: str) -> DataFrame:
 
 
 def writers(spark: SparkSession, options: argparse.Namespace) -> dict[str, Callable[[], StreamingQuery]]:
-    """What starts each of the three queries, in the order in which they are wanted: commands are what people wait for.
+    """What starts each of the three queries, the most urgent first: users wait for the commands.
 
-    Each has its checkpoint below the output folder, and reads the stream anew, because a restart makes the whole query.
+    Each has its checkpoint below the output folder and loads the stream itself: a restart builds the whole query.
     """
     out = Path(options.out).resolve()
 

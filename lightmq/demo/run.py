@@ -66,7 +66,7 @@ def parse(arguments: Sequence[str]) -> DemoOptions:
         "--processes", action="store_true", help="controller, broker and proxy as processes of their own, over TCP"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("demo-out"), help="folder for data, checkpoints and charts (made anew)"
+        "--out", type=Path, default=Path("demo-out"), help="folder for data, checkpoints and charts (replaced)"
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of the live view")
     chosen = parser.parse_args(arguments)
@@ -177,10 +177,10 @@ class Demo:
         return self._finish(feed)
 
     def _give_up(self, why: str) -> None:
-        """Spark does not go on; the readings are stored all the same, and the accounting counts them."""
+        """Spark has stopped; the readings are stored all the same, and the accounting counts them."""
         self._gave_up = why
         self._view.note(f"Spark gave up: {why}")
-        self._view.note("the accounting counts what has arrived until then; run again to begin anew")
+        self._view.note("the accounting counts what had arrived by then; run again to start over")
 
     def _feed(self) -> ReadingSource:
         if self._options.csv is not None:

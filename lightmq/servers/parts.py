@@ -101,9 +101,9 @@ class Part:
         stop_deadline_s: float | None = None,
         keys: AdminKeys | None = None,
     ) -> None:
-        """``guard`` decides about the administration pages, ``keys`` are its own where the application has none.
-        ``port`` is what the application's port speaks and how to read its number, if it has one; ``reason`` why it is
-        not ready."""
+        """``guard`` protects the administration pages, ``keys`` are its own if the application has none.
+        ``port`` is the protocol of the application's port and how to read its number, if it has one; ``reason`` why it
+        is not ready."""
         self.reload = reload
         self.until_failed = until_failed
         self._group = ServiceGroup()

@@ -120,7 +120,7 @@ class ReadOptions(ConnectionOptions):
         str,
         None,
         "File on the driver where `inferSchema` keeps what it found: written once, read by every later start, so that "
-        "a query has the same columns for ever. Delete it to look anew.",
+        "a query always has the same columns. Delete it to infer them again.",
     )
     topic: tuple[str, ...] = option(
         option_table.names,
@@ -153,7 +153,7 @@ class ReadOptions(ConnectionOptions):
         None,
         "Where a new query or a batch begins: `earliest`, `latest`, or JSON `{topic: {broker: {queue: offset}}}` (the "
         "broker level may be left out; -2 is earliest, -1 latest; queues not named begin at the earliest). Default: "
-        "`latest` for a stream, `earliest` for a batch. A stream with a checkpoint goes on where it was.",
+        "`latest` for a stream, `earliest` for a batch. A stream with a checkpoint resumes there.",
     )
     ending_offsets: option_table.StartingPoint | None = option(  # noqa: RUF009 - declares a field
         option_table.starting_point,
@@ -263,15 +263,15 @@ class ReadOptions(ConnectionOptions):
         str,
         None,
         "Report progress to the broker under this group, so that its lag shows in every RocketMQ tool. One batch "
-        "behind; the checkpoint alone decides where a query goes on.",
+        "behind; the checkpoint alone decides where a query resumes.",
         aliases=("group", "groupId"),
     )
     long_poll_ms: int = option(
         option_table.count,
         200,
-        "How long the driver lets the broker hold the question for new messages. More means less idle work, and never "
-        "more latency where a query has one source and the source one broker, which therefore is let wait longer when "
-        "nothing comes; several are asked in turn, so set it lower for them.",
+        "How long the broker may hold the driver's request for new messages. More means less idle work, and never "
+        "more latency if a query has one source and the source one broker; there the time is extended while "
+        "nothing arrives. Several brokers are polled in turn, so set it lower for them.",
     )
 
 
@@ -295,7 +295,7 @@ class WriteOptions(ConnectionOptions):
         str,
         None,
         "Name under which the broker remembers the last committed batch of a stream; default the query's id, which the "
-        "checkpoint keeps. One name belongs to one checkpoint: a query that begins anew under it fails, because its "
+        "checkpoint keeps. One name belongs to one checkpoint: a query that starts over under it fails, because its "
         "batches begin at 0 again.",
     )
     txn_app_id: str | None = option(

@@ -31,7 +31,7 @@ from spark_connector.queues import QueueKey
 
 VERSION = 1
 MOVED_FEW = 0.25
-"""Up to this share of moved queues an offset is written by changing the one before instead of anew."""
+"""Up to this share of moved queues an offset is written by changing the previous one instead of from scratch."""
 MARK, INITIAL, LOST = ":v1", ":initial", ":lost"
 AT, FROM, WAITING = ":at:", ":from:", ":waitMs:"
 FORMS_REMEMBERED = 4

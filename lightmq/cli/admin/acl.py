@@ -35,7 +35,7 @@ WORDS = {
 
 @acl.command
 def check(file: Annotated[Path, Parameter(help="The access list.")]) -> None:
-    """Read an access list as the proxy would, and name every line that spoils it."""
+    """Read an access list as the proxy would, and report every invalid line."""
     from remoting.access.acl_file import AclError, load
 
     try:
@@ -62,16 +62,18 @@ def explain(
     key: Annotated[str | None, Parameter(help="Access key at a broker or controller, instead of a client.")] = None,
     request: Annotated[str | None, Parameter(help="Request of the key: a code, its name, or a page.")] = None,
     on: Annotated[str, Parameter(help="Topic, group ($group/NAME), sink ($sink/NAME) or broker name.")] = "",
-    user: Annotated[str | None, Parameter(name=["--user", "-u"], help="Proven user name; without: none.")] = None,
+    user: Annotated[
+        str | None, Parameter(name=["--user", "-u"], help="Authenticated user name; default: none.")
+    ] = None,
     group: Annotated[list[str] | None, Parameter(negative=(), help="A group of a token or hook.")] = None,
     action: Annotated[Asked, Parameter(help="What is to be done.")] = "publish",
     qos: Annotated[int, Parameter(help="QoS of the message.")] = 0,
     retain: Annotated[bool, Parameter(negative=(), help="Retained message.")] = False,
-    file: Annotated[Path | None, Parameter(help="Access list; without: proxy.acl_file.")] = None,
+    file: Annotated[Path | None, Parameter(help="Access list; default: proxy.acl_file.")] = None,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Tell whether a client or an access key may do something, and which rule decides."""
+    """Show whether a client or an access key may do something, and which rule decides."""
     if request is not None:
         _explain_key(key, request, on, file or configuration(options).value.broker.access_list, json_output=json_output)
         return

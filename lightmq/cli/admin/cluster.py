@@ -96,7 +96,7 @@ def status(*, json_output: Json = False, target: ServerTarget = HERE) -> None:
 
 @cluster.command
 def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTarget = HERE) -> None:
-    """Show every broker of every group: its role, whether it lives, whether it has everything, how far it is behind."""
+    """Show every broker of every group: its role, whether it is alive, in sync, and how far it is behind."""
     with leading_controller(target) as found:
         groups = found.groups()
         lone = found.lone(groups)
@@ -115,7 +115,7 @@ def members(group: OneGroup = "", *, json_output: Json = False, target: ServerTa
 
 @cluster.command
 def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
-    """Show the epochs of each broker's log: who was master from which position on. In sync they are the same."""
+    """Show the epochs of each broker's log: who was master from which position on. Brokers in sync show the same."""
     rows: list[dict[str, Any]] = []
     with leading_controller(target) as found:
         for replica in replicas(found.groups(group)[group]):
@@ -135,7 +135,7 @@ def epochs(group: Group, *, json_output: Json = False, target: ServerTarget = HE
 
 @cluster.command
 def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
-    """Elect a master for a group that has none, from the replicas that have everything and live."""
+    """Elect a master for a group that has none, from the live replicas that are in sync."""
     with leading_controller(target) as found:
         state = found.groups(group)[group]
         _elected(found, group, state, NO_BROKER, json_output=json_output)
@@ -143,7 +143,7 @@ def elect(group: Group, *, json_output: Json = False, target: ServerTarget = HER
 
 @cluster.command
 def transfer(group: Group, to: BrokerId, *, json_output: Json = False, target: ServerTarget = HERE) -> None:
-    """Make another replica the master; it must live and have everything."""
+    """Make another replica the master; it must be alive and in sync."""
     with leading_controller(target) as found:
         state = found.groups(group)[group]
         known = {replica.broker_id: replica for replica in replicas(state)}
@@ -165,7 +165,9 @@ def remove(
     group: Group,
     broker_ids: Annotated[list[int], Parameter(negative=(), help="Ids of the brokers to forget.")],
     *,
-    living: Annotated[bool, Parameter(negative=(), help="Also brokers that run: they have to register anew.")] = False,
+    living: Annotated[
+        bool, Parameter(negative=(), help="Also running brokers, which must then register again.")
+    ] = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Remove brokers that will not return, so that no master waits for them. Their data stays where it is."""

@@ -34,7 +34,7 @@ NONE = ConfigOptions()
 def show(
     prefix: Annotated[str, Parameter(help="Only keys that begin with this, for example broker.store.")] = "",
     *,
-    origin: Annotated[bool, Parameter(negative=(), help="Say where each value came from.")] = False,
+    origin: Annotated[bool, Parameter(negative=(), help="Show where each value came from.")] = False,
     changed: Annotated[bool, Parameter(negative=(), help="Only values that are not the default.")] = False,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
     options: ConfigOptions = NONE,
@@ -57,8 +57,8 @@ def show(
 
 
 @config.command
-def explain(key: Annotated[str, Parameter(help="A key, or the beginning of several.")]) -> None:
-    """Say what a key does, its type, default and how to set it."""
+def explain(key: Annotated[str, Parameter(help="A key, or a prefix of several.")]) -> None:
+    """Explain what a key does, its type, default and how to set it."""
     from lightmq.cli.outcome import CommandFailed
 
     known = {name: (field, declared) for name, field, declared in keys_of(Configuration)}

@@ -28,16 +28,16 @@ from runtime.clock import SystemClock
 
 
 def keys(
-    folder: Annotated[Path, Parameter(help="Where the key files are; made if it is not there.")],
+    folder: Annotated[Path, Parameter(help="Folder of the key files; created if missing.")],
     *,
     name: Annotated[
         list[str] | None, Parameter(name=["--name"], negative=(), help="Name of a key; repeatable.")
     ] = None,
     access_list: Annotated[
-        Path | None, Parameter(name=["--access-list"], help="Access list; a key for each of its users is made.")
+        Path | None, Parameter(name=["--access-list"], help="Access list; a key is created for each of its users.")
     ] = None,
 ) -> None:
-    """Make a file with an access key for each name, if the folder has none, and lists of all of them.
+    """Create a file with an access key for each name, if the folder has none, and lists of all of them.
 
     FOLDER/NAME is for the part that signs, FOLDER/all for those who check (access_keys); FOLDER/env has both as
     variables.
@@ -54,7 +54,7 @@ PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 
 
 def passwd(
-    file: Annotated[Path, Parameter(help="The password file; made when it is not there.")],
+    file: Annotated[Path, Parameter(help="The password file; created if missing.")],
     user: Annotated[str, Parameter(help="User name.")],
     *,
     stdin: Annotated[bool, Parameter(negative=(), help="Read the password from the first line of input.")] = False,
@@ -92,19 +92,19 @@ DAYS_MAX = 3_650
 
 
 def certs(
-    folder: Annotated[Path, Parameter(help="Where ca.crt, ca.key, tls.crt and tls.key are; made if it is not there.")],
+    folder: Annotated[Path, Parameter(help="Folder of ca.crt, ca.key, tls.crt and tls.key; created if missing.")],
     *,
     name: Annotated[
         list[str],
         Parameter(
             name=["--name"],
             negative=(),
-            help="Host name or address the certificate is for; repeatable. {0..2} in it makes three names.",
+            help="Host name or address the certificate is for; repeatable. {0..2} expands to three names.",
         ),
     ],
     days: Annotated[int, Parameter(help="How long the certificate is valid.")] = DAYS_DEFAULT,
 ) -> None:
-    """Make a private authority, if the folder has none, and a certificate for these names.
+    """Create a private authority, if the folder has none, and a certificate for these names.
 
     Keep ca.key away from the servers: anyone who has it can pass for any of them.
     """

@@ -258,7 +258,7 @@ def doctor(
     security: Security = NO_SECURITY,
     options: ConfigOptions = NONE,
 ) -> None:
-    """Check this machine and a running broker, and say what to do.
+    """Check this machine and a running broker, and suggest remedies.
 
     Key and TLS are those of the options, else those of the configuration (`broker.access_key_file`, `broker.dial_tls`).
     """

@@ -31,7 +31,7 @@ FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
 def sessions(
     client: Annotated[str, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
     *,
-    count: Annotated[int, Parameter(help="Most sessions to list, by client id.")] = COUNT_DEFAULT,
+    count: Annotated[int, Parameter(help="Maximum number of sessions to list, by client id.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per session.")] = False,
     target: ServerTarget = HERE,
 ) -> None:

@@ -57,7 +57,7 @@ def dump(
     *,
     start: Annotated[int, Parameter(name=["--from"], help="First log position.")] = 0,
     queue: Annotated[str, Parameter(help="Only records of this queue, by id or name.")] = "",
-    limit: Annotated[int, Parameter(name=["--limit", "-n"], help="At most so many records; 0: all.")] = 0,
+    limit: Annotated[int, Parameter(name=["--limit", "-n"], help="Print at most this many records; 0: all.")] = 0,
 ) -> None:
     """Print records as JSON lines, in log order."""
     from broker.store.inspection.commands import records
@@ -107,7 +107,7 @@ def stat(
 
 @store.command(name="rebuild-index")
 def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> None:
-    """Build the index anew from the log; the broker must be stopped."""
+    """Rebuild the index from the log; the broker must be stopped."""
     from broker.store.inspection.commands import rebuild_index as rebuild
     from runtime.clock import SystemClock
     from runtime.logs import get_logger

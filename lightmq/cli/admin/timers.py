@@ -29,10 +29,10 @@ HEADINGS = ("DUE", "TOPIC", "BYTES", "BROKER", "HANDLE")
 def timers(
     handle: Annotated[str, Parameter(help="Handle of one message, shown with its properties.")] = "",
     *,
-    count: Annotated[int, Parameter(help="List so many messages, the next ones due.")] = 0,
+    count: Annotated[int, Parameter(help="List this many messages, those due next.")] = 0,
     recall: Annotated[bool, Parameter(negative=(), help="Recall the message: it will not be delivered.")] = False,
     delay: Annotated[
-        float, Parameter(help="Change the time of the message to so many seconds from now; 0 delivers it at once.")
+        float, Parameter(help="Reschedule the message to this many seconds from now; 0 delivers it at once.")
     ] = UNCHANGED,
     json_output: Annotated[
         bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker or message.")

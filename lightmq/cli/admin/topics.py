@@ -45,7 +45,7 @@ def _amount(text: str, units: dict[str, int], form: str) -> int:
 
 
 topics = App(
-    name="topics", help="List topics with their queues and message counts, make or change one.", help_format="plaintext"
+    name="topics", help="List topics with queues and message counts, create or change one.", help_format="plaintext"
 )  # fmt: skip
 HERE = ServerTarget()
 QUEUES_DEFAULT = 4
@@ -101,7 +101,7 @@ def update(
     retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
     target: ServerTarget = HERE,
 ) -> None:
-    """Change a topic on every broker that has it; what is not named stays as it is."""
+    """Change a topic on every broker that has it; attributes that are not given stay as they are."""
     attributes = kept_attributes(retention, retention_size)
     with brokers(target) as found:
         for broker in found:

@@ -52,7 +52,9 @@ class MqttTarget:
         str | None,
         Parameter(name=["--user", "-u"], env_var=USER_VARIABLE, help=f"User; password: ${PASSWORD_VARIABLE} or asked."),
     ] = None
-    client_id: Annotated[str, Parameter(name=["--client-id"], help="MQTT client id; empty: the server makes one.")] = ""
+    client_id: Annotated[
+        str, Parameter(name=["--client-id"], help="MQTT client id; empty: assigned by the server.")
+    ] = ""
     mqtt_version: Annotated[str, Parameter(name=["--mqtt-version", "-V"], help="3.1.1 or 5.")] = "3.1.1"
     tls: Annotated[bool, Parameter(name=["--tls"], negative=(), help="Use TLS and verify the server.")] = False
     cafile: Annotated[Path | None, Parameter(name=["--cafile"], help="Trust these certificates (PEM); means TLS.")] = (
@@ -232,8 +234,8 @@ class PublishProperties:
         list[str], Parameter(name=["--property", "-P"], negative=(), help="User property KEY=VALUE; repeatable (-V 5).")
     ] = field(default_factory=list)
     content_type: Annotated[str | None, Parameter(help="Content type (-V 5).")] = None
-    response_topic: Annotated[str | None, Parameter(help="Where an answer goes (-V 5).")] = None
-    correlation: Annotated[str | None, Parameter(help="What an answer refers to (-V 5).")] = None
+    response_topic: Annotated[str | None, Parameter(help="Response topic (-V 5).")] = None
+    correlation: Annotated[str | None, Parameter(help="Correlation data of a response (-V 5).")] = None
     expiry: Annotated[int | None, Parameter(help="Seconds until the message expires (-V 5).")] = None
 
     def properties(self, *, is_v5: bool) -> Properties | None:

@@ -110,10 +110,12 @@ def publish(
     stdin: Annotated[bool, Parameter(negative=(), help="One message per line of input.")] = False,
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
     retain: Annotated[bool, Parameter(name=["--retain", "-r"], negative=(), help="The topic keeps it.")] = False,
-    count: Annotated[int, Parameter(help="How often to send --message; {n} in it is its number.")] = 1,
+    count: Annotated[
+        int, Parameter(help="Number of times to send --message; {n} is replaced by the message's number.")
+    ] = 1,
     options: PublishProperties = NO_PROPERTIES,
     timeout: Annotated[float, Parameter(help="Seconds to wait for the acknowledgement of a message.")] = 30.0,
-    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as JSON.")] = False,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the result as JSON.")] = False,
     target: MqttTarget = HERE,
 ) -> None:
     """Publish over MQTT."""

@@ -33,7 +33,7 @@ def subscribe(
         list[str], Parameter(name=["--topic", "-t"], negative=(), help="Topic filter; may be given several times.")
     ],
     qos: Annotated[int, Parameter(name=["--qos", "-q"], help="0, 1 or 2.")] = 1,
-    count: Annotated[int, Parameter(name=["--count", "-n"], help="Leave after so many messages; 0: never.")] = 0,
+    count: Annotated[int, Parameter(name=["--count", "-n"], help="Exit after this many messages; 0: never.")] = 0,
     persistent: Annotated[bool, Parameter(negative=(), help="Keep the session; needs --client-id.")] = False,
     verbose: Annotated[bool, Parameter(name=["--verbose", "-v"], negative=(), help="Print the topic too.")] = False,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,

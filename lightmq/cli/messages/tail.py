@@ -181,10 +181,12 @@ def tail(
         str, Parameter(name=["--filter", "-t"], help="MQTT topic or filter; with --topic a RocketMQ topic.")
     ],
     *,
-    last: Annotated[int, Parameter(name=["--last", "-n"], help="Begin with so many of the newest messages.")] = 10,
+    last: Annotated[int, Parameter(name=["--last", "-n"], help="Begin with this many of the newest messages.")] = 10,
     offset: Annotated[int | None, Parameter(name=["--offset"], help="Begin at this queue offset instead.")] = None,
-    follow: Annotated[bool, Parameter(name=["--follow", "-f"], negative=(), help="Stay and print new ones.")] = False,
-    count: Annotated[int, Parameter(name=["--count"], help="Leave after so many messages; 0: no limit.")] = 0,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], negative=(), help="Keep running and print new messages.")
+    ] = False,
+    count: Annotated[int, Parameter(name=["--count"], help="Exit after this many messages; 0: no limit.")] = 0,
     topic: Annotated[bool, Parameter(name=["--topic"], negative=(), help="The name is a RocketMQ topic.")] = False,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: ServerTarget = HERE,
@@ -269,7 +271,9 @@ def query(
     key: Annotated[str, Parameter(name=["--key", "-k"], help="One of the message's keys.")],
     *,
     unique: Annotated[bool, Parameter(negative=(), help="The key is the unique id of a message.")] = False,
-    count: Annotated[int, Parameter(name=["--count", "-n"], help="At most so many, the newest (a broker: 64).")] = 32,
+    count: Annotated[
+        int, Parameter(name=["--count", "-n"], help="At most this many, newest first (64 per broker).")
+    ] = 32,
     begin: Annotated[int, Parameter(help="Stored at or after this time, in ms since 1970.", show_default=False)] = 0,
     end: Annotated[
         int, Parameter(help="Stored at or before this time, in ms since 1970.", show_default=False)
@@ -277,7 +281,7 @@ def query(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Look messages up by topic and key."""
+    """Look up messages by topic and key."""
     if count < 1 or begin > end:
         raise CommandFailed("--count must be at least 1, and --begin not behind --end")
     fields = query_fields(topic, key, count, begin_ms=begin, end_ms=end, unique=unique)

@@ -74,7 +74,7 @@ def _births(parts: list[str]) -> tuple[str, ...]:
 
 
 TOPICS_REMEMBERED_MAX = 100_000
-"""Distinct topics whose parts are remembered per task; beyond it the memory starts anew."""
+"""Distinct topics whose parts are remembered per task; beyond it the cache is emptied."""
 WITH_BDSEQ = frozenset({"NBIRTH", "NDEATH"})
 BDSEQ = "bdSeq"
 SEQUENCE_MAX = 255

@@ -238,7 +238,7 @@ TOPICS_PER_PULL_MAX = 1_000
 CERTIFICATES_PER_PULL_MAX = 64
 CERTIFICATE_BYTES_MAX = 1024 * 1024
 METRICS_REMEMBERED_MAX = 1_000_000
-"""Metrics of all certificates that a worker process remembers; beyond it the memory starts anew."""
+"""Metrics of all certificates that a worker process remembers; beyond it the cache is emptied."""
 
 
 @dataclass(slots=True)

@@ -80,11 +80,11 @@ def test_each_restart_is_logged_with_its_cause_and_pauses_grow(pauses: list[floa
     first, second = said
     assert first == (
         "The query failed: Python worker failed to connect back. "
-        "It goes on from its checkpoint in 1 s (restart 1 of at most 10 in 60 s)."
+        "It restarts from its checkpoint in 1 s (restart 1 of at most 10 in 60 s)."
     )
     assert second == (
         "The query failed: spark_connector.errors.BrokerUnreachable: 127.0.0.1:9876 does not answer. "
-        "It goes on from its checkpoint in 2 s (restart 2 of at most 10 in 60 s)."
+        "It restarts from its checkpoint in 2 s (restart 2 of at most 10 in 60 s)."
     )
     assert pauses == [1.0, 2.0]
 
