@@ -126,7 +126,7 @@ def test_a_killed_source_goes_on_from_the_checkpoint(
     publish("restart/in", range(20, 30))
     assert until(load, "restart/out", 30, one) == list(range(30))
     assert len(one.said) == 1
-    assert "goes on from its checkpoint in 1 s (restart 1 of at most 10" in one.said[0]
+    assert "restarts from its checkpoint in 1 s (restart 1 of at most 10" in one.said[0]
 
 
 def test_a_source_that_does_not_connect_in_time_is_started_again(
