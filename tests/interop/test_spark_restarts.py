@@ -156,7 +156,9 @@ def test_a_source_that_does_not_connect_in_time_is_started_again(
     assert until(load, "slow/out", 10, one) == list(range(10))
     assert (tmp_path / "was-slow").exists()
     assert len(one.said) == 1
-    assert one.said[0].startswith("The query failed: Python worker failed to connect back. It goes on")
+    assert one.said[0].startswith(
+        "The query failed: Python worker failed to connect back. It restarts from its checkpoint"
+    )
 
 
 def test_a_wrong_option_and_a_wrong_column_are_raised_at_once(

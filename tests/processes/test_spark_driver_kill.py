@@ -47,7 +47,8 @@ def publish(device: Device, first: int, count: int) -> None:
 
 def kill_driver(driver: SparkDriver) -> None:
     """kill -9 of the driver, its JVM and its workers."""
-    os.killpg(driver.pid, signal.SIGKILL)
+    assert driver._child is not None
+    os.killpg(driver._child.pid, signal.SIGKILL)
     with driver._said:
         assert driver._said.wait_for(lambda: driver._heard.get("ended"), 30)
 
