@@ -97,7 +97,7 @@ def test_a_list_in_one_line() -> None:
 def test_how_it_is_written() -> None:
     page = render([("bridge", Whole)])
     assert "| `peers` | list of tables | `[]` |  | Who else. |" in page
-    assert "## `[[bridge.peers]]`\n\nSomebody else.\n" in page
+    assert "## `[[bridge.peers]]`\n\nA peer to connect to.\n" in page
     assert "## `[[bridge.peers.rules]]`" in page
     assert "| `filter` | string | `(required)` |  | What goes. |" in page
     assert toml_text((Peer(name="a"),)) == '[{name = "a", port = 1883, rules = []}]'
