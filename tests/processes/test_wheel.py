@@ -41,7 +41,7 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, versi
     with zipfile.ZipFile(wheel) as packed:
         names = packed.namelist()
     assert any(name.startswith("remoting/native/compiled/ring.") and name.endswith(".so") for name in names)
-    assert any(name.startswith("mqtt_proxy/mqtt/session/outgoing.") and name.endswith(".so") for name in names)
+    assert any(name.startswith("mqtt_proxy/mqtt/session/in_flight.") and name.endswith(".so") for name in names)
     assert {"mqtt_proxy/mqtt/session/in_flight.py", "mqtt_proxy/mqtt/session/in_flight.pxd"} <= set(names)
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "tools/"))]
     python = installed(wheel, base, tmp_path / "environment", bare)
