@@ -1,5 +1,7 @@
 """One client's socket on the server's side: commands in, replies and pushes out; and limits on unfinished frames.
 
+A server may also send requests of its own (`SocketPeer.ask`), whose answers are matched by their number.
+
 The first bytes of a connection identify TLS and other protocols. `PeerFrames` is a peer's state for the server's
 limits: the progress of an unfinished frame (`CountedReader`), and whether a key is proved (the `Stranger` of
 `server.py`). `Intake` limits unfinished frames in bytes, time and minimum speed:
@@ -24,13 +26,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import PROVED_ATTRIBUTE, Access
-from remoting.transport.calls import answer
+from remoting.transport.calls import Calls, answer
 from remoting.transport.certificates import ENFORCING, ServerTls
-from remoting.transport.contracts import CloseCallback, Handler, Peer
+from remoting.transport.contracts import IN_FLIGHT_BYTES_MAX, Answered, CloseCallback, Handler, Peer
 from remoting.transport.link import LOG, FrameLink, LinkSettings
 
 CONNECTION, ADDRESS, TOTAL, BUDGET, DEADLINE, SLOW, REFUSALS = REASONS = (
@@ -321,6 +323,8 @@ MQTT_NAMES = (b"\x00\x04MQTT", b"\x00\x06MQIsdp")
 LENGTH_BYTES_MAX = 4
 FIRST_BYTES = 16
 """Number of bytes of a connection that are examined for its protocol."""
+QUESTIONS_MAX = 64
+"""Requests of this server that one peer may leave unanswered; the next one is refused with SYSTEM_BUSY."""
 
 
 class SocketPeer:
@@ -341,7 +345,7 @@ class SocketPeer:
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
         self.attributes: dict[str, object] = {}
-        self.unasked_answers = 0
+        self._questions: Calls | None = None
         self.link = FrameLink(settings, self, pauses_reading=True)
         """The socket's protocol."""
         self.link.on_first_bytes = self._first_bytes
@@ -362,6 +366,29 @@ class SocketPeer:
     def send(self, command: Command) -> None:
         """Queue a reply or a push; all output of a loop turn is one write."""
         self.link.send(command)
+
+    def ask(self, command: Command, answered: Answered, timeout_ms: int) -> None:
+        """Send a request of this server; `answered` is called once, with the answer or the reason why there is none.
+
+        The reason is `RequestTimeout`, or `ConnectionLost` when the connection ends first.
+
+        Raises:
+            Refused: SYSTEM_BUSY with `QUESTIONS_MAX` unanswered requests.
+            ConnectionLost: the connection has ended.
+        """
+        if self._questions is None:
+            self._questions = Calls(self.address, IN_FLIGHT_BYTES_MAX)
+            if self.link.closing is not None:
+                self._questions.fail(self.link.closing)
+        if len(self._questions) >= QUESTIONS_MAX:
+            remark = f"{self.address} has not answered {QUESTIONS_MAX} requests: try again later"
+            raise Refused(ResponseCode.SYSTEM_BUSY, remark)
+        self._questions.begin(command, timeout_ms, self.send, answered)
+
+    @property
+    def unasked_answers(self) -> int:
+        """Answers to no request, or to one that had timed out."""
+        return 0 if self._questions is None else self._questions.late_answers
 
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
@@ -389,11 +416,13 @@ class SocketPeer:
             self.abort("too many connections")
 
     def command_received(self, command: Command) -> None:
-        """Handle a request; unexpected answers are counted and dropped."""
+        """Handle a request, or the answer to one of ours; unexpected answers are counted and dropped."""
         if self.link.closing is not None:
             return  # it came in the same read as the request that ended the connection
         if command.is_response:
-            self.unasked_answers += 1
+            if self._questions is None:
+                self._questions = Calls(self.address, IN_FLIGHT_BYTES_MAX)
+            self._questions.answer(command)
             return
         if self._plain_refused:
             self.send(command.reply(ResponseCode.NO_PERMISSION, "this port takes TLS only: connect with TLS"))
@@ -402,8 +431,10 @@ class SocketPeer:
         answer(self._handler, self, command)
 
     def link_lost(self, reason: str) -> None:
-        """Free the reservation of its frames, then notify the server."""
+        """Free the reservation of its frames, fail what was asked of it, then notify the server."""
         self.frames.ended()
+        if self._questions is not None:
+            self._questions.fail(reason)
         self._lost(self, reason)
 
     def _first_bytes(self, data: memoryview) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from remoting.protocol.frames.commands import Command
 
@@ -53,6 +53,23 @@ class Peer(Protocol):
 
     def on_close(self, callback: CloseCallback) -> None:
         """Call `callback(reason)` when the connection has ended; next turn if it already has."""
+
+
+@runtime_checkable
+class AnsweringPeer(Protocol):
+    """A peer that answers requests of the server: a client on a socket, not a part of the same process."""
+
+    @property
+    def writable(self) -> bool:
+        """As `Peer.writable`."""
+
+    def ask(self, command: Command, answered: Answered, timeout_ms: int) -> None:
+        """Send a request; `answered` is called once, with the answer, `RequestTimeout` or `ConnectionLost`.
+
+        Raises:
+            Refused: SYSTEM_BUSY with too many unanswered requests.
+            ConnectionLost: the connection has ended.
+        """
 
 
 Handler = Callable[[Peer, Command], Command | None]

@@ -32,7 +32,7 @@ from remoting.server.peer import (
     is_loopback,
 )
 from remoting.server.router import CHALLENGES_MAX, PROVED_ATTRIBUTE, Access, Router
-from remoting.transport.failures import ConnectionLost
+from remoting.transport.failures import ConnectionLost, RequestTimeout
 from remoting.transport.signature import Signer
 
 CONNECT = b"\x10\x10\x00\x04MQTT\x04\x02\x00\x3c\x00\x04test"
@@ -83,6 +83,65 @@ async def test_an_unexpected_answer_is_counted(serve):
     assert peers[0].unasked_answers == 1
     assert peers[0].loopback
     assert peers[0].attributes == {}
+    writer.close()
+
+
+async def asked_peer(serve):
+    """A peer on a socket, and the client's side of it."""
+    peers = []
+    server = await serve(lambda peer, command: peers.append(peer) or command.reply())
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(encode_frame(Command(1)))
+    FrameDecoder().feed(await reader.read(1_000))
+    return peers[0], reader, writer
+
+
+async def read_commands(reader, count):
+    decoder, found = FrameDecoder(), []
+    while len(found) < count:
+        found += decoder.feed(await asyncio.wait_for(reader.read(100_000), 20))
+    return found
+
+
+async def test_a_request_of_the_server_gets_the_answer_with_its_number(serve):
+    peer, reader, writer = await asked_peer(serve)
+    answers = asyncio.Queue()
+    for code in (7, 8):
+        peer.ask(
+            Command(code), lambda response, error: answers.put_nowait((response.code, bytes(response.body))), 10_000
+        )
+    first, second = await read_commands(reader, 2)
+    assert [first.code, second.code] == [7, 8]
+    assert not first.is_response
+    assert not first.is_oneway
+    writer.write(encode_frame(second.reply(2, body=b"two")) + encode_frame(first.reply(1, body=b"one")))
+    assert [await asyncio.wait_for(answers.get(), 20) for _ in range(2)] == [(2, b"two"), (1, b"one")]
+    assert peer.unasked_answers == 0
+    writer.write(encode_frame(first.reply()) + encode_frame(Command(9)))
+    await read_commands(reader, 1)
+    assert peer.unasked_answers == 1
+    writer.close()
+
+
+async def test_a_request_of_the_server_fails_by_time_and_with_the_connection(serve):
+    peer, _reader, writer = await asked_peer(serve)
+    errors = asyncio.Queue()
+    peer.ask(Command(7), lambda response, error: errors.put_nowait(error), 1)
+    assert isinstance(await asyncio.wait_for(errors.get(), 20), RequestTimeout)
+    peer.ask(Command(7), lambda response, error: errors.put_nowait(error), 60_000)
+    writer.close()
+    assert isinstance(await asyncio.wait_for(errors.get(), 20), ConnectionLost)
+    with pytest.raises(ConnectionLost):
+        peer.ask(Command(7), lambda response, error: None, 1_000)
+
+
+async def test_a_peer_that_answers_nothing_is_asked_no_more(serve):
+    peer, _reader, writer = await asked_peer(serve)
+    for _ in range(peer_module.QUESTIONS_MAX):
+        peer.ask(Command(7), lambda response, error: None, 60_000)
+    with pytest.raises(Refused) as refused:
+        peer.ask(Command(7), lambda response, error: None, 60_000)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
     writer.close()
 
 
