@@ -77,6 +77,9 @@ class Clients:
     def __len__(self) -> int:
         return len(self._clients)
 
+    def __iter__(self) -> Iterator[GroupClient]:
+        return iter(list(self._clients.values()))
+
     def members(self, group: str) -> list[str]:
         """Client ids of a consumer group in stable, sorted order."""
         return sorted(self._members.get(group, ()))
@@ -334,10 +337,16 @@ class Groups:
         changes = [StateChange(state_kinds.GROUP, group.encode(), None), *self.modes.forget(group)]
         return self._store.append_state(changes)
 
+    @staticmethod
+    def check(wanted: Iterable[str]) -> None:
+        """Refused: one of the names is not valid."""
+        for group in wanted:
+            if not names.valid_group(group):
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"group name [{group}] is not valid")
+
     def put(self, config: GroupConfig) -> GroupConfig:
         """Create or change a group."""
-        if not names.valid_group(config.group_name):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"group name [{config.group_name}] is not valid")
+        self.check((config.group_name,))
         self._topics.ensure(retry_topic(config.group_name), max(1, config.retry_queue_nums))
         change = StateChange(state_kinds.GROUP, config.group_name.encode(), _encode(config))
         self._store.append_state([change])

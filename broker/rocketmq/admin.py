@@ -1,4 +1,6 @@
-"""Administration with RocketMQ's tools: topics (17, 21, 215, 351), configuration (25, 26), state (28, 202).
+"""Administration with RocketMQ's tools.
+
+    topics 17, 18, 21, 215, 351    groups 200, 201, 225    configuration 25, 26    state 28, 202
 
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
 gets exactly that, all others standard JSON with the queue as text. Configuration is read-only at run time: 25 is
@@ -8,8 +10,9 @@ refused with that reason.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -53,6 +56,7 @@ class AdminRequests:
         """Request code -> handler."""
         return {
             Code.UPDATE_AND_CREATE_TOPIC: self.update_topic,
+            Code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_topics,
             Code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             Code.GET_ALL_TOPIC_CONFIG: self.all_topics,
             Code.GET_TOPIC_CONFIG: self.topic_config,
@@ -61,6 +65,7 @@ class AdminRequests:
             Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             Code.GET_TOPIC_STATS_INFO: self.topic_stats,
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
+            Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
         }
 
@@ -69,6 +74,29 @@ class AdminRequests:
         fields = command.fields
         name = text(fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, name)
+        self.topics.put(self._settings(name, fields, fields.get("attributes") or ""))
+        self.tools.answers.reply_when_found(self.tools.store.end_position, (name,), peer, command.reply())
+
+    def update_topics(self, peer: Peer, command: Command) -> None:
+        """18: the same for the topics of a list, all of them or none."""
+        listed = json_body(command).get("topicConfigList")
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed) or not listed:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the body has no list of topics in topicConfigList")
+        wanted: dict[str, TopicSettings] = {}
+        for each in listed:
+            name = str(each.get("topicName") or "")
+            self.tools.authorizer.authorize(peer, command, ADMIN, name)
+            fields = {key: "" if value is None else str(value) for key, value in each.items()}
+            changes = each.get("attributes") or {}
+            text_of = ",".join(f"{key}={value}" if key[:1] != "-" else key for key, value in dict(changes).items())
+            wanted[name] = self._settings(name, fields, text_of)
+        self.topics.check(wanted)
+        for settings in wanted.values():
+            self.topics.put(settings)
+        self.tools.answers.reply_when_found(self.tools.store.end_position, tuple(wanted), peer, command.reply())
+
+    def _settings(self, name: str, fields: Mapping[str, str], attributes: str) -> TopicSettings:
+        """A topic as the fields of a request describe it. Refused where they are wrong."""
         known = self.topics.get(name)
         kept = known.attributes if known is not None else {}
         config = TopicSettings(
@@ -79,12 +107,11 @@ class AdminRequests:
             filter_type=fields.get("topicFilterType") or "SINGLE_TAG",
             system_flag=number(fields, "topicSysFlag", 0),
             order=flag(fields, "order"),
-            attributes=changed(kept, fields.get("attributes") or "", created=known is None),
+            attributes=changed(kept, attributes, created=known is None),
         )
         if not all(1 <= count <= QUEUES_PER_TOPIC_MAX for count in (config.read_queue_count, config.write_queue_count)):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
-        self.topics.put(config)
-        self.tools.answers.reply_when_found(self.tools.store.end_position, (name,), peer, command.reply())
+        return config
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
         """215: remove a topic and its queues. A retry or dead-letter topic need not exist any more."""
@@ -170,20 +197,24 @@ class AdminRequests:
 
     def update_group(self, peer: Peer, command: Command) -> None:
         """200: create or change a subscription group."""
-        body = json_body(command)
-        self.tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
-        policy = body.get("groupRetryPolicy")
-        if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
-            remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
-            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-        try:
-            config = msgspec.convert(body, GroupConfig, strict=False)
-        except msgspec.ValidationError as error:
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
-        self.groups.put(config)
-        self.tools.answers.reply_when_found(
-            self.tools.store.end_position, (retry_topic(config.group_name),), peer, command.reply()
-        )
+        self._put_groups(peer, command, [json_body(command)])
+
+    def update_groups(self, peer: Peer, command: Command) -> None:
+        """225: the same for the groups of a list, all of them or none."""
+        listed = json_body(command).get("groupConfigList")
+        if not isinstance(listed, list) or not all(isinstance(each, dict) for each in listed) or not listed:
+            raise Refused(ResponseCode.INVALID_PARAMETER, "the body has no list of groups in groupConfigList")
+        self._put_groups(peer, command, listed)
+
+    def _put_groups(self, peer: Peer, command: Command, bodies: list[dict[str, Any]]) -> None:
+        for body in bodies:
+            self.tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
+        configs = [_group_of(body) for body in bodies]
+        self.groups.check(config.group_name for config in configs)
+        for config in configs:
+            self.groups.put(config)
+        names = [retry_topic(config.group_name) for config in configs]
+        self.tools.answers.reply_when_found(self.tools.store.end_position, names, peer, command.reply())
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
         """201: all subscription groups."""
@@ -197,6 +228,18 @@ class AdminRequests:
             "timestamp": self.tools.identity.started_ms,
             "counter": self.topics.version,
         }
+
+
+def _group_of(body: dict[str, Any]) -> GroupConfig:
+    """A group as its JSON describes it. Refused where it is malformed."""
+    policy = body.get("groupRetryPolicy")
+    if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
+        remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+    try:
+        return msgspec.convert(body, GroupConfig, strict=False)
+    except msgspec.ValidationError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
 
 
 def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from broker.requests import Feature, RequestTools
 from broker.rocketmq.admin import AdminRequests
 from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
+from broker.rocketmq.group_state import GroupStateRequests
 from broker.rocketmq.pull import QueryRequests, RocketmqPullRequests
+from broker.rocketmq.relays import RelayRequests
 from broker.rocketmq.replies import ReplyRequests
 from broker.rocketmq.send import SendRequests
 from broker.rocketmq.statistics import ConsumeStatsRequests, Rates, TrafficStatsRequests
@@ -43,8 +45,12 @@ class RocketmqFeature(Feature):
         replies = ReplyRequests(
             tools, topics=topics, clients=groups.clients, placement=placement, appender=publishing.appender
         )
+        messages = QueryRequests(
+            tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
+        )
         self._requests = (
             replies,
+            messages,
             SendRequests(
                 tools,
                 topics=topics.table,
@@ -65,9 +71,7 @@ class RocketmqFeature(Feature):
                 unpacker=reading.unpacker,
                 replies=replies,
             ),
-            QueryRequests(
-                tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
-            ),
+            RelayRequests(tools, topics=topics.table, groups=groups, messages=messages),
             AssignmentRequests(
                 tools, topics=topics.table, clients=groups.clients, modes=groups.groups.modes, routes=routes
             ),
@@ -80,6 +84,7 @@ class RocketmqFeature(Feature):
                 rates_out=self._rates_out,
             ),
             GroupAdminRequests(tools, topics=topics.table, groups=groups),
+            GroupStateRequests(tools, topics=topics.table, groups=groups),
             ConsumeStatsRequests(tools, queues=topics.queues, groups=groups),
             TrafficStatsRequests(tools, topics=topics.table, group_traffic=groups.traffic),
         )

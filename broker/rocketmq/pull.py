@@ -81,12 +81,22 @@ class QueryRequests:
     def view_message(self, peer: Peer, command: Command) -> Command:
         """33: one message by its position in the log, as its id names it."""
         position = number(command.fields, "offset")
+        body = self.shown_at(peer, command, position)
+        if body is None:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
+        return command.reply(body=body)
+
+    def shown_at(self, peer: Peer, command: Command, position: int) -> bytes | None:
+        """The message at a position in RocketMQ's layout; None where there is none to be seen.
+
+        Raises:
+            Refused: NO_PERMISSION; or its batch cannot be unpacked.
+        """
         view = message_at(self.tools.store, self.unpacker, position)
         body = self._shown(view) if view is not None else None
-        if view is None or body is None:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {position}")
-        self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
-        return command.reply(body=body)
+        if view is not None and body is not None:
+            self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
+        return body
 
     def query_message(self, peer: Peer, command: Command) -> Command:
         """12: the newest messages of a topic with a key."""

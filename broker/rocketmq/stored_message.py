@@ -47,6 +47,8 @@ MSG_REGION, TRACE_ON, CLUSTER = b"MSG_REGION", b"TRACE_ON", b"CLUSTER"
 ORIGIN_KEYS = frozenset((MSG_REGION, TRACE_ON, CLUSTER))
 """Values that another broker set on a forwarded message are replaced."""
 
+_ID_SIZES = (16, 28)
+"""Bytes of a message id: the host in IPv4 or IPv6 with its port, and the position."""
 _SHOWN = bytes.maketrans(b"\x01\x02", b"??")
 _INT_MAX = 2**31
 
@@ -126,6 +128,15 @@ def _host(value: bytes) -> Host:
         return unpack_host(bytes.fromhex(value.decode()))
     except (ValueError, RemoteViolation):
         return NO_HOST
+
+
+def position_of_id(message_id: str) -> int | None:
+    """The log position in a message id made of the host and the position; None for any other text."""
+    try:
+        raw = bytes.fromhex(message_id)
+    except ValueError:
+        return None
+    return int.from_bytes(raw[-8:], "big", signed=True) if len(raw) in _ID_SIZES else None
 
 
 def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView | None:

@@ -233,16 +233,22 @@ class Topics:
 
     def put(self, config: TopicSettings) -> TopicSettings:
         """Create or change a topic: its queues first, then its record."""
-        if not names.valid_rocketmq_topic(config.name):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{config.name}] is not valid")
-        if config.name not in self._configs and len(self._configs) >= self._topics_max:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self._topics_max} topics exist already")
+        self.check((config.name,))
         self._store.queues.open_all([queue_name(config.name, index) for index in range(config.queue_count)])
         created = config.name not in self._configs
         position = self._store.append_state([StateChange(state_kinds.TOPIC, config.name.encode(), _encode(config))])
         self._apply(config.name, config, position)
         self._announce(config.name, created=created)
         return config
+
+    def check(self, wanted: Collection[str]) -> None:
+        """Whether all these topics may be created or changed. Refused: a name is not valid, or there are too many."""
+        for name in wanted:
+            if not names.valid_rocketmq_topic(name):
+                raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{name}] is not valid")
+        created = sum(name not in self._configs for name in wanted)
+        if created and len(self._configs) + created > self._topics_max:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self._topics_max} topics exist already")
 
     def delete(self, name: str) -> int:
         """Remove a topic and its queues; returns the end position of the removal."""

@@ -19,7 +19,7 @@ NOISE = ("|-INFO", "|-WARN", "\tat ")
 FEATURES = (
     "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "recall", "tags",
     "sql", "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop",
-    "trace", "first_send",
+    "trace", "first_send", "asked_members",
 )  # fmt: skip
 """Scenarios of ClientFeatures that a LightMQ broker must pass; the others are not supported yet."""
 COMMANDS = [
@@ -47,6 +47,8 @@ COMMANDS = [
     ("brokerConsumeStats -n {ns} -b {master}", "Diff Total"),
     ("consumerProgress -n {ns} -g readers", "CODE: 206"),
     ("consumerConnection -n {ns} -g readers", "CODE: 206"),
+    ("consumerStatus -n {ns} -g readers", "CODE: 206"),
+    ("producer -n {ns} -b {master}", "producer group"),
     ("producerConnection -n {ns} -g writers -t admin", "CODE: 1 "),
     ("resetOffsetByTime -n {ns} -g readers -t admin -s -1", "broker-a"),
     ("consumerProgress -n {ns} -g readers", "admin"),

@@ -140,6 +140,21 @@ def _groups(target: Target) -> dict[int, Parts]:
         Code.INVOKE_BROKER_TO_RESET_OFFSET: (group | {"timestamp": "0", "isForce": "true"}, b""),
         Code.QUERY_TOPIC_CONSUME_BY_WHO: (group, b""),
         Code.QUERY_TOPICS_BY_CONSUMER: (group, b""),
+        Code.UPDATE_AND_CREATE_TOPIC_LIST: (
+            {},
+            msgspec.json.encode({"topicConfigList": [{"topicName": target.topic}]}),
+        ),
+        Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: ({}, b'{"groupConfigList":[{"groupName":"others"}]}'),
+        Code.GET_SUBSCRIPTIONGROUP_CONFIG: (group, b""),
+        Code.QUERY_SUBSCRIPTION_BY_CONSUMER: (group, b""),
+        Code.QUERY_CONSUME_TIME_SPAN: (group, b""),
+        Code.QUERY_CORRECTION_OFFSET: (group | {"compareGroup": "others"}, b""),
+        Code.CLONE_GROUP_OFFSET: (group | {"srcGroup": "others", "destGroup": "third"}, b""),
+        Code.GET_ALL_CONSUMER_OFFSET: ({}, b""),
+        Code.GET_ALL_PRODUCER_INFO: ({}, b""),
+        Code.GET_CONSUMER_RUNNING_INFO: (group | {"clientId": "c"}, b""),
+        Code.CONSUME_MESSAGE_DIRECTLY: (group | {"clientId": "c", "msgId": "0" * 32}, b""),
+        Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (group, b""),
         **_pops(group),
     }
 

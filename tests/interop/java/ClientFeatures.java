@@ -31,6 +31,11 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.body.CMResult;
+import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
+import org.apache.rocketmq.remoting.protocol.body.ConsumerRunningInfo;
+import org.apache.rocketmq.remoting.protocol.body.QueueTimeSpan;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
  * What RocketMQ's own Java client can do with a server, one scenario after the other. Arguments: name servers, then the
@@ -74,6 +79,7 @@ public final class ClientFeatures {
         run(wanted, "pop", ClientFeatures::pop);
         run(wanted, "trace", ClientFeatures::trace);
         run(wanted, "first_send", ClientFeatures::firstSend);
+        run(wanted, "asked_members", ClientFeatures::askedMembers);
         producer.shutdown();
         System.exit(0);
     }
@@ -489,6 +495,47 @@ public final class ClientFeatures {
             });
             consumer.start();
             check(consumed.await(15, TimeUnit.SECONDS), "a consumer that started right after the first send got nothing");
+            consumer.shutdown();
+        }
+    }
+
+    /** What RocketMQ's tools and Dashboard ask of a group's members, and of the broker about them. */
+    private static void askedMembers(String topic) throws Exception {
+        Set<String> consumed = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = consumer(topic);
+        consumer.subscribe(topic, "*");
+        List<String> ids = Collections.synchronizedList(new ArrayList<>());
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            messages.forEach(each -> ids.add(each.getMsgId()));
+            messages.forEach(each -> consumed.add(each.getMsgId()));
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        DefaultMQAdminExt tool = new DefaultMQAdminExt();
+        tool.setNamesrvAddr(nameServers);
+        tool.setInstanceName(topic + "_tool");
+        SendResult result = producer.send(message(topic, 0));
+        consumer.start();
+        tool.start();
+        try {
+            String group = consumer.getConsumerGroup();
+            String id = result.getMsgId();
+            await(() -> consumed.contains(id), () -> "not consumed");
+            String client = tool.examineConsumerConnectionInfo(group).getConnectionSet().iterator().next().getClientId();
+            ConsumerRunningInfo info = tool.getConsumerRunningInfo(group, client, true);
+            check(!info.getMqTable().isEmpty(), "no queues in " + info.getProperties());
+            check(info.getJstack() != null && info.getJstack().contains("TID"), "no stacks");
+            check(info.getSubscriptionSet().stream().anyMatch(each -> topic.equals(each.getTopic())), "no subscription");
+            ConsumeMessageDirectlyResult direct = tool.consumeMessageDirectly(group, client, topic, id);
+            check(direct.getConsumeResult() == CMResult.CR_SUCCESS, "directly: " + direct);
+            check(Collections.frequency(ids, id) == 2, "consumed " + ids);
+            check(tool.getConsumeStatus(topic, group, client).get(client) != null, "no status of the member");
+            List<QueueTimeSpan> spans = tool.queryConsumeTimeSpan(topic, group);
+            check(spans.stream().anyMatch(each -> each.getMaxTimeStamp() > 0), "no times in " + spans);
+            check(tool.querySubscription(group, topic) != null, "no subscription at the broker");
+            check(tool.getAllProducerInfo(tool.examineTopicRouteInfo(topic).getBrokerDatas().get(0).selectBrokerAddr())
+                .getData().containsKey("features_producer"), "the producer is not listed");
+        } finally {
+            tool.shutdown();
             consumer.shutdown();
         }
     }

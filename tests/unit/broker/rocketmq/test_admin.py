@@ -121,3 +121,40 @@ async def test_the_topics_of_a_deleted_group_may_already_be_deleted(running) -> 
     connection = running.connect()
     for name, code in (("%DLQ%g", 0), ("%RETRY%g", 0), ("t", ResponseCode.TOPIC_NOT_EXIST)):
         assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic=name)).code == code
+
+
+async def put_list(connection, code: int, **body: object) -> Command:
+    return await connection.request(Command(code, body=json.dumps(body).encode()))
+
+
+async def test_topics_of_a_list_are_created_all_or_none(running) -> None:
+    connection, topics = running.connect(), running.broker.topics.table
+    one = {
+        "topicName": "one",
+        "readQueueNums": 2,
+        "writeQueueNums": 3,
+        "perm": 6,
+        "attributes": {"+message.type": "FIFO"},
+    }
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+    reply = await put_list(connection, code, topicConfigList=[one, {"topicName": "no good name!"}])
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert topics.get("one") is None
+    assert (await put_list(connection, code, topicConfigList=[one, {"topicName": "two"}])).code == 0
+    assert (topics.require("one").read_queue_count, topics.require("one").write_queue_count) == (2, 3)
+    assert topics.require("one").attributes == {"message.type": "FIFO"}
+    assert topics.require("two").read_queue_count == running.config.default_queue_count
+    for wrong in ([], ["x"], {"topicName": "x"}):
+        assert (await put_list(connection, code, topicConfigList=wrong)).code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_groups_of_a_list_are_created_all_or_none(running) -> None:
+    connection, groups = running.connect(), running.broker.groups.groups
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+    one = {"groupName": "one", "retryMaxTimes": 3}
+    reply = await put_list(connection, code, groupConfigList=[one, {"groupName": "no good name!"}])
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    assert groups.get("one") is None
+    assert (await put_list(connection, code, groupConfigList=[one, {"groupName": "two"}])).code == 0
+    assert [groups.get(name).retry_max_times for name in ("one", "two")] == [3, 16]
+    assert (await put_list(connection, code, groupConfigList=[])).code == ResponseCode.INVALID_PARAMETER
