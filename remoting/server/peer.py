@@ -345,6 +345,8 @@ class SocketPeer:
         self.reached_at: tuple[str, int] | None = None
         """Our own end of the connection; None for sockets without a port."""
         self.attributes: dict[str, object] = {}
+        self.unasked_answers = 0
+        """Answers to no request, or to one that had timed out."""
         self._questions: Calls | None = None
         self.link = FrameLink(settings, self, pauses_reading=True)
         """The socket's protocol."""
@@ -385,11 +387,6 @@ class SocketPeer:
             raise Refused(ResponseCode.SYSTEM_BUSY, remark)
         self._questions.begin(command, timeout_ms, self.send, answered)
 
-    @property
-    def unasked_answers(self) -> int:
-        """Answers to no request, or to one that had timed out."""
-        return 0 if self._questions is None else self._questions.late_answers
-
     def close(self, reason: str) -> None:
         """Send what is queued, then close."""
         self.link.end(reason)
@@ -420,15 +417,21 @@ class SocketPeer:
         if self.link.closing is not None:
             return  # it came in the same read as the request that ended the connection
         if command.is_response:
-            if self._questions is None:
-                self._questions = Calls(self.address, IN_FLIGHT_BYTES_MAX)
-            self._questions.answer(command)
+            self._answered(command)
             return
         if self._plain_refused:
             self.send(command.reply(ResponseCode.NO_PERMISSION, "this port takes TLS only: connect with TLS"))
             self.link.violated("the peer does not use TLS, which this port requires")
             return
         answer(self._handler, self, command)
+
+    def _answered(self, command: Command) -> None:
+        if self._questions is None:
+            self.unasked_answers += 1
+            return
+        late = self._questions.late_answers
+        self._questions.answer(command)
+        self.unasked_answers += self._questions.late_answers - late
 
     def link_lost(self, reason: str) -> None:
         """Free the reservation of its frames, fail what was asked of it, then notify the server."""
