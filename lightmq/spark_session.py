@@ -337,7 +337,7 @@ def run_forever(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same query, started again, may go on: see the table above."""
+    """Whether the same query may continue after a restart: see the table above."""
     from pyspark.errors import StreamingQueryException
 
     text = _text_of(error)

@@ -63,7 +63,7 @@ class Room:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Let every waiting thread go on."""
+        """Wake every waiting thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -156,7 +156,7 @@ class BridgeClient:
         return info.mid
 
     def acknowledge(self, packet_id: int) -> None:
-        """Tell the peer that a QoS 1 message is stored."""
+        """Acknowledge a stored QoS 1 message to the peer."""
         if not self._ended.is_set():
             self._client.ack(packet_id, 1)
 

@@ -246,7 +246,7 @@ class LogReader:
         return [(key, cursors[key]) for key, end in self.ends.items() if cursors[key].position < end]
 
     async def read(self, key: Key, cursor: Cursor) -> tuple[list[tuple[int, RecordView]], int, str, int]:
-        """(offset, record) from the cursor's position, where to go on, and if something is missing: why, how many."""
+        """(offset, record) from the cursor's position, where to continue, and why and how many messages are missing."""
         start = cursor.position
         end = min(self.ends[key], start + READ_COUNT_MAX)
         body = encode_range_pull(cursor.queue_id, start, end, self._config.read_bytes)
@@ -302,7 +302,7 @@ def _offset(record: RecordView, queue_id: int) -> int:
 
 
 def _onward(pulled: PulledRange, start: int, end: int) -> tuple[int, str, int]:
-    """(where to go on, why something is missing, how many messages)."""
+    """(where to continue, why messages are missing, how many)."""
     reason = SKIPPED.get(pulled.status, "")
     if pulled.status == STATUS_NO_SUCH_QUEUE:
         return end, reason, end - start

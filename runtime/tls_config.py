@@ -16,7 +16,7 @@ MODES = ("disabled", "permissive", "enforcing")
 
 @dataclass(frozen=True, kw_only=True)
 class ListenTlsConfig:
-    """TLS of a remoting port; one port serves both, the first byte of a connection tells which it is."""
+    """TLS of a remoting port; one port serves both, the first byte of a connection shows which it is."""
 
     mode: str = setting("permissive", choices=MODES)
     """permissive: TLS is offered if there is a certificate, and clients without TLS are served too. enforcing: clients

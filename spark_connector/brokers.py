@@ -105,7 +105,7 @@ class Pool:
     def _take(self, address: Address, manner: Manner) -> BlockingConnection | None:
         with self._lock:
             if self._process != os.getpid():
-                # A forked child must not speak on its parent's sockets.
+                # A forked child must not use its parent's sockets.
                 self._idle.clear()
                 self._process = os.getpid()
             idle = self._idle.get(address, [])

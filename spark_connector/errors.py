@@ -58,7 +58,7 @@ class BrokerRefused(_Sentence):
 
 
 class DataLost(_Sentence):
-    """Records that the stream should read are gone or the log is another one; see option failOnDataLoss."""
+    """Records that the stream should read are missing or the log is another one; see option failOnDataLoss."""
 
 
 class BrokenRecord(_Sentence):

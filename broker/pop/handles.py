@@ -5,7 +5,7 @@ A receipt handle (`extraInfo`, the property POP_CK) is made by the client from t
     ckQueueOffset popTime invisibleTime reviveQueue retry brokerName queueId [queueOffset [commitLogOffset]]
 
 `retry` is 0 for the topic itself, 1 for `%RETRY%group_topic`, 2 for `%RETRY%group+topic`; this broker writes 0 and 2.
-`startOffsetInfo` and `msgOffsetInfo` tell the client the offsets of an answer: `retry queueId offset[,offset]` joined
+`startOffsetInfo` and `msgOffsetInfo` have the offsets of an answer: `retry queueId offset[,offset]` joined
 with `;`. Everything here comes from clients: what cannot be parsed is Refused. Pure.
 """
 

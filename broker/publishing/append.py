@@ -315,7 +315,7 @@ class PacketIds:
     """The packet ids of a request's QoS 2 publishes: those to note, and the images that are not to be stored.
 
     Left out is what is stored already, and what came from a proxy that has lost the session: its client sends it again
-    through the proxy that has it, and was told nothing else meanwhile.
+    through the proxy that has it, and got no other answer meanwhile.
     """
 
     __slots__ = ("_peer", "_requests", "_taken", "ids", "left_out")

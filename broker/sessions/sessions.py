@@ -16,9 +16,9 @@ A proxy that takes a session is given all there is to resume it from (`describe`
 
 When sessions end by themselves: a heap of due times, one live entry per session.
 
-A session that closes again and again, or comes back, does not grow the heap: it is entered when it has no entry, or an
-earlier one is needed. An entry that comes too early puts the session in again at its due time. Entries of sessions that
-are gone are swept out when they outnumber the others.
+A session that closes repeatedly, or reconnects, does not grow the heap: it is entered when it has no entry, or an
+earlier one is needed. An entry that comes too early puts the session in again at its due time. Entries of deleted
+sessions are swept out when they outnumber the others.
 
 Invariant: every closed durable session has an entry at or before its due time. Pure; time comes in as an argument.
 """

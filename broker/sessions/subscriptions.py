@@ -1,8 +1,8 @@
 """The subscriptions of a session: which queue a filter is, where it starts, what is written and given back.
 
-A wildcard filter holds its light queue (`filters`), an exact topic uses the light queue of its name. A filter said
-again takes the new QoS, options and identifier; its place in the log stays [MQTT-3.8.4-3]. A filter that is not granted
-gets the reason code of MQTT 5 that says why, and touches nothing.
+A wildcard filter holds its light queue (`filters`), an exact topic uses the light queue of its name. A repeated
+filter takes the new QoS, options and identifier; its place in the log stays [MQTT-3.8.4-3]. A filter that is not
+granted gets the reason code of MQTT 5, and changes nothing.
 
 A shared subscription holds the queue of its inner filter and a place in its group (`shared_groups`), which has the
 offsets; the session has none.

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from mqtt_bridge.config import BridgeConfig
 
 Ports = Mapping[str, int]
-"""Open ports by what they speak."""
+"""Open ports by protocol."""
 NONE = ConfigOptions()
 
 Data = Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory.")]

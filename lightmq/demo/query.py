@@ -102,7 +102,7 @@ class KeptQuery:
                 self._started, restarts_max=self._restarts_max, stop=self._stop,
                 say=lambda text: self._say(event="restarted", query=self.name, text=text),
             )  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - whatever it is, the demo tells it in one sentence and accounts
+        except Exception as error:  # noqa: BLE001 - the demo reports it in one sentence and accounts
             self.failed = cause_of(error)
             self._say(event="failed", query=self.name, error=self.failed)
         finally:
@@ -125,7 +125,7 @@ class KeptQuery:
         return True
 
     def drain(self) -> None:
-        """Wait until everything stored so far is processed, by the query or by those that go on in its place.
+        """Wait until everything stored so far is processed, by the query or by its restarts.
 
         A query that was never begun has nothing to wait for.
         """
@@ -161,7 +161,7 @@ ROWS_PER_BATCH_MAX = 5_000
 
 
 def say(**event: object) -> None:
-    """Tell the demo something, one JSON line."""
+    """Send the demo one JSON line."""
     print(json.dumps(event), flush=True)
 
 

@@ -278,7 +278,7 @@ class Demo:
         return accounting, [*self._device.problems(), *self._draw(rows)]
 
     def _drain(self) -> None:
-        """Process everything: a command's acknowledgement is a reading again, so go on until the log stands still."""
+        """Process everything: a command's acknowledgement is a reading again, so repeat until the log stops growing."""
         stored = (-1, -1)
         while True:
             if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):

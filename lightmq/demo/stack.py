@@ -82,7 +82,7 @@ LOWEST = "import os, sys; os.nice(int(sys.argv[1])); os.execv(sys.argv[2], sys.a
 
 
 def end_group(child: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a child that leads a process group, as Ctrl-C would, and then what it has left: compilers go on alone."""
+    """End a child that leads a process group, as Ctrl-C would, and then what it has left: compilers keep running."""
     if child.poll() is not None:
         return
     os.killpg(child.pid, signal.SIGINT)

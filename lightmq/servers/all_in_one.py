@@ -140,7 +140,7 @@ class AllInOne:
         return await self._broker.until_failed()
 
     def ports(self) -> Mapping[str, int]:
-        """Open ports by what they speak."""
+        """Open ports by protocol."""
         assert self._server is not None
         assert self._proxy is not None
         ports = {"mqtt": 0, "remoting": self._server.port, "admin": self._admin.port}

@@ -135,7 +135,7 @@ class Part:
         await self._group.stop()
 
     def ports(self) -> Mapping[str, int]:
-        """Open ports by what they speak."""
+        """Open ports by protocol."""
         own = {} if self._port is None else {self._port[0]: self._port[1]()}
         return {**own, "admin": self._admin.port, **self._more_ports()}
 

@@ -71,7 +71,7 @@ class ProxyPool:
         return len(self.serving) == self._config.listen.processes
 
     def ports(self) -> dict[str, int]:
-        """The shared ports by what they speak."""
+        """The shared ports by protocol."""
         return self._ports
 
     def status(self) -> list[dict[str, int]]:

@@ -3,7 +3,7 @@
 A port in use and an unusable data directory are found before anything is started. The check of a port opens and closes
 a socket; a later bind may still lose a race, with an error of the same text. A directory that :func:`prepare` accepts
 exists, and a file was written into it and removed again. SIGHUP reloads what may change at run time. A service that
-cannot go on is stopped as well, and its reason is raised.
+cannot continue is stopped as well, and its reason is raised.
 Invariant: the ports are printed once and only when everything is ready; SIGTERM and SIGINT end with status 0, a second
 signal ends at once (acknowledged messages are durable anyway).
 
@@ -181,11 +181,11 @@ class Server(Service, Protocol):
     """What can be served: a service that knows its ports once it is started."""
 
     def ports(self) -> Mapping[str, int]:
-        """Open ports by what they speak: mqtt, remoting, admin."""
+        """Open ports by protocol: mqtt, remoting, admin."""
         ...
 
     def until_failed(self) -> Awaitable[Exception]:
-        """Wait until the started service cannot go on by itself; return why."""
+        """Wait until the started service fails by itself; return why."""
         ...
 
     def reload(self) -> None:

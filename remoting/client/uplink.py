@@ -138,7 +138,7 @@ def _copy(command: Command) -> Command:
 
 
 MASTER_PAUSE_FIRST_MS = 10
-"""First pause: clients hear of an election at the same moment as the new master."""
+"""First pause: clients are notified of an election at the same moment as the new master."""
 
 MASTER_PAUSE_MS_MAX = 500
 """Longest pause between two attempts: a group without a master has one within seconds."""

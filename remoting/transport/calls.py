@@ -120,7 +120,7 @@ class Calls:
             response = await self.call(command, timeout_ms, transmit)
         except LightMQError as error:
             failure = error
-        _tell(answered, response, failure)
+        _report(answered, response, failure)
 
     def _finish(self, opaque: int, begun: _Begun, response: Command | None, error: Exception | None) -> None:
         del self._pending[opaque]
@@ -128,7 +128,7 @@ class Calls:
         self._begun -= 1
         if self._waiting:
             self._wake()
-        _tell(begun.answered, response, error)
+        _report(begun.answered, response, error)
 
     def _sweep(self) -> None:
         """Time out overdue requests; the timer runs only while requests of this kind are pending."""
@@ -216,7 +216,7 @@ class Calls:
             future.set_exception(RequestTimeout(code, self._address, timeout_ms))
 
 
-def _tell(answered: Answered, response: Command | None, error: Exception | None) -> None:
+def _report(answered: Answered, response: Command | None, error: Exception | None) -> None:
     """Run a callback; its failure must not lose the other answers of the same read."""
     try:
         answered(response, error)

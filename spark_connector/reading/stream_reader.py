@@ -15,11 +15,11 @@ beside another one's minutes, and event-time windows would throw away what seems
 log's store times, `speed` times as fast as ours, and no batch reads beyond it; when it has caught up the stream is live
 and stays so.
 
-Invariants: only how far a batch goes is limited, so what is read and where the checkpoint goes on is as without it;
+Invariants: only how far a batch goes is limited, so what is read and where the checkpoint continues is as without it;
 the clock begins at the oldest message not read yet, also after a restart. Thread rule: the driver-side process of the
 query.
 
-Tell a broker's consumer group how far a query has committed, so that its lag shows where operators look for it.
+Report to a broker's consumer group how far a query has committed, so that operators see its lag.
 
 Invariant: only a report; nothing is ever read back. Spark reports a finished batch when it begins the next one, so
 the report is one batch behind. Thread rule: the driver-side process of the query.

@@ -230,7 +230,7 @@ class RangeFetcher:
             raise NotAnswered(f"a reader has no offset {self._offset} (status {pulled.status})")
 
     def _leave_reader(self, broker: str, address: Address, failure: Exception) -> None:
-        """Go on without this reader, from the first offset that did not arrive."""
+        """Continue without this reader, from the first offset that did not arrive."""
         POOL.forget(address)
         self._endpoints.reader_failed(broker, failure)
         LOG.warning("reader at %s:%d failed (%s), going on", *address, failure)

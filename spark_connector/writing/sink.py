@@ -134,7 +134,7 @@ def abort_batch(master: GroupMaster, sink: str, batch: int) -> None:
 
 
 def forget_sink(master: GroupMaster, sink: str) -> None:
-    """Tell the broker that a sink will not commit again, so that its ledger does not keep the name forever."""
+    """Make the broker forget a sink that will not commit again, so that its ledger does not keep the name forever."""
     abort_batch(master, sink, sink_body.NO_BATCH)
 
 
