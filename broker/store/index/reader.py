@@ -4,13 +4,15 @@ Invariant: what is returned has passed its position check and (unless switched o
 record that fails is reported as CorruptLog, because it lies below the confirm position.
 
 By time: store times never fall along the log. So the first record of each log file shows in which file the boundary
-lies in (those times are remembered), the index alone narrows a queue's offsets to that file, and inside it the guess
+lies (those times are remembered), the index alone narrows a queue's offsets to that file, and inside it the guess
 between two known times is tried before the middle: about five records are read where halving reads twenty. The answer
-is exact; the guess only decides which record is read next. Records that cannot be read are passed over. Without
-`bases`, records[i] of a result has queue offset `first_offset + i`. With them a record may be a batch: the offset of
-its first message is bases[i], and bases[0] may be lower than `first_offset`, because the offset asked for is inside it;
-`next_offset` is always behind the last message of the last record. Thread rule: loop thread; records are views into
-mapped segments, valid on any thread as long as they are referenced.
+is exact; the guess only decides which record is read next. Records that cannot be read are passed over.
+
+Without `bases`, records[i] of a result has queue offset `first_offset + i`. With them a record may be a batch: the
+offset of its first message is bases[i], and bases[0] may be lower than `first_offset`, because the offset asked for is
+inside it; `next_offset` is always behind the last message of the last record.
+
+Thread rule: loop thread; records are views into mapped segments, valid on any thread as long as they are referenced.
 """
 
 from __future__ import annotations
