@@ -136,7 +136,7 @@ class Subscriptions:
     def resume(self, stored: Sequence[SessionSubscription], cursors: Mapping[int, int]) -> None:
         """All subscriptions of a stored session continue at these positions."""
         for one in stored:
-            if self.restore_shared(one, one.queue_id) is not None:
+            if self._restore_shared(one, one.queue_id, one.qos) is not None:
                 continue
             source = self._restore(one.filter, one.queue_id, self._terms(one, one.qos), one.offset)
             source.cursor = cursors[one.queue_id]
@@ -318,11 +318,13 @@ class Subscriptions:
             if result.code < FAILURE and not self._ended:
                 self._granted(wanted, result.queue_id, result.code, result.offset)
 
-    def restore_shared(self, stored: SessionSubscription | FilterRequest, queue_id: int) -> SharedSource | None:
-        """A stored or new subscription joins its group; None when it is not a shared one."""
+    def _restore_shared(
+        self, stored: SessionSubscription | FilterRequest, queue_id: int, qos: int
+    ) -> SharedSource | None:
+        """A stored or new subscription joins its group at the granted `qos`; None when it is not a shared one."""
         if share_of(stored.filter) is None:
             return None
-        grant = self._terms(stored, stored.qos, history=False)
+        grant = self._terms(stored, qos, history=False)
         source = self._delivery.join(stored.filter, queue_id, grant, self._client_id, self.epoch)
         self.by_filter[stored.filter] = source
         return source
@@ -348,7 +350,7 @@ class Subscriptions:
             return source
         if source is not None:
             self._end(source)
-        shared = self.restore_shared(wanted, queue_id)
+        shared = self._restore_shared(wanted, queue_id, qos)
         if shared is not None:
             return shared
         grant = self._terms(wanted, qos, history=wanted.history is not None)
