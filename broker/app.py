@@ -24,10 +24,11 @@ from broker.store.log_store import LogStore
 from remoting.access.key_policy import KeyPolicy
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
-from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.errors import LocalMisuse, NotOffered
+from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, Router, parse_access_keys
-from remoting.transport.contracts import Dial, Handler
+from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
@@ -59,7 +60,7 @@ class BrokerApp:
         )
         self._listen = listen
         self._log = get_logger("broker")
-        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log).record
+        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log)
         self._clients: ClientPort | None = None
         self._serving: Serving | None = None
         self._member: GroupMember | None = None
@@ -81,7 +82,7 @@ class BrokerApp:
                 connect=self._connect_controller, access=self.access, authorizer=self.authorizer, failed=self._failed,
                 log=self._log,
             )  # fmt: skip
-            self._member.gate.unsupported = self._unsupported
+            self._member.gate.not_offered = self.note_not_offered
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -111,6 +112,12 @@ class BrokerApp:
         """What answers requests now; None before the start, and in a broker that is not the master of its group."""
         serving = self._present
         return None if serving is None else serving.broker
+
+    def note_not_offered(self, peer: Peer, command: Command, refused: NotOffered) -> None:
+        """Count a request for what is not offered, and by its client while this broker serves clients."""
+        self._unsupported.record(peer, command, refused)
+        if self.broker is not None:
+            self.broker.refusals.note(peer, command, refused, self._clock.now_ms())
 
     @property
     def readers(self) -> ReaderPool | None:
@@ -270,7 +277,7 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
-        router = Router(serving.handlers, access=access, unsupported=self._unsupported)
+        router = Router(serving.handlers, access=access, not_offered=self.note_not_offered)
         self._clients = clients = ClientPort(self.config, router, access, self._log)
         declare_port_metrics(self.registry, clients.server)
         self.port = await clients.start()

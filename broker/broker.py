@@ -25,6 +25,7 @@ from broker.registration import Registration
 from broker.requests import BrokerIdentity, ConfirmedAnswers, Feature, RequestTools
 from broker.retained.feature import RetainedFeature
 from broker.rocketmq.feature import RocketmqFeature
+from broker.rocketmq.refusals import Refusals
 from broker.sessions.feature import SessionFeature
 from broker.sessions.sessions import Sessions
 from broker.shared.feature import SharedFeature
@@ -80,6 +81,7 @@ class BrokerParts:
         self._open_mqtt(registry)
         self.reading = ReadingFeature(self.tools, self.topics, may_answer)
         self.groups = ConsumerGroups(self.tools, self.topics)
+        self.refusals = Refusals(registry)
         self.sink = SinkFeature(self.tools, self.topics, placement=self.publishing.placement, quota=self.retained.quota)
         self.transactions = TransactionFeature(
             self.tools,
@@ -140,6 +142,7 @@ class BrokerParts:
                 routes=self.registration,
                 transactions=self.transactions.messages,
                 handles=self.delayed.handles,
+                refusals=self.refusals,
             ),
             self.transactions,
             PopFeature(tools, topics=topics, groups=self.groups, long_polls=self.reading.long_polls, registry=registry),

@@ -175,12 +175,12 @@ class ControllerApp:
 
     def _make_server(self) -> RemotingServer:
         config, access = self.config, self.access
-        unsupported = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).record
+        not_offered = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).record
         return RemotingServer(
             Router(
                 self.handlers,
                 access=access,
-                unsupported=unsupported,
+                not_offered=not_offered,
                 judge_unserved=partial(judge_unserved, self.authorizer),
             ),
             frame_size_bytes_max=config.frame_size_bytes_max,

@@ -7,9 +7,9 @@ A component declares what it counts once, when it is built::
     too_big = dropped.child("too_big")
     received.value += 1 ; too_big.value += 1
 
-Every remoting port shows TLS, unfinished frames and unsupported requests. The label `code` of an unsupported request is
-one of RocketMQ's or our own numbers and `other` for the rest, so that a peer that tries all numbers cannot make the
-page grow.
+Every remoting port shows TLS, unfinished frames and requests for what is not offered. The label `code` of such a
+request is one of RocketMQ's or our own numbers and `other` for the rest, so that a peer that tries all numbers cannot
+make the page grow.
 Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``; those
 of counters, and no others, end with ``_total``. Thread rule: a metric is written by one thread (the owner of what it
 counts); the page may read it at any time. ``prometheus_client`` is imported only when the page is rendered.
@@ -29,6 +29,9 @@ from runtime.clock import Clock
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric as PrometheusMetric
+
+    from remoting.protocol.errors import NotOffered
+    from remoting.transport.contracts import Peer
 
 
 NAME = re.compile(r"rocketmq_[a-z0-9_]+\Z")
@@ -267,20 +270,20 @@ def declare_port_metrics(registry: Registry, server: PortCounts) -> None:
 
 
 class UnsupportedRequests:
-    """Counts each request without a handler, and logs one line per code and `LOG_INTERVAL_S` for the operator."""
+    """Counts requests for what is not offered, and logs one line per code and `LOG_INTERVAL_S` for the operator."""
 
     def __init__(self, registry: Registry, clock: Clock, log: Any) -> None:
         self._counter = registry.counter(
             "rocketmq_unsupported_requests_total",
-            "Requests refused because nothing here answers their code",
+            "Requests refused because what they ask for is not offered, by request code",
             labels=("code",),
         )
         self._clock = clock
         self._log = log
         self._logged: dict[str, tuple[int, int]] = {}
 
-    def record(self, address: str, command: Command) -> None:
-        """Count a request from the client at this address."""
+    def record(self, peer: Peer, command: Command, refused: NotOffered) -> None:
+        """Count a client's request."""
         label = str(command.code) if command.code in NAMES else OTHER
         child = self._counter.child(label)
         child.value += 1
@@ -289,6 +292,7 @@ class UnsupportedRequests:
         if now_s - last_s >= LOG_INTERVAL_S:
             self._logged[label] = now_s, child.value
             self._log.warning(
-                "request_not_supported", code=command.code, name=request_name(command.code), client=address,
+                "request_not_supported", code=command.code, name=request_name(command.code), client=peer.address,
                 language=command.language, version=command.version, since_last=child.value - count,
+                answer=refused.code, remark=refused.remark.strip(),
             )  # fmt: skip

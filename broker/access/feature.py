@@ -25,7 +25,7 @@ from broker.requests import Feature, RequestTools, json_body, text
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import ADMIN
 from remoting.access.users import NORMAL, SUPER, CreatedUsersReply, Entry, EntryError, User, UserTable, entry_of
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -214,13 +214,13 @@ class AccessFeature(Feature):
         self._require_policy()
         if self._elsewhere:
             remark = "users and rules by request are offered by `lightmq up`: these controllers would not know them"
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            raise NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _require_policy(self) -> KeyPolicy:
         policy = self._policy
         if policy is None:
             remark = "users and rules by request need an access list of the broker: set broker.access_list"
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            raise NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         return policy
 
     @property
@@ -311,7 +311,7 @@ def _texts(value: object) -> Sequence[str]:
 
 def _require_custom(policy_type: object) -> None:
     if policy_type and str(policy_type).lower() != CUSTOM.lower():
-        raise _invalid("policies of type Default are not offered: make them Custom")
+        raise NotOffered(ResponseCode.INVALID_PARAMETER, "policies of type Default are not offered: make them Custom")
 
 
 def _usable(word: str) -> bool:

@@ -82,7 +82,8 @@ def _by_tags(expression: str) -> Selection | None:
     return lambda view: bytes(view.tags) in tags
 
 
-_WATCHED_ATTRIBUTE = "client watched"
+CLIENT_ATTRIBUTE = "client id"
+"""Set on a peer by its first heartbeat."""
 GROUPS_PER_HEARTBEAT_MAX = 1_000
 """Groups one client may name; more are refused."""
 
@@ -117,8 +118,8 @@ class ClientRequests:
         for group in consumers:
             self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
             self._groups.ensure_if_room(group)
-        if _WATCHED_ATTRIBUTE not in peer.attributes:
-            peer.attributes[_WATCHED_ATTRIBUTE] = True
+        if CLIENT_ATTRIBUTE not in peer.attributes:
+            peer.attributes[CLIENT_ATTRIBUTE] = client_id
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
         client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
         changed = self._clients.heartbeat(client, producers, consumers)

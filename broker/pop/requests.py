@@ -33,7 +33,7 @@ from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.topics.topics import is_light
 from remoting.access.rights import ADMIN, CONSUME, of_group, of_topic
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -250,7 +250,8 @@ class PopRequests:
             raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
         if flag(command.fields, "order"):
             remark = "POP in order is not offered by this broker: pull the topic with an orderly listener"
-            raise self._refuse("order", ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            counted = self._refuse("order", ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            raise NotOffered(counted.code, counted.remark)
         self._queues.admit(ask)
         self._queues.enter(ask)
         self._wait(peer, command, ask, lambda: self._pop(command, ask))

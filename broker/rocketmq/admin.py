@@ -21,7 +21,7 @@ from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.topics import TopicSettings, changed
 from remoting.access.rights import ADMIN, LOCATE, PUBLISH
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -235,7 +235,7 @@ def _group_of(body: dict[str, Any]) -> GroupConfig:
     policy = body.get("groupRetryPolicy")
     if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
         remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
-        raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+        raise NotOffered(ResponseCode.INVALID_PARAMETER, remark)
     try:
         return msgspec.convert(body, GroupConfig, strict=False)
     except msgspec.ValidationError as error:

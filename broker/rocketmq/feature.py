@@ -9,6 +9,7 @@ from broker.rocketmq.admin import AdminRequests
 from broker.rocketmq.group_requests import AssignmentRequests, GroupAdminRequests
 from broker.rocketmq.group_state import GroupStateRequests
 from broker.rocketmq.pull import QueryRequests, RocketmqPullRequests
+from broker.rocketmq.refusals import ClientListRequests, Refusals
 from broker.rocketmq.relays import RelayRequests
 from broker.rocketmq.replies import ReplyRequests
 from broker.rocketmq.send import SendRequests
@@ -38,6 +39,7 @@ class RocketmqFeature(Feature):
         routes: RouteFinder,
         transactions: HalfMessages,
         handles: HandleSource,
+        refusals: Refusals,
     ) -> None:
         self._metrics = tools.metrics
         self._rates_in, self._rates_out = Rates(), Rates()
@@ -87,6 +89,7 @@ class RocketmqFeature(Feature):
             GroupStateRequests(tools, topics=topics.table, groups=groups),
             ConsumeStatsRequests(tools, queues=topics.queues, groups=groups),
             TrafficStatsRequests(tools, topics=topics.table, group_traffic=groups.traffic),
+            ClientListRequests(tools, clients=groups.clients, refusals=refusals),
         )
 
     def handlers(self) -> dict[int, Handler]:

@@ -25,7 +25,7 @@ from broker.rocketmq.statistics import queue_key
 from broker.topics.topics import DEFAULT_TOPIC
 from remoting.access.rights import ADMIN, CONSUME, of_group, of_topic
 from remoting.protocol.bodies.controller_body import PERM_READ, QueueData, TopicRoute
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.errors import LightMQError, NotOffered, Refused
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -125,7 +125,7 @@ class AssignmentRequests:
         strategy = STRATEGIES.get(request.strategy_name or "AVG")
         if strategy is None:
             remark = f"allocation {request.strategy_name!r} is not offered by the server: {', '.join(STRATEGIES)}"
-            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+            raise NotOffered(ResponseCode.SYSTEM_ERROR, remark)
         later(peer, command, self._assigned(command, request, strategy))
 
     async def _assigned(self, command: Command, request: AssignmentRequest, strategy: Strategy) -> Command:

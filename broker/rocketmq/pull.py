@@ -31,7 +31,7 @@ from broker.store.keys.key_store import KeyQuestion
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_record, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
-from remoting.protocol.errors import CorruptRecord, Refused
+from remoting.protocol.errors import CorruptRecord, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -277,7 +277,8 @@ class RocketmqPullRequests:
         fields = command.fields
         system_flag = number(fields, "sysFlag", 0)
         if system_flag & CLASS_FILTER:
-            raise Refused(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "class filters are not offered: use tags or SQL92")
+            remark = "class filters are not offered: use tags or SQL92"
+            raise NotOffered(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
         topic, group = text(fields, "topic"), text(fields, "consumerGroup")
         limit = self.tools.config.limits.pull_bytes_max
         return _Pull(

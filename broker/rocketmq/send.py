@@ -39,7 +39,7 @@ from broker.rocketmq.stored_message import (
 from broker.store.placed import Appended, Placed
 from remoting.access.rights import CONSUME, PUBLISH, of_group
 from remoting.protocol.bodies.append_body import decode_batch
-from remoting.protocol.errors import Refused, RemoteViolation
+from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -153,10 +153,10 @@ def is_half(system_flag: int, properties: Mapping[bytes, bytes], *, batch: bool)
 
 
 def check_flags(system_flag: int) -> None:
-    """Refused(MESSAGE_ILLEGAL) for a sysFlag that requests what this broker does not do."""
+    """NotOffered (MESSAGE_ILLEGAL) for a sysFlag that requests what this broker does not do."""
     for bits, remark in NOT_OFFERED_FLAGS.items():
         if system_flag & bits:
-            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+            raise NotOffered(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 def check_properties(properties: Mapping[bytes, bytes]) -> None:
@@ -165,7 +165,7 @@ def check_properties(properties: Mapping[bytes, bytes]) -> None:
     if not NOT_OFFERED_PROPERTIES.keys().isdisjoint(properties):
         for key, remark in NOT_OFFERED_PROPERTIES.items():
             if properties.get(key, b"false") != b"false":
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+                raise NotOffered(ResponseCode.MESSAGE_ILLEGAL, remark)
     if any(key.startswith(HIDDEN_PREFIX) for key in properties):
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"names of properties may not begin with {HIDDEN_PREFIX.decode()}")
     size = sum(len(key) + len(value) + 2 for key, value in properties.items())

@@ -40,7 +40,7 @@ import msgspec
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.access.rights import of_topic
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import LocalMisuse, NotOffered, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
 
@@ -105,9 +105,11 @@ def changed(kept: Mapping[str, str], text: str, *, created: bool) -> dict[str, s
     for name, value in parse_changes(text).items():
         attribute = ATTRIBUTES.get(name)
         if attribute is None:
-            raise _refused(f"attribute {name!r} is not supported here; there are: {', '.join(sorted(ATTRIBUTES))}")
+            remark = f"attribute {name!r} is not supported here; there are: {', '.join(sorted(ATTRIBUTES))}"
+            raise NotOffered(ResponseCode.INVALID_PARAMETER, remark)
         if value is not None and not attribute.accepts(value):
-            raise _refused(f"attribute {name!r} is {attribute.needed}, not {value!r}")
+            remark = f"attribute {name!r} is {attribute.needed}, not {value!r}"
+            raise NotOffered(ResponseCode.INVALID_PARAMETER, remark)
         if attribute.fixed and not created and value != result.get(name):
             raise _refused(f"attribute {name!r} is fixed when the topic is created")
         if value is None:

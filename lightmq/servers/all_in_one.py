@@ -38,7 +38,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
-from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, declare_port_metrics
 from runtime.service import ServiceGroup
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
@@ -110,7 +110,7 @@ class AllInOne:
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
             self._router = Router(
                 merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
-                unsupported=UnsupportedRequests(self._registry, self._clock, get_logger("remoting")).record,
+                not_offered=self._broker.note_not_offered,
                 advertised_host=self._configuration.broker.advertised_host,
             )  # fmt: skip
             self._server = self._make_server(self._router)

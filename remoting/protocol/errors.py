@@ -6,6 +6,7 @@
     ├── RemoteViolation   the peer sent what the protocol forbids; becomes an event and a close
     │   └── CorruptRecord a record whose bytes contradict themselves (magic, sizes, position, checksum)
     └── Refused           a valid request that is refused: a response code and a remark for the peer
+        └── NotOffered    the same, for a feature of RocketMQ that this server does not have
 
 Invariant: decoding functions raise RemoteViolation (or CorruptRecord) for malformed bytes, nothing else.
 Thread rule: plain values, usable anywhere.
@@ -46,3 +47,7 @@ class Refused(LightMQError):
         self.code = code
         self.remark = remark
         self.fields = fields or {}
+
+
+class NotOffered(Refused):
+    """A request for a feature of RocketMQ that this server does not have; servers count them by client."""

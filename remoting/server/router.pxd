@@ -12,4 +12,4 @@ cdef class Access:
 cdef class Router:
     cdef dict _handlers
     cdef Access _access
-    cdef object _unsupported, _judge_unserved, _advertised_host
+    cdef object _not_offered, _judge_unserved, _advertised_host

@@ -29,7 +29,7 @@ from remoting.protocol.bodies.controller_body import (
     TopicRoute,
     encode_body,
 )
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import LocalMisuse, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
@@ -235,7 +235,7 @@ FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
 )
 """The purpose of RocketMQ's codes that are not supported, for the remark of their refusal."""
 
-Unsupported = Callable[[str, Command], object]
+NotOfferedNote = Callable[[Peer, Command, NotOffered], object]
 Judge = Callable[[Peer, Command], None]
 
 
@@ -253,16 +253,17 @@ class Router:
         handlers: Mapping[int, Handler],
         *,
         access: Access | None = None,
-        unsupported: Unsupported | None = None,
+        not_offered: NotOfferedNote | None = None,
         judge_unserved: Judge | None = None,
         advertised_host: str = "",
     ) -> None:
-        """`unsupported(address, request)` is called for requests without a handler, unless `judge_unserved` raises, as
-        a handler's check of rights would; `advertised_host`: see `refusal_route`."""
+        """`not_offered(peer, request, refusal)` is called for requests for features that are not offered, among them
+        those without a handler, unless `judge_unserved` raises, as a handler's check of rights would;
+        `advertised_host`: see `refusal_route`."""
         self._handlers = dict(handlers)
         self._advertised_host = advertised_host
         self._access = access
-        self._unsupported = unsupported
+        self._not_offered = not_offered
         self._judge_unserved = judge_unserved
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
@@ -281,16 +282,23 @@ class Router:
         if handler is None:
             if self._judge_unserved is not None:
                 self._judge_unserved(peer, command)
-            if self._unsupported is not None:
-                self._unsupported(peer.address, command)
-            raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
+            missing = NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
+            self._note(peer, command, missing)
+            raise missing
         try:
             return handler(peer, command)
+        except NotOffered as refused:
+            self._note(peer, command, refused)
+            raise
         except Refused as refused:
             answered = self._instead_of_refusal(peer, command) if refused.code == ResponseCode.NO_PERMISSION else None
             if answered is None:
                 raise
             return answered
+
+    def _note(self, peer: Peer, command: Command, refused: NotOffered) -> None:
+        if self._not_offered is not None:
+            self._not_offered(peer, command, refused)
 
     def _instead_of_refusal(self, peer: Peer, command: Command) -> Command | None:
         """Return the route that shows a client the reason of its refusal, if this server serves routes."""

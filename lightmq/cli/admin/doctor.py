@@ -16,20 +16,24 @@ import shutil
 import statistics
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from lightmq.cli.connections import Security, ServerTarget
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import FAILED as FAILED_STATUS
+from lightmq.cli.outcome import json_object, printable, unreadable
 from lightmq.extras import install_command, pip_install
 from lightmq.servers.serving import PortTaken, check_free
 from remoting.native.choice import remedy
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import TlsFailed
 from runtime.clock import Clock, SystemClock
 from runtime.config import Flag
@@ -227,6 +231,59 @@ def check_server(target: ServerTarget) -> CheckResult:
     return CheckResult("broker", OK, f"{names} (through {how})")
 
 
+def check_clients(target: ServerTarget) -> Iterator[CheckResult]:
+    """RocketMQ's clients at every broker: which languages and versions, and what was refused to whom.
+
+    Raises LightMQError when there is no broker, or its answer cannot be read.
+    """
+    from lightmq.cli.connections import brokers
+
+    with brokers(target) as found:
+        answers = [
+            (broker.name, json_object(broker.ask(Command(RequestCode.CLIENT_LIST)).body, "to CLIENT_LIST"))
+            for broker in found
+        ]
+    for name, answer in answers:
+        try:
+            yield from _judged(name, answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise unreadable("to CLIENT_LIST", error) from error
+
+
+def _judged(broker: str, answer: dict[str, Any]) -> Iterator[CheckResult]:
+    kinds = Counter(_made_by(client) for client in answer["clients"])
+    text = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "none connected"
+    if answer["more"]:
+        text += f", and {answer['more']} more"
+    yield CheckResult(broker, OK, printable(f"clients: {text}"))
+    connected = {client["client"] for client in answer["clients"]}
+    for row in answer["refused"]:
+        state = "connected" if row["client"] in connected else "not connected now"
+        text = f"{row['client']} ({_made_by(row)}, {state}) sent {row['name']} ({row['code']}) {row['count']} times"
+        remedy = f"refused with {row['answer']}: {row['remark']}"
+        yield CheckResult(broker, WARNING, printable(text), printable(remedy))
+    if answer["forgotten"]:
+        text = f"the table of refused requests was full: {answer['forgotten']} earlier rows are no longer in it"
+        yield CheckResult(broker, WARNING, text, "see rocketmq_unsupported_requests_total for all of them by code")
+
+
+def _made_by(client: dict[str, Any]) -> str:
+    return f"{client['language']} {version_text(int(client['version']))}"
+
+
+V4_0_0_SNAPSHOT = 212
+"""Number of this version in RocketMQ's enumeration. From here on a version has two numbers, that of its snapshots
+first, and there are ten versions in a minor one and ten minor ones in a major one."""
+
+
+def version_text(number: int) -> str:
+    """The version that RocketMQ's clients give as a number: 513 is 5.5.0."""
+    if number < V4_0_0_SNAPSHOT:
+        return f"version {number}"
+    release = (number - V4_0_0_SNAPSHOT) // 2
+    return f"{4 + release // 100}.{release // 10 % 10}.{release % 10}"
+
+
 def check_port(host: str, port: int, option: str, *, is_running: bool) -> CheckResult:
     """A port `lightmq up` would take is free, or taken by the broker that runs."""
     try:
@@ -254,6 +311,10 @@ def doctor(
     *,
     data: Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory to check.")] = None,
     server: Annotated[str | None, Parameter(name=["--server", "-s"], help="Name servers as host:port,…")] = None,
+    rocketmq: Annotated[
+        bool,
+        Parameter(negative=(), help="Check only RocketMQ's clients: versions, and which use what is not offered."),
+    ] = False,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object.")] = False,
     security: Security = NO_SECURITY,
     options: ConfigOptions = NONE,
@@ -271,7 +332,8 @@ def doctor(
     address = server or f"127.0.0.1:{value.up.remoting_port or 9876}"
     target = target_of(address, security, value.broker)
     findings = []
-    for finding in examine(value.up.data_directory, ports, value.up.host, target):
+    checks = check_clients(target) if rocketmq else examine(value.up.data_directory, ports, value.up.host, target)
+    for finding in checks:
         findings.append(finding)
         if not json_output:
             sys.stdout.write(render(finding))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from remoting.protocol.errors import NotOffered
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from runtime.metrics import CHILDREN_MAX, LOG_INTERVAL_S, READ, Registry, UnsupportedRequests, declare_port_metrics
 from tests.support.clock import ManualClock
+
+REFUSED = NotOffered(3, " not offered")
 
 
 def test_counters_are_plain_numbers_and_declared_once() -> None:
@@ -143,11 +147,15 @@ class Log:
         self.lines.append(fields)
 
 
+def client_at(address: str) -> Any:
+    return SimpleNamespace(address=address)
+
+
 def test_known_numbers_have_a_label_and_all_others_share_one() -> None:
     registry, log = Registry(), Log()
     requests = UnsupportedRequests(registry, ManualClock(), log)
     for code in [RequestCode.POP_MESSAGE, RequestCode.POP_MESSAGE, *range(1_000_000, 1_003_000)]:
-        requests.record("10.0.0.1:5", Command(code))
+        requests.record(client_at("10.0.0.1:5"), Command(code), REFUSED)
     page = registry.page().decode()
     assert 'rocketmq_unsupported_requests_total{code="200050"} 2.0' in page
     assert 'rocketmq_unsupported_requests_total{code="other"} 3000.0' in page
@@ -157,15 +165,16 @@ def test_known_numbers_have_a_label_and_all_others_share_one() -> None:
 
 def test_a_line_names_the_client_and_comes_again_after_a_while() -> None:
     clock, log = ManualClock(), Log()
+    first_client, second_client = client_at("10.0.0.1:5"), client_at("10.0.0.2:5")
     requests = UnsupportedRequests(Registry(), clock, log)
     for _ in range(5):
-        requests.record("10.0.0.1:5", Command(RequestCode.RECALL_MESSAGE, language="JAVA", version=485))
+        requests.record(first_client, Command(RequestCode.RECALL_MESSAGE, language="JAVA", version=485), REFUSED)
     clock.advance_ms(LOG_INTERVAL_S * 1_000)
-    requests.record("10.0.0.2:5", Command(RequestCode.RECALL_MESSAGE, language="GO", version=317))
+    requests.record(second_client, Command(RequestCode.RECALL_MESSAGE, language="GO", version=317), REFUSED)
     first, second = log.lines
     assert first == {
         "code": 370, "name": "RECALL_MESSAGE", "client": "10.0.0.1:5", "language": "JAVA", "version": 485,
-        "since_last": 1,
+        "since_last": 1, "answer": 3, "remark": "not offered",
     }  # fmt: skip
     assert second["client"] == "10.0.0.2:5"
     assert second["since_last"] == 5

@@ -147,6 +147,7 @@ class LogServer:
         """Answers to SESSION_LIST in turn; without one there is no such session."""
         self.timer_answers: list[bytes] = []
         """Answers to TIMERS in turn."""
+        self.clients_body = b"{}"
         self.with_broker = True
         self.with_topic = True
         self.created: list[dict[str, str]] = []
@@ -188,6 +189,7 @@ class LogServer:
             RequestCode.GET_CONSUME_STATS: self._stats,
             RequestCode.GET_BROKER_CONSUME_STATS: self._stats,
             RequestCode.SESSION_LIST: self._sessions,
+            RequestCode.CLIENT_LIST: self._clients,
             RequestCode.TIMERS: self._timers,
             RequestCode.RECALL_MESSAGE: self._recall,
             RequestCode.RESCHEDULE_MESSAGE: self._recall,
@@ -217,6 +219,9 @@ class LogServer:
         if not self.session_answers:
             return command.reply(ResponseCode.QUERY_NOT_FOUND, "there is no such session")
         return command.reply(body=self.session_answers.pop(0))
+
+    def _clients(self, _: Peer, command: Command) -> Command:
+        return command.reply(body=self.clients_body)
 
     def _timers(self, _: Peer, command: Command) -> Command:
         self.queries.append(dict(command.fields))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from remoting.protocol.bodies.controller_body import TopicRoute, decode_body
-from remoting.protocol.errors import LocalMisuse, Refused
+from remoting.protocol.errors import LocalMisuse, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import (
@@ -199,30 +199,44 @@ def test_the_table_decides():
 
 
 def test_unknown_codes_are_refused_and_reported():
-    heard = []
-    router = Router({}, unsupported=lambda address, command: heard.append((address, command.code)))
+    noted = []
+    router = Router({}, not_offered=lambda peer, command, refused: noted.append((peer, command.code, refused.code)))
+    peer = Recorder()
     with pytest.raises(Refused, match=r"request type 8 not supported$") as caught:
-        router(Recorder(), Command(8))
+        router(peer, Command(8))
     assert caught.value.code == 3
-    assert heard == [(Recorder().address, 8)]
+    assert noted == [(peer, 8, 3)]
     with pytest.raises(Refused, match="request type 200070 not supported: LightMQ does not offer lite topics"):
         Router({})(Recorder(), Command(200_070))
 
 
+def test_what_a_handler_does_not_offer_is_reported_and_other_refusals_are_not():
+    noted = []
+
+    def handle(_peer, command):
+        raise (NotOffered if command.fields else Refused)(13, "no")
+
+    router = Router({8: handle}, not_offered=lambda _peer, command, refused: noted.append((command.code, refused.code)))
+    for fields in ({}, {"priority": "1"}):
+        with pytest.raises(Refused, match="no"):
+            router(Recorder(), Command(8, fields=fields))
+    assert noted == [(8, 13)]
+
+
 def test_what_has_no_handler_may_be_refused_for_another_reason():
     """Then it is not an unknown request."""
-    heard = []
+    noted = []
 
     def judge(_peer, command):
         if command.code == 8:
             raise Refused(16, "no right")
 
-    router = Router({}, unsupported=lambda _address, command: heard.append(command.code), judge_unserved=judge)
+    router = Router({}, not_offered=lambda _peer, command, _refused: noted.append(command.code), judge_unserved=judge)
     for code, answered in ((8, 16), (9, 3)):
         with pytest.raises(Refused) as caught:
             router(Recorder(), Command(code))
         assert caught.value.code == answered
-    assert heard == [9]
+    assert noted == [9]
 
 
 def test_a_lookup_without_a_right_is_led_to_the_reason():

@@ -1,0 +1,94 @@
+"""Which clients asked for what is not offered: rows by client, their limit, and the list that shows them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.rocketmq import refusals
+from broker.rocketmq.refusals import ROWS_MAX, Refusals
+from broker.router import handlers
+from remoting import inprocess
+from remoting.protocol.errors import NotOffered, Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.server.router import Router
+from runtime.metrics import Registry
+from tests.unit.broker.groups.test_feature import beat
+
+
+def peer(address: str, client_id: str = "") -> Any:
+    return SimpleNamespace(address=address, attributes={"client id": client_id} if client_id else {})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(1, 3)), max_size=40))
+def test_every_refusal_is_in_its_row_or_in_a_forgotten_one(asked: list[tuple[str, int]]) -> None:
+    """Against a plain list of rows, the oldest refusal first."""
+    table, limit = Refusals(Registry()), 5
+    kept: list[tuple[str, int]] = []
+    counts: Counter[tuple[str, int]] = Counter()
+    forgotten, former = 0, refusals.ROWS_MAX
+    refusals.ROWS_MAX = limit  # type: ignore[misc]
+    try:
+        for now_ms, (client, code) in enumerate(asked):
+            table.note(peer("10.0.0.1:5", client), Command(code), NotOffered(13, f" {now_ms}"), now_ms)
+            if (client, code) in kept:
+                kept.remove((client, code))
+            elif len(kept) == limit:
+                del counts[kept.pop(0)]
+                forgotten += 1
+            kept.append((client, code))
+            counts[client, code] += 1
+    finally:
+        refusals.ROWS_MAX = former  # type: ignore[misc]
+    rows = table.shown()
+    assert [(row["client"], row["code"]) for row in rows] == kept[::-1]
+    assert {(row["client"], row["code"]): row["count"] for row in rows} == counts
+    assert table.forgotten == forgotten
+    assert all(row["remark"] == str(row["last_ms"]) for row in rows)
+
+
+def test_a_client_without_a_heartbeat_is_its_host_and_long_texts_are_cut() -> None:
+    table = Refusals(Registry())
+    for port in range(ROWS_MAX + 1):
+        table.note(peer(f"10.0.0.9:{port}"), Command(7, language="X" * 999), NotOffered(3, "r" * 999), port)
+    (row,) = table.shown()
+    assert (row["client"], row["count"], table.forgotten) == ("10.0.0.9", ROWS_MAX + 1, 0)
+    assert len(row["language"]) == len(row["remark"]) == 255
+
+
+async def test_the_list_has_connected_clients_and_what_was_refused_to_them(running) -> None:
+    def note(client: Any, command: Command, refused: NotOffered) -> None:
+        running.broker.refusals.note(client, command, refused, running.clock.now_ms())
+
+    connection = inprocess.connect(Router(handlers(running.broker), not_offered=note))
+    heartbeat = beat("c@1")
+    heartbeat.language, heartbeat.version = "JAVA", 513
+    await connection.request(heartbeat)
+    fields = {"topic": "t", "producerGroup": "p", "queueId": "0", "properties": "_SYS_MSG_PRIORITY_\x013\x02"}
+    for code, sent, answered in (
+        (RequestCode.SEND_MESSAGE, fields, 13),
+        (RequestCode.SEND_MESSAGE, fields, 13),
+        (RequestCode.POP_LITE_MESSAGE, {}, 3),
+        (RequestCode.PULL_MESSAGE, {}, 29),  # a request that is wrong is not one for what is not offered
+    ):
+        assert (await connection.request(Command(code, fields=sent, language="JAVA", version=513))).code == answered
+    found = json.loads((await connection.request(Command(RequestCode.CLIENT_LIST))).body)
+    (client,) = found["clients"]
+    assert (client["client"], client["language"], client["version"]) == ("c@1", "JAVA", 513)
+    assert (client["producer_groups"], client["consumer_groups"], found["more"]) == (["p"], ["g"], 0)
+    lite, send = found["refused"]
+    assert (lite["client"], lite["name"], lite["answer"], lite["count"]) == ("c@1", "POP_LITE_MESSAGE", 3, 1)
+    assert (send["client"], send["code"], send["answer"], send["count"]) == ("c@1", 10, 13, 2)
+    assert "priorities" in send["remark"]
+
+
+async def test_only_administrators_see_the_list(running) -> None:
+    running.judge_by(lambda _identity, action, _resource: action != "admin")
+    assert (await running.connect().request(Command(RequestCode.CLIENT_LIST))).code == 16
+    assert issubclass(NotOffered, Refused)
