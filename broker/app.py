@@ -27,7 +27,7 @@ from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse, NotOffered
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import Access, Router, parse_access_keys
+from remoting.server.router import Access, NotOfferedNote, Router, parse_access_keys
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
@@ -60,7 +60,6 @@ class BrokerApp:
         )
         self._listen = listen
         self._log = get_logger("broker")
-        self._unsupported = UnsupportedRequests(self.registry, self._clock, self._log)
         self._clients: ClientPort | None = None
         self._serving: Serving | None = None
         self._member: GroupMember | None = None
@@ -72,6 +71,9 @@ class BrokerApp:
         self._watching: asyncio.Task[None] | None = None
         self.authorizer = Authorizer(self._policy)
         """Who may do what, in whatever role."""
+        unsupported = UnsupportedRequests(self.registry, self._clock, self._log)
+        self.not_offered = _noting(unsupported, self._clock, lambda: self.broker)
+        """Counts requests for what is not offered, for a router that has this broker's handlers."""
         if config.replication.enabled:
             if not listen or not config.controllers:
                 raise LocalMisuse(
@@ -82,7 +84,7 @@ class BrokerApp:
                 connect=self._connect_controller, access=self.access, authorizer=self.authorizer, failed=self._failed,
                 log=self._log,
             )  # fmt: skip
-            self._member.gate.not_offered = self.note_not_offered
+            self._member.gate.not_offered = self.not_offered
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -112,12 +114,6 @@ class BrokerApp:
         """What answers requests now; None before the start, and in a broker that is not the master of its group."""
         serving = self._present
         return None if serving is None else serving.broker
-
-    def note_not_offered(self, peer: Peer, command: Command, refused: NotOffered) -> None:
-        """Count a request for what is not offered, and by its client while this broker serves clients."""
-        self._unsupported.record(peer, command, refused)
-        if self.broker is not None:
-            self.broker.refusals.note(peer, command, refused, self._clock.now_ms())
 
     @property
     def readers(self) -> ReaderPool | None:
@@ -277,8 +273,20 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
-        router = Router(serving.handlers, access=access, not_offered=self.note_not_offered)
+        router = Router(serving.handlers, access=access, not_offered=self.not_offered)
         self._clients = clients = ClientPort(self.config, router, access, self._log)
         declare_port_metrics(self.registry, clients.server)
         self.port = await clients.start()
         serving.announce(clients.host, self.port, self.config.controllers)
+
+
+def _noting(unsupported: UnsupportedRequests, clock: Clock, broker: Callable[[], BrokerParts | None]) -> NotOfferedNote:
+    """Counts a request for what is not offered, and by its client while this broker serves clients."""
+
+    def note(peer: Peer, command: Command, refused: NotOffered) -> None:
+        unsupported.record(peer, command, refused)
+        present = broker()
+        if present is not None:
+            present.refusals.note(peer, command, refused, clock.now_ms())
+
+    return note

@@ -16,6 +16,7 @@ from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics, watch_store
+from broker.migration.feature import MigrationFeature
 from broker.pop.feature import PopFeature
 from broker.publishing.append import Appender
 from broker.publishing.feature import PublishingFeature, queue_choice
@@ -81,7 +82,6 @@ class BrokerParts:
         self._open_mqtt(registry)
         self.reading = ReadingFeature(self.tools, self.topics, may_answer)
         self.groups = ConsumerGroups(self.tools, self.topics)
-        self.refusals = Refusals(registry)
         self.sink = SinkFeature(self.tools, self.topics, placement=self.publishing.placement, quota=self.retained.quota)
         self.transactions = TransactionFeature(
             self.tools,
@@ -90,7 +90,11 @@ class BrokerParts:
             clients=self.groups.clients,
             registry=registry,
         )
-        self.features = [*self._gathered(registry), AccessFeature(self.tools, registry)]
+        self.features = [
+            *self._gathered(registry),
+            AccessFeature(self.tools, registry),
+            MigrationFeature(self.tools, topics=self.topics, registry=registry),
+        ]
         self.status = BrokerStatus(self.tools, self.features)
 
     def _open_mqtt(self, registry: Registry) -> None:
@@ -142,7 +146,7 @@ class BrokerParts:
                 routes=self.registration,
                 transactions=self.transactions.messages,
                 handles=self.delayed.handles,
-                refusals=self.refusals,
+                refusals=Refusals(registry),
             ),
             self.transactions,
             PopFeature(tools, topics=topics, groups=self.groups, long_polls=self.reading.long_polls, registry=registry),
@@ -159,6 +163,11 @@ class BrokerParts:
             self.groups,
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
         ]
+
+    @property
+    def refusals(self) -> Refusals:
+        """Which clients asked for what is not offered."""
+        return next(one.refusals for one in self.features if isinstance(one, RocketmqFeature))
 
     @property
     def access(self) -> AccessFeature:

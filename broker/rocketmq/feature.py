@@ -41,7 +41,7 @@ class RocketmqFeature(Feature):
         handles: HandleSource,
         refusals: Refusals,
     ) -> None:
-        self._metrics = tools.metrics
+        self._metrics, self.refusals = tools.metrics, refusals
         self._rates_in, self._rates_out = Rates(), Rates()
         placement = publishing.placement
         replies = ReplyRequests(

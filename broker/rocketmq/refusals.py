@@ -40,7 +40,7 @@ RowKey = tuple[str, str, int, int, int]
 
 
 @dataclass(slots=True)
-class Refusal:
+class RefusedRequests:
     """How often a kind of request was refused to a client, and the last time."""
 
     count: int = 0
@@ -52,7 +52,7 @@ class Refusals:
     """The requests for what is not offered, by client."""
 
     def __init__(self, registry: Registry) -> None:
-        self._rows: dict[RowKey, Refusal] = {}
+        self._rows: dict[RowKey, RefusedRequests] = {}
         self._forgotten = registry.counter(
             "rocketmq_refusals_forgotten_total",
             "Rows about refused requests of one client that newer ones have replaced",
@@ -67,7 +67,7 @@ class Refusals:
         """Count a refused request."""
         client = str(peer.attributes.get(CLIENT_ATTRIBUTE) or host_of(peer))[:TEXT_CHARS_MAX]
         key = client, command.language[:TEXT_CHARS_MAX], command.version, command.code, refused.code
-        row = self._rows.pop(key, None) or Refusal()
+        row = self._rows.pop(key, None) or RefusedRequests()
         if len(self._rows) >= ROWS_MAX:
             del self._rows[next(iter(self._rows))]
             self._forgotten.value += 1

@@ -308,7 +308,7 @@ PRIVATE_CODES_BEFORE = 10_000
 APPENDS = frozenset(
     {
         Code.APPEND_MANY, Code.STAGE, Code.COMMIT_BATCH, Code.SEND_MESSAGE, Code.SEND_MESSAGE_V2,
-        Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK,
+        Code.SEND_BATCH_MESSAGE, Code.CONSUMER_SEND_MSG_BACK, Code.COPY_MESSAGES,
     }
 )  # fmt: skip
 """What brings messages, and is refused while too few replicas are in sync."""

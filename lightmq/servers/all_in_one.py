@@ -110,7 +110,7 @@ class AllInOne:
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
             self._router = Router(
                 merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
-                not_offered=self._broker.note_not_offered,
+                not_offered=self._broker.not_offered,
                 advertised_host=self._configuration.broker.advertised_host,
             )  # fmt: skip
             self._server = self._make_server(self._router)

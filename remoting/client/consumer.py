@@ -85,6 +85,14 @@ class AsyncConsumer:
         self, offset: int, count_max: int = PULL_COUNT_MAX, wait_ms: int = PULL_WAIT_MS, tags: str = "*"
     ) -> PullResult:
         """Read from `offset`, waiting up to `wait_ms` at the end; `Refused` when topic or queue do not exist."""
+        result, body = await self.pull_stored(offset, count_max, wait_ms, tags)
+        result.messages = list(iter_stored(body))
+        return result
+
+    async def pull_stored(
+        self, offset: int, count_max: int = PULL_COUNT_MAX, wait_ms: int = PULL_WAIT_MS, tags: str = "*"
+    ) -> tuple[PullResult, bytes]:
+        """As `pull`, with the messages as the broker's bytes, which may be empty, beside the result."""
         fields = {
             **self._queue,
             "consumerGroup": self._group,
@@ -102,13 +110,13 @@ class AsyncConsumer:
         )
         if response.code not in _ANSWERS:
             checked(response)
-        return PullResult(
+        result = PullResult(
             _number(response, "nextBeginOffset"),
             _number(response, "minOffset"),
             _number(response, "maxOffset"),
             moved=response.code == ResponseCode.PULL_OFFSET_MOVED,
-            messages=list(iter_stored(response.body)) if response.code == ResponseCode.SUCCESS else [],
         )
+        return result, bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
 
     async def read(self, offset: int, count_max: int = READ_COUNT_MAX, bytes_max: int = READ_BYTES_MAX) -> PullResult:
         """Read from `offset` without waiting; batches are unpacked here, not at the broker.

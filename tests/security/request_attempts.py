@@ -119,7 +119,10 @@ def _groups(target: Target) -> dict[int, Parts]:
     locks = b'{"consumerGroup":"others","clientId":"c","mqSet":[]}'
     beat = msgspec.json.encode({"clientID": "c", "consumerDataSet": [{"groupName": "others"}]})
     back = {"group": "others", "offset": str(target.position), "delayLevel": "0", "originTopic": target.topic}
+    copied = {"topic": target.topic, "queueId": "0", "source": "s", "expected": "0"}
     return {
+        **dict.fromkeys((Code.CLIENT_LIST, Code.COPIED_QUEUES), ({}, b"")),
+        Code.COPY_MESSAGES: (copied, b""),
         Code.QUERY_CONSUMER_OFFSET: (group, b""),
         Code.UPDATE_CONSUMER_OFFSET: (group, b""),
         Code.GET_CONSUMER_LIST_BY_GROUP: (group, b""),

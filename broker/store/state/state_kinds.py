@@ -50,6 +50,8 @@ QUEUE_LOCK = 25
 """Group, topic and queue index -> fencing token and client id of the consumer that has locked the queue."""
 ACCESS = 30
 """`user/` or `acl/` and a user's name -> the user, or its rules, as requests made them."""
+MIGRATION = 31
+"""Source queue, queue id and source offset -> where the messages copied from there on are in the queue."""
 
 NAMES = {
     QUEUE: "queue",
@@ -73,6 +75,7 @@ NAMES = {
     REQUEST_MODE: "request_mode",
     QUEUE_LOCK: "queue_lock",
     ACCESS: "access",
+    MIGRATION: "migration",
 }
 
 

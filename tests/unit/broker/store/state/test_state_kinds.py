@@ -35,6 +35,7 @@ def test_numbers_are_fixed() -> None:
         24: "request_mode",
         25: "queue_lock",
         30: "access",
+        31: "migration",
     }
 
 

@@ -1,0 +1,1 @@
+"""Queues copied from a RocketMQ cluster, exactly once."""
