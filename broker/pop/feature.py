@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from broker.pop.acknowledgements import AckRequests
 from broker.pop.check_points import KeptCheckPoints
-from broker.pop.requests import AckRequests, ModeRequests, PopQueues, PopRequests
+from broker.pop.modes import ModeRequests
+from broker.pop.queues import PopQueues
+from broker.pop.requests import PopRequests
 from broker.pop.revival import Revival
 from broker.requests import Feature, RequestTools
 from remoting.protocol.errors import Refused

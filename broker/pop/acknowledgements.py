@@ -1,0 +1,144 @@
+"""Requests of POP consumers about messages that they have.
+
+    200051 acknowledge, 200151 acknowledge many, 200053 change the time
+
+A request names a message by its receipt handle; one that names another ownership than the present one is refused with
+NO_MESSAGE and counted.
+
+Invariant: a refusal changes nothing; an acknowledgement is answered when its record is confirmed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from broker.pop.check_points import INVISIBLE_MS_MAX, KeptCheckPoints
+from broker.pop.handles import BatchAck, original_topic, parse_batch, parse_handle
+from broker.pop.queues import Refuse
+from broker.requests import json_body, number, text
+from remoting.access.rights import CONSUME, of_group, of_topic
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.requests import RequestTools
+    from broker.topics.topics import Topics
+    from runtime.metrics import Counter as MetricCounter
+
+
+class AckRequests:
+    """Ends ownership of messages, or changes its time."""
+
+    def __init__(
+        self,
+        tools: RequestTools,
+        *,
+        topics: Topics,
+        check_points: KeptCheckPoints,
+        acknowledged: MetricCounter,
+        refuse: Refuse,
+    ) -> None:
+        self._tools = tools
+        self._topics = topics
+        self._check_points = check_points
+        self._acknowledged = acknowledged
+        self._refuse = refuse
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {
+            Code.ACK_MESSAGE: self.acknowledge,
+            Code.BATCH_ACK_MESSAGE: self.acknowledge_batch,
+            Code.CHANGE_MESSAGE_INVISIBLETIME: self.change_time,
+        }
+
+    def acknowledge(self, peer: Peer, command: Command) -> None:
+        """200051: the message is done; answered when that is confirmed."""
+        group, queue_id, offset = self._owned(peer, command)
+        blocks = self._check_points.table.release(group, queue_id, (offset,))
+        position = self._check_points.write(blocks)
+        self._acknowledged.value += 1
+        self._send(position, peer, command, command.reply())
+
+    def change_time(self, peer: Peer, command: Command) -> None:
+        """200053: the group owns the message from now on for another time, under a new handle."""
+        invisible_ms = number(command.fields, "invisibleTime")
+        if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
+            remark = f"invisibleTime {invisible_ms} is not in 0..{INVISIBLE_MS_MAX}"
+            raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
+        group, queue_id, offset = self._owned(peer, command)
+        now_ms = self._tools.clock.now_ms()
+        blocks = self._check_points.table.give(group, queue_id, (offset,), (now_ms, invisible_ms))
+        position = self._check_points.write(blocks)
+        fields = {"popTime": str(now_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
+        self._send(position, peer, command, command.reply(fields=fields))
+
+    def acknowledge_batch(self, peer: Peer, command: Command) -> None:
+        """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
+        acks = parse_batch(json_body(command))
+        for ack in acks:
+            self._authorize(peer, command, ack.group, ack.topic)
+        position, done, wanted = 0, 0, 0
+        for ack in acks:
+            queue_id = self._queue(ack.topic, ack.queue_index)
+            offsets = self._in_flight(ack, queue_id)
+            wanted += len(ack.offsets)
+            if offsets:
+                blocks = self._check_points.table.release(ack.group, queue_id, offsets)
+                position = self._check_points.write(blocks)
+                self._acknowledged.value += len(offsets)
+                done += len(offsets)
+        reply = command.reply()
+        if done < wanted or not wanted:
+            refused = self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, f"{done} of {wanted} were in flight")
+            reply = command.reply(refused.code, refused.remark)
+        self._send(position, peer, command, reply)
+
+    def _in_flight(self, ack: BatchAck, queue_id: int) -> list[int]:
+        find = self._check_points.table.find
+        return [offset for offset in ack.offsets if find(ack.group, queue_id, offset) == ack.owned]
+
+    def _owned(self, peer: Peer, command: Command) -> tuple[str, int, int]:
+        """(group, queue id, offset) of the message that the request names by its handle.
+
+        Raises:
+            Refused: TOPIC_NOT_EXIST, MESSAGE_ILLEGAL for a queue that is not there, INVALID_PARAMETER for a malformed
+                handle, NO_MESSAGE where the group does not own the message under this handle.
+        """
+        fields = command.fields
+        group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
+        self._authorize(peer, command, group, topic)
+        queue_id = self._queue(topic, index)
+        try:
+            handle, offset = parse_handle(text(fields, "extraInfo")), number(fields, "offset")
+        except Refused as refused:
+            raise self._refuse("malformed", refused.code, refused.remark) from refused
+        low, high = self._tools.store.reading.bounds(queue_id)
+        if not low <= offset < high:
+            remark = f"offset {offset} of {topic}/{index} is not in {low}..{high - 1}"
+            raise self._refuse("out_of_range", ResponseCode.NO_MESSAGE, remark)
+        owned = self._check_points.table.find(group, queue_id, offset)
+        named = handle.pop_ms, handle.invisible_ms
+        if owned != named or (handle.queue_index, handle.broker) != (index, self._tools.config.broker_name):
+            remark = f"message {offset} of {topic}/{index} is not in flight under this handle for the group [{group}]"
+            raise self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, remark)
+        return group, queue_id, offset
+
+    def _authorize(self, peer: Peer, command: Command, group: str, topic: str) -> None:
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))
+        self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(original_topic(group, topic)))
+
+    def _queue(self, topic: str, index: int) -> int:
+        self._topics.require(topic)
+        ids = self._topics.queue_ids(topic)
+        if not 0 <= index < len(ids):
+            remark = f"queueId[{index}] is illegal, topic:[{topic}] has {len(ids)} queues"
+            raise self._refuse("queue", ResponseCode.MESSAGE_ILLEGAL, remark)
+        return ids[index]
+
+    def _send(self, position: int, peer: Peer, command: Command, reply: Command) -> None:
+        if not command.is_oneway:
+            self._tools.answers.reply_at(position, peer, reply)

@@ -1,0 +1,101 @@
+"""Acknowledgements and changes of time, and what is refused, over a broker on a real store."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, feature, pop, refused, send
+
+
+async def test_another_time_gives_another_handle(running) -> None:
+    connection = running.connect()
+    await send(connection, b"long work")
+    (message,) = await pop(connection)
+    running.clock.advance_ms(INVISIBLE_MS - 1)
+    reply = await connection.request(
+        message.command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=5 * INVISIBLE_MS)
+    )
+    assert reply.code == ResponseCode.SUCCESS, reply.remark
+    await expire(running, 2 * INVISIBLE_MS)
+    assert await pop(connection) == []
+    assert await ack(connection, message) == ResponseCode.NO_MESSAGE, "the old handle"
+    parts = message.handle.split()
+    parts[1:3] = reply.fields["popTime"], reply.fields["invisibleTime"]
+    message.handle = " ".join(parts)
+    assert await ack(connection, message) == ResponseCode.SUCCESS
+
+
+async def test_a_shorter_time_brings_it_back_sooner(running) -> None:
+    connection = running.connect()
+    await send(connection, b"not now")
+    (message,) = await pop(connection)
+    reply = await connection.request(message.command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, invisibleTime=0))
+    assert reply.code == ResponseCode.SUCCESS
+    await expire(running, 1)
+    assert [again.body for again in await pop(connection)] == [b"not now"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "reason"),
+    [
+        ({"extraInfo": "nonsense"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"extraInfo": f"0 1 {INVISIBLE_MS} 0 0 broker-a 0 0"}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"consumerGroup": "thieves"}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"offset": 1}, ResponseCode.NO_MESSAGE, "out_of_range"),
+        ({"offset": -1}, ResponseCode.NO_MESSAGE, "out_of_range"),
+        ({"offset": 2**70}, ResponseCode.NO_MESSAGE, "out_of_range"),
+        ({"offset": "x"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"queueId": 1}, ResponseCode.NO_MESSAGE, "out_of_range"),
+        ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL, "queue"),
+        ({"queueId": -1}, ResponseCode.MESSAGE_ILLEGAL, "queue"),
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, None),
+    ],
+)
+@pytest.mark.parametrize("code_of", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
+async def test_a_handle_that_fits_nothing_changes_nothing(running, fields, code, reason, code_of) -> None:
+    connection = running.connect()
+    await send(connection, b"mine", queue=0)
+    (message,) = await pop(connection)
+    reply = await connection.request(message.command(code_of, **({"invisibleTime": 1} | fields)))
+    assert reply.code == code, reply.remark
+    assert reason is None or refused(running, reason) == 1
+    assert await ack(connection, message) == ResponseCode.SUCCESS
+    assert await ack(connection, message) == ResponseCode.NO_MESSAGE, "twice"
+
+
+async def test_a_batch_is_acknowledged_and_what_is_not_in_flight_is_refused_alone(running) -> None:
+    connection = running.connect()
+    await send(connection, *(b"%d" % number for number in range(5)), queue=0)
+    first, *_rest = messages = await pop(connection)
+    assert len(messages) == 5
+    start, pop_time, invisible, *_more = first.handle.split()
+
+    async def acknowledge(bits: int, **more: object) -> Command:
+        entry = {"c": GROUP, "t": TOPIC, "r": "0", "so": int(start), "q": 0, "rq": 0, "pt": int(pop_time),
+                 "it": int(invisible), "b": base64.b64encode(bits.to_bytes(2, "little")).decode()} | more  # fmt: skip
+        body = json.dumps({"brokerName": "broker-a", "acks": [entry]}).encode()
+        return await connection.request(Command(RequestCode.BATCH_ACK_MESSAGE, body=body))
+
+    assert (await acknowledge(0b0111)).code == ResponseCode.SUCCESS
+    reply = await acknowledge(0b1001_1100)
+    assert (reply.code, "2 of 4" in reply.remark) == (ResponseCode.NO_MESSAGE, True)
+    assert feature(running).status() == {"pop_in_flight": 0}
+    assert (await acknowledge(1, q=9)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert (await acknowledge(0)).code == ResponseCode.NO_MESSAGE
+    assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 5
+
+
+async def test_a_one_way_acknowledgement_counts(running) -> None:
+    connection = running.connect()
+    await send(connection, b"1")
+    (message,) = await pop(connection)
+    command = message.command()
+    command.flag |= FLAG_ONEWAY
+    connection.oneway(command)
+    assert await pop(connection) == []
+    assert feature(running).status() == {"pop_in_flight": 0}
