@@ -15,7 +15,7 @@ confirmed ends only, and only topics whose creation is confirmed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -51,9 +51,9 @@ _WAITERS_ATTRIBUTE = "long polls"
 @dataclass(slots=True, eq=False)
 class _Waiter:
     attempt: Attempt
-    queue_ids: tuple[int, ...]
+    queue_ids: tuple[Hashable, ...]
     peer_waiters: set[_Waiter]
-    about: object = None
+    about: Hashable = None
     timer: asyncio.TimerHandle | None = field(default=None)
 
 
@@ -65,7 +65,7 @@ class LongPolls:
         self._may_answer = may_answer
         self._waiters_max = waiters_max
         self._wait_ms_max = wait_ms_max
-        self._by_queue: dict[int, set[_Waiter]] = {}
+        self._by_queue: dict[Hashable, dict[_Waiter, None]] = {}
         self.waiters: set[_Waiter] = set()
         """Always the same set; while it is empty `advanced` need not be called."""
         self.overflowed = 0
@@ -82,8 +82,14 @@ class LongPolls:
         """How many requests wait that were given this `about`."""
         return sum(waiter.about == about for waiter in self.waiters)
 
-    def wait(self, peer: Peer, queue_ids: Iterable[int], wait_ms: int, attempt: Attempt, about: object = None) -> None:
-        """Try again when one of the queues grows, and for the last time after `wait_ms`; `about`: see `count`."""
+    def wait(
+        self, peer: Peer, queue_ids: Iterable[Hashable], wait_ms: int, attempt: Attempt, about: Hashable = None
+    ) -> None:
+        """Try again when one of the queues grows, and for the last time after `wait_ms`.
+
+        A queue is the id of one, or what the caller will name to `advanced` itself. Of waiters with the same `about`,
+        the first that finds nothing stands for those behind it.
+        """
         if wait_ms <= 0 or self.full:
             self.overflowed += wait_ms > 0
             attempt(True)
@@ -92,17 +98,17 @@ class LongPolls:
         waiter.peer_waiters.add(waiter)
         self.waiters.add(waiter)
         for queue_id in waiter.queue_ids:
-            self._by_queue.setdefault(queue_id, set()).add(waiter)
+            self._by_queue.setdefault(queue_id, {})[waiter] = None
         delay_s = min(wait_ms, self._wait_ms_max) / 1_000
         waiter.timer = asyncio.get_running_loop().call_later(delay_s, self._deadline, waiter)
 
-    def advanced(self, queue_ids: Sequence[int]) -> None:
-        """Queues have grown: every waiter for one of them tries again."""
+    def advanced(self, queue_ids: Iterable[Hashable]) -> None:
+        """Queues have grown: the waiters for them try again, those that came first before the others."""
         by_queue = self._by_queue
         woken: dict[_Waiter, None] = {}
         for queue_id in (*queue_ids, ANY_QUEUE):
             if queue_id in by_queue:
-                woken.update(dict.fromkeys(by_queue[queue_id]))
+                woken.update(by_queue[queue_id])
         self._try(woken)
 
     def wake_all(self) -> None:
@@ -110,9 +116,14 @@ class LongPolls:
         self._try(dict.fromkeys(self.waiters))
 
     def _try(self, waiters: Iterable[_Waiter]) -> None:
+        idle: set[Hashable] = set()
         for waiter in list(waiters):
-            if waiter in self.waiters and waiter.attempt(False):
+            if waiter not in self.waiters or waiter.about in idle:
+                continue
+            if waiter.attempt(False):
                 self._remove(waiter)
+            elif waiter.about is not None:
+                idle.add(waiter.about)
 
     def _deadline(self, waiter: _Waiter) -> None:
         self._remove(waiter)
@@ -127,7 +138,7 @@ class LongPolls:
         for queue_id in waiter.queue_ids:
             waiting = self._by_queue.get(queue_id)
             if waiting is not None:
-                waiting.discard(waiter)
+                waiting.pop(waiter, None)
                 if not waiting:
                     del self._by_queue[queue_id]
 

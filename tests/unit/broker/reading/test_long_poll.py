@@ -59,3 +59,21 @@ async def test_without_wait_or_room_the_answer_is_immediate() -> None:
     polls.wait(Peer(), [1], 100, lambda last: calls.append(last) or True)
     assert calls == [True, True]
     assert polls.overflowed == 1
+
+
+async def test_those_that_came_first_try_first_and_one_that_finds_nothing_stands_for_those_behind() -> None:
+    polls, calls, messages = make(), [], ["m1", "m2"]
+
+    def attempt(name: str) -> bool:
+        calls.append(name)
+        return bool(messages) and bool(messages.pop())
+
+    for name in ("a", "b", "c", "d"):
+        polls.wait(Peer(), [1, ("group", "topic")], 10_000, lambda _last, name=name: attempt(name), "pops of a group")
+    polls.wait(Peer(), [1], 10_000, lambda _last: attempt("other") or True, "pops of another")
+    polls.advanced([1])
+    assert calls == ["a", "b", "c", "other"]
+    messages.append("m3")
+    polls.advanced([("group", "topic")])
+    assert calls[4:] == ["c", "d"]
+    assert polls.count("pops of a group") == 1
