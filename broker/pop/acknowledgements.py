@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.pop.check_points import INVISIBLE_MS_MAX, KeptCheckPoints
+from broker.pop.check_points import INVISIBLE_MS_MAX, BlockChange
 from broker.pop.handles import BatchAck, original_topic, parse_batch, parse_handle
-from broker.pop.queues import Refuse
+from broker.pop.in_flight import MessagesInFlight
+from broker.pop.queues import PopQueues, Refuse
 from broker.requests import json_body, number, text
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.errors import Refused
@@ -37,13 +38,15 @@ class AckRequests:
         tools: RequestTools,
         *,
         topics: Topics,
-        check_points: KeptCheckPoints,
+        queues: PopQueues,
+        in_flight: MessagesInFlight,
         acknowledged: MetricCounter,
         refuse: Refuse,
     ) -> None:
         self._tools = tools
         self._topics = topics
-        self._check_points = check_points
+        self._queues = queues
+        self._in_flight = in_flight
         self._acknowledged = acknowledged
         self._refuse = refuse
 
@@ -57,9 +60,8 @@ class AckRequests:
 
     def acknowledge(self, peer: Peer, command: Command) -> None:
         """200051: the message is done; answered when that is confirmed."""
-        group, queue_id, offset = self._owned(peer, command)
-        blocks = self._check_points.table.release(group, queue_id, (offset,))
-        position = self._check_points.write(blocks)
+        group, topic, queue_id, offset = self._owned(peer, command)
+        position = self._write(group, topic, queue_id, self._in_flight.release(group, queue_id, (offset,)))
         self._acknowledged.value += 1
         self._send(position, peer, command, command.reply())
 
@@ -69,10 +71,10 @@ class AckRequests:
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             remark = f"invisibleTime {invisible_ms} is not in 0..{INVISIBLE_MS_MAX}"
             raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
-        group, queue_id, offset = self._owned(peer, command)
+        group, topic, queue_id, offset = self._owned(peer, command)
         now_ms = self._tools.clock.now_ms()
-        blocks = self._check_points.table.give(group, queue_id, (offset,), (now_ms, invisible_ms))
-        position = self._check_points.write(blocks)
+        changes = self._in_flight.move(group, queue_id, offset, (now_ms, invisible_ms))
+        position = self._write(group, topic, queue_id, changes)
         fields = {"popTime": str(now_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
         self._send(position, peer, command, command.reply(fields=fields))
 
@@ -84,11 +86,11 @@ class AckRequests:
         position, done, wanted = 0, 0, 0
         for ack in acks:
             queue_id = self._queue(ack.topic, ack.queue_index)
-            offsets = self._in_flight(ack, queue_id)
+            offsets = self._named(ack, queue_id)
             wanted += len(ack.offsets)
             if offsets:
-                blocks = self._check_points.table.release(ack.group, queue_id, offsets)
-                position = self._check_points.write(blocks)
+                changes = self._in_flight.release(ack.group, queue_id, offsets)
+                position = self._write(ack.group, ack.topic, queue_id, changes)
                 self._acknowledged.value += len(offsets)
                 done += len(offsets)
         reply = command.reply()
@@ -97,12 +99,18 @@ class AckRequests:
             reply = command.reply(refused.code, refused.remark)
         self._send(position, peer, command, reply)
 
-    def _in_flight(self, ack: BatchAck, queue_id: int) -> list[int]:
-        find = self._check_points.table.find
+    def _write(self, group: str, topic: str, queue_id: int, changes: list[BlockChange]) -> int:
+        closed = self._queues.is_closed(group, queue_id)
+        position = self._in_flight.write(changes)
+        self._queues.opened(group, topic, queue_id, closed=closed)
+        return position
+
+    def _named(self, ack: BatchAck, queue_id: int) -> list[int]:
+        find = self._in_flight.find
         return [offset for offset in ack.offsets if find(ack.group, queue_id, offset) == ack.owned]
 
-    def _owned(self, peer: Peer, command: Command) -> tuple[str, int, int]:
-        """(group, queue id, offset) of the message that the request names by its handle.
+    def _owned(self, peer: Peer, command: Command) -> tuple[str, str, int, int]:
+        """(group, topic, queue id, offset) of the message that the request names by its handle.
 
         Raises:
             Refused: TOPIC_NOT_EXIST, MESSAGE_ILLEGAL for a queue that is not there, INVALID_PARAMETER for a malformed
@@ -120,12 +128,12 @@ class AckRequests:
         if not low <= offset < high:
             remark = f"offset {offset} of {topic}/{index} is not in {low}..{high - 1}"
             raise self._refuse("out_of_range", ResponseCode.NO_MESSAGE, remark)
-        owned = self._check_points.table.find(group, queue_id, offset)
+        owned = self._in_flight.find(group, queue_id, offset)
         named = handle.pop_ms, handle.invisible_ms
         if owned != named or (handle.queue_index, handle.broker) != (index, self._tools.config.broker_name):
             remark = f"message {offset} of {topic}/{index} is not in flight under this handle for the group [{group}]"
             raise self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, remark)
-        return group, queue_id, offset
+        return group, topic, queue_id, offset
 
     def _authorize(self, peer: Peer, command: Command, group: str, topic: str) -> None:
         self._tools.authorizer.authorize(peer, command, CONSUME, of_group(group))

@@ -7,11 +7,11 @@ neighbouring offsets are one entry of the state table, so that a million of them
     value  entries x { offset within the block u8 | pop time (ms) u64 LE | invisible time (ms) u32 LE }
 
 What lies below the group's offset in a queue (GROUP_OFFSET) and has no check-point is done; what lies at or above it
-was not given yet. Changes are computed first (`give`, `release`), written by `KeptCheckPoints` in one group with what
-belongs to them, then taken over (`written`).
+was not given yet. Changes are computed first (`give`, `release`), written in one group with what belongs to them, then
+taken over (`written`).
 
 Invariant: a block that is not empty has an entry in the schedule no later than its earliest end of ownership.
-`CheckPoints` is pure (time comes in), `KeptCheckPoints` writes the log. Loop thread only.
+`CheckPoints` is pure (time comes in). Loop thread only.
 """
 
 from __future__ import annotations
@@ -20,14 +20,8 @@ import heapq
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from broker.store.placed import Placed
 from broker.store.state import state_kinds
-from broker.store.state.state_kinds import StateChange
-
-if TYPE_CHECKING:
-    from broker.store.log_store import LogStore
 
 BLOCK = 32
 INVISIBLE_MS_MAX = 2**32 - 1
@@ -54,6 +48,7 @@ class BlockChange:
     """How many check-points more, or fewer if negative."""
     plan_ms: int | None
     """When the block must be looked at; None where the schedule has an entry early enough."""
+    kind: int = state_kinds.CHECK_POINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +66,11 @@ class Due:
 def queue_key(group: str, queue_id: int) -> bytes:
     """What the keys of all blocks of a group in a queue begin with."""
     return group.encode() + b"\x00" + _QUEUE.pack(queue_id)
+
+
+def queue_of_key(key: bytes) -> tuple[str, int]:
+    """(group, queue id) of what `queue_key` returned."""
+    return key[: -_QUEUE.size - 1].decode(), _QUEUE.unpack_from(key, len(key) - _QUEUE.size)[0]
 
 
 def _place(key: bytes) -> tuple[str, int, int]:
@@ -153,12 +153,11 @@ class CheckPoints:
             changes.append(BlockChange(key, value or None, -len(within), plan_ms))
         return changes
 
-    def written(self, changes: Iterable[BlockChange]) -> None:
-        """The changes are in the log."""
-        for change in changes:
-            self._grow(change.key, change.growth)
-            if change.plan_ms is not None:
-                heapq.heappush(self._schedule, (change.plan_ms, change.key))
+    def written(self, change: BlockChange) -> None:
+        """A change is in the log."""
+        self._grow(change.key, change.growth)
+        if change.plan_ms is not None:
+            heapq.heappush(self._schedule, (change.plan_ms, change.key))
 
     def take_due(self, now_ms: int, count: int) -> list[Due]:
         """Blocks with messages whose ownership is over, about `count` messages at most.
@@ -208,32 +207,3 @@ def _blocks(group: str, queue_id: int, offsets: Sequence[int]) -> list[tuple[byt
         block, at = divmod(offset, BLOCK)
         blocks.setdefault(block, []).append(at)
     return [(prefix + _BLOCK.pack(block), within) for block, within in blocks.items()]
-
-
-class KeptCheckPoints:
-    """The check-points in the log of one broker."""
-
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
-        items = store.state.items(state_kinds.CHECK_POINT)
-        self.table = CheckPoints(self._value, ((bytes(key), value) for key, (value, _position) in items))
-
-    def write(
-        self, blocks: Sequence[BlockChange], others: Sequence[StateChange] = (), placed: Placed | None = None
-    ) -> int:
-        """Append the changes with what belongs to them as one group; returns the position to be confirmed.
-
-        Raises:
-            StoreError: nothing has changed.
-        """
-        changes = [*others, *(StateChange(state_kinds.CHECK_POINT, block.key, block.value) for block in blocks)]
-        if placed is None:
-            position = self._store.append_state(changes)
-        else:
-            position = self._store.append(placed, changes=changes).end_position
-        self.table.written(blocks)
-        return position
-
-    def _value(self, key: bytes) -> bytes | None:
-        found = self._store.state.get(state_kinds.CHECK_POINT, key)
-        return None if found is None else found[0]

@@ -10,11 +10,11 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from broker.pop.acknowledgements import AckRequests
-from broker.pop.check_points import KeptCheckPoints
+from broker.pop.in_flight import MessagesInFlight
 from broker.pop.modes import ModeRequests
 from broker.pop.queues import PopQueues
 from broker.pop.requests import PopRequests
-from broker.pop.revival import Revival
+from broker.pop.revival import GONE, Revival
 from broker.requests import Feature, RequestTools
 from remoting.protocol.errors import Refused
 from remoting.transport.contracts import Handler
@@ -42,33 +42,36 @@ class PopFeature(Feature):
         registry: Registry,
     ) -> None:
         self._tools = tools
-        self.check_points = points = KeptCheckPoints(tools.store)
+        self.in_flight = in_flight = MessagesInFlight(tools.store)
         self._refused = registry.counter(
             "rocketmq_pop_refused_total", "Requests of POP consumers that were refused, by reason", ("reason",)
         )
         registry.gauge(
             "rocketmq_pop_in_flight", "Messages given by POP and neither acknowledged nor revived",
-            function=lambda: len(points.table),
+            function=lambda: len(in_flight),
         )  # fmt: skip
         acknowledged = registry.counter("rocketmq_pop_acknowledged_total", "Messages acknowledged by POP consumers")
         outcomes = registry.counter(
             "rocketmq_pop_expired_total", "Messages whose time with a POP consumer was over, by outcome", ("outcome",)
         )
-        self._revival = Revival(
-            tools, topics=topics.table, groups=groups.groups, check_points=points, outcomes=outcomes,
-        )  # fmt: skip
         queues = PopQueues(
-            tools, topics=topics.table, queues=topics.queues, groups=groups, check_points=points, refuse=self._refuse
-        )
+            tools, topics=topics.table, queues=topics.queues, groups=groups, in_flight=in_flight,
+            long_polls=long_polls, refuse=self._refuse,
+        )  # fmt: skip
+        self._revival = Revival(
+            tools, topics=topics.table, groups=groups.groups, queues=queues, in_flight=in_flight, outcomes=outcomes,
+        )  # fmt: skip
         self._requests = (
             PopRequests(
-                tools, queues=queues, groups=groups, long_polls=long_polls, check_points=points, refuse=self._refuse
+                tools, queues=queues, groups=groups, long_polls=long_polls, in_flight=in_flight,
+                lost=outcomes.child(GONE), refuse=self._refuse,
             ),
             AckRequests(
-                tools, topics=topics.table, check_points=points, acknowledged=acknowledged, refuse=self._refuse
+                tools, topics=topics.table, queues=queues, in_flight=in_flight, acknowledged=acknowledged,
+                refuse=self._refuse,
             ),
-            ModeRequests(tools, topics=topics.table, groups=groups, check_points=points),
-        )
+            ModeRequests(tools, topics=topics.table, groups=groups, in_flight=in_flight),
+        )  # fmt: skip
         self._timer: asyncio.Handle | None = None
 
     def handlers(self) -> dict[int, Handler]:
@@ -91,11 +94,11 @@ class PopFeature(Feature):
 
     def status(self) -> dict[str, int]:
         """How many messages are in flight."""
-        return {"pop_in_flight": len(self.check_points.table)}
+        return {"pop_in_flight": len(self.in_flight)}
 
     def _pass(self) -> None:
         loop = asyncio.get_running_loop()
-        in_flight = len(self.check_points.table)
+        in_flight = len(self.in_flight)
         self._timer = loop.call_later(PASS_S if in_flight else IDLE_S, self._pass)
         if in_flight and self._revival.run(self._tools.clock.now_ms()):
             self._timer.cancel()

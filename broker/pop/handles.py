@@ -6,7 +6,9 @@ A receipt handle (`extraInfo`, the property POP_CK) is made by the client from t
 
 `retry` is 0 for the topic itself, 1 for `%RETRY%group_topic`, 2 for `%RETRY%group+topic`; this broker writes 0 and 2.
 `startOffsetInfo` and `msgOffsetInfo` have the offsets of an answer: `retry queueId offset[,offset]` joined
-with `;`. Everything here comes from clients: what cannot be parsed is Refused. Pure.
+with `;`; in order, `orderCountInfo` has how often each message was delivered before: `retry qo<queueId>%<offset> count`
+for those that were, and `retry queueId count` for the queue. What comes from clients and cannot be parsed is Refused.
+Pure.
 """
 
 from __future__ import annotations
@@ -73,6 +75,19 @@ def offset_info(topics: Iterable[tuple[str, int, Sequence[int]]]) -> tuple[str, 
         starts.append(f"{head}{given[0]}")
         offsets.append(head + ",".join(map(str, given)))
     return ";".join(starts), ";".join(offsets)
+
+
+def order_info(counts: Iterable[tuple[str, int, Mapping[int, int]]]) -> str:
+    """`orderCountInfo` of (topic, queue number, offset -> deliveries before this one, ascending).
+
+    Old clients know only the count of a queue, the lowest of its messages.
+    """
+    parts = []
+    for topic, index, times in counts:
+        mark = mark_of(topic)
+        parts += [f"{mark} qo{index}%{offset} {count}" for offset, count in times.items() if count]
+        parts.append(f"{mark} {index} {min(times.values())}")
+    return ";".join(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.groups.request_modes import POP, PULL, RequestMode
-from broker.pop.check_points import KeptCheckPoints
 from broker.pop.handles import retry_topic
+from broker.pop.in_flight import MessagesInFlight
 from broker.requests import json_body
 from remoting.access.rights import ADMIN, of_group
 from remoting.protocol.errors import Refused
@@ -40,12 +40,12 @@ class ModeRequests:
     """Switches groups between PULL and POP (401)."""
 
     def __init__(
-        self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups, check_points: KeptCheckPoints
+        self, tools: RequestTools, *, topics: Topics, groups: ConsumerGroups, in_flight: MessagesInFlight
     ) -> None:
         self._tools = tools
         self._topics = topics
         self._groups = groups
-        self._check_points = check_points
+        self._in_flight = in_flight
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -79,12 +79,12 @@ class ModeRequests:
     def _check_left(self, group: str, topic: str) -> None:
         """Refused while the group has messages of the topic in flight or waiting in the retry topic."""
         retry = retry_topic(group, topic)
-        in_flight = self._check_points.table.in_flight
-        left = sum(in_flight(group, queue_id) for queue_id in self._topics.queue_ids(topic))
+        count = self._in_flight.count
+        left = sum(count(group, queue_id) for queue_id in self._topics.queue_ids(topic))
         for index, queue_id in enumerate(self._topics.queue_ids(retry)):
             low, high = self._tools.store.reading.bounds(queue_id)
             found = self._groups.offsets.get(group, retry, index)
-            left += in_flight(group, queue_id) + high - max(low, 0 if found is None else found[0])
+            left += count(group, queue_id) + high - max(low, 0 if found is None else found[0])
         if left:
             remark = (
                 f"the group [{group}] has {left} messages of [{topic}] in flight or to be tried again: let it finish"

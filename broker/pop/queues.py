@@ -3,8 +3,10 @@
 The queues take turns: each pop begins with the next one. The group's retry topic comes first in every fifth pop, else
 last, so that neither starves the other.
 
-Invariant: a message below the group's offset is in flight or done. A queue with too many messages of the group in
-flight gives it no more; others are not affected. Loop thread only.
+A queue gives a group nothing while it is closed to it: with too many messages in flight, or, in order, as long as those
+in flight are invisible. In order a group gets first what it had of the queue and did not acknowledge.
+
+Invariant: a message below the group's offset is in flight or done. A closed queue affects no other. Loop thread only.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from typing import TYPE_CHECKING
 from broker.groups.feature import Selection
 from broker.groups.groups import offset_change
 from broker.groups.request_modes import POP, RequestMode
-from broker.pop.check_points import KeptCheckPoints
-from broker.pop.handles import retry_topic
+from broker.pop.handles import original_topic, retry_topic
+from broker.pop.in_flight import MessagesInFlight
+from broker.pop.ordered import OrderedBatch
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.topics.topics import is_light
@@ -29,6 +32,7 @@ from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
+    from broker.reading.bounds import LongPolls
     from broker.requests import RequestTools
     from broker.topics.topics import ClientQueues, Topics
 
@@ -52,6 +56,13 @@ class PopAsk:
     wait_ms: int
     from_end: bool
     wanted: Selection | None
+    ordered: bool = False
+    attempt: bytes = b""
+    """In order: the same attempt gets the same messages, if the client lost the answer."""
+
+
+Place = tuple[str, int, int]
+"""Topic, queue number, queue id."""
 
 
 @dataclass(slots=True)
@@ -65,8 +76,15 @@ class Taken:
     """The next offset to give."""
     rest: int
     """How many messages remain behind it."""
+    batch: OrderedBatch | None = None
+    """What the group has of the queue in order."""
+    ordered: bool = False
+    reached: int = 0
+    """The offset behind the last message that was examined: below `front` where only messages of `batch` were."""
+    lost: int = 0
+    """How many messages of `batch` can no longer be read."""
     moved: bool = False
-    """Whether messages were given or passed over."""
+    """Whether messages behind `batch` were given or passed over."""
     offsets: list[int] = field(default_factory=list)
     views: list[RecordView] = field(default_factory=list)
 
@@ -81,14 +99,17 @@ class PopQueues:
         topics: Topics,
         queues: ClientQueues,
         groups: ConsumerGroups,
-        check_points: KeptCheckPoints,
+        in_flight: MessagesInFlight,
+        long_polls: LongPolls,
         refuse: Refuse,
     ) -> None:
         self._tools = tools
         self._topics = topics
         self._queues = queues
         self._groups = groups
-        self._check_points = check_points
+        self._in_flight = in_flight
+        self._long_polls = long_polls
+        self._in_flight_max = tools.config.limits.pop_in_flight_max
         self._refuse = refuse
         self._turns: Counter[tuple[str, str]] = Counter()
 
@@ -106,12 +127,17 @@ class PopQueues:
         if not self._groups.groups.ensure(ask.group).consume_enable:
             raise Refused(ResponseCode.NO_PERMISSION, f"subscription group no permission, {ask.group}")
 
-    def in_turn(self, ask: PopAsk) -> list[tuple[str, int, int]]:
-        """(topic, queue number, queue id) of the queues to take from, in the order of the next pop."""
+    def in_turn(self, ask: PopAsk) -> list[Place]:
+        """The queues to take from, in the order of the next pop; those of a repeated attempt first."""
         self._turns[ask.group, ask.topic] += 1
-        return self.of(ask)
+        found = self.of(ask)
+        return sorted(found, key=lambda place: not self._is_repeat(ask, place)) if ask.attempt else found
 
-    def of(self, ask: PopAsk) -> list[tuple[str, int, int]]:
+    def _is_repeat(self, ask: PopAsk, place: Place) -> bool:
+        batch = self._in_flight.ordered.batch(ask.group, place[2])
+        return batch is not None and batch.is_repeat(ask.attempt)
+
+    def of(self, ask: PopAsk) -> list[Place]:
         """The same in the order of the last pop."""
         turn = self._turns[ask.group, ask.topic]
         ids = self._topics.queue_ids(ask.topic)
@@ -129,17 +155,47 @@ class PopQueues:
         found = self._groups.offsets.get(group, topic, index)
         return low if found is None else max(low, found[0])
 
-    def take(self, ask: PopAsk, place: tuple[str, int, int], room: int, bytes_max: int) -> Taken:
+    def has_next(self, ask: PopAsk, place: Place) -> bool:
+        """Whether the queue may have a message for this request, and is not closed to it."""
+        topic, index, queue_id = place
+        batch = self._in_flight.ordered.batch(ask.group, queue_id)
+        if batch is not None:
+            return batch.is_free(ask.attempt, self._tools.clock.now_ms())
+        if self.front(ask.group, topic, index, queue_id) >= self._tools.store.reading.bounds(queue_id)[1]:
+            return False
+        in_flight = self._in_flight.table.in_flight(ask.group, queue_id)
+        return in_flight < (1 if ask.ordered else self._in_flight_max)
+
+    def is_closed(self, group: str, queue_id: int) -> bool:
+        """Whether the queue gives the group nothing because of what is in flight."""
+        if self._in_flight.ordered.batch(group, queue_id) is not None:
+            return True
+        return self._in_flight.table.in_flight(group, queue_id) >= self._in_flight_max
+
+    def opened(self, group: str, topic: str, queue_id: int, *, closed: bool) -> None:
+        """Messages left flight or became visible in a queue that was `closed` before: waiting pops may get more."""
+        batch = self._in_flight.ordered.batch(group, queue_id)
+        if batch is not None and not batch.is_free(b"", self._tools.clock.now_ms()):
+            return
+        topic = original_topic(group, topic)
+        if closed:
+            self._long_polls.advanced([(group, topic, False), (group, topic, True)])
+        elif not self._in_flight.table.in_flight(group, queue_id):
+            self._long_polls.advanced([(group, topic, True)])
+
+    def take(self, ask: PopAsk, place: Place, room: int, bytes_max: int) -> Taken:
         """Up to `room` messages of one queue that match; nothing changes yet."""
         topic, index, queue_id = place
-        reading = self._tools.store.reading
-        high = reading.bounds(queue_id)[1]
-        at = self.front(ask.group, topic, index, queue_id)
-        taken = Taken(topic, index, queue_id, at, high - at)
-        limit = self._tools.config.limits.pop_in_flight_max
-        room = min(room, limit - self._check_points.table.in_flight(ask.group, queue_id))
+        taken = self._begin(ask, place)
+        batch, front, at = taken.batch, taken.front, taken.reached
+        owed = {} if batch is None else batch.times
+        room = min(room, len(owed) + self._in_flight_max - self._in_flight.count(ask.group, queue_id))
         wanted = None if topic != ask.topic else ask.wanted
+        reading = self._tools.store.reading
+        high = front + taken.rest
         end = min(high, at + EXAMINED_MAX)
+        if batch is not None and batch.is_repeat(ask.attempt):
+            end = min(end, front)
         while at < end and len(taken.offsets) < room and bytes_max > 0:
             count = room - len(taken.offsets) if wanted is None else end - at
             try:
@@ -157,12 +213,24 @@ class PopQueues:
             for view in map(RecordView, found.records):
                 if len(taken.offsets) == room:
                     break
-                if wanted is None or wanted(view):
+                if at in owed if at < front else wanted is None or wanted(view):
                     taken.offsets.append(at)
                     taken.views.append(view)
                     bytes_max -= view.total
                 at += 1
-        taken.moved, taken.front, taken.rest = at > taken.front, at, high - at
+        taken.moved, taken.front, taken.reached = at > front, max(front, at), at
+        taken.lost = sum(offset < at for offset in owed) - sum(offset in owed for offset in taken.offsets)
+        taken.rest = high - taken.front
+        return taken
+
+    def _begin(self, ask: PopAsk, place: Place) -> Taken:
+        """Where to begin in a queue."""
+        topic, index, queue_id = place
+        high = self._tools.store.reading.bounds(queue_id)[1]
+        front = self.front(ask.group, topic, index, queue_id)
+        batch = self._in_flight.ordered.batch(ask.group, queue_id)
+        taken = Taken(topic, index, queue_id, front, high - front, batch, ask.ordered or batch is not None)
+        taken.reached = front if batch is None else batch.entries[0][0]
         return taken
 
     def enter(self, ask: PopAsk) -> None:

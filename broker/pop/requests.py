@@ -9,13 +9,15 @@ Invariant: an answer shows only what is confirmed and recorded as given. Loop th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
 from broker.groups.feature import TAG, selection
 from broker.groups.groups import offset_change
-from broker.pop.check_points import INVISIBLE_MS_MAX, KeptCheckPoints, Owned
-from broker.pop.handles import offset_info
+from broker.pop.check_points import INVISIBLE_MS_MAX, BlockChange, Owned
+from broker.pop.handles import offset_info, order_info
+from broker.pop.in_flight import MessagesInFlight
+from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.pop.queues import ALL_QUEUES, PopAsk, PopQueues, Refuse, Taken
 from broker.requests import flag, number, refusal_of, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
@@ -31,9 +33,12 @@ if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.reading.bounds import LongPolls
     from broker.requests import RequestTools
+    from runtime.metrics import Counter
 
 MESSAGES_MAX = 32
 """Most messages of one pop, RocketMQ's limit too."""
+ORDERED_REVIVE_QUEUE = 999
+"""`reviveQid` of an answer in order."""
 FROM_END = 1
 """Value of `initMode` for a group that begins at the end."""
 
@@ -48,14 +53,17 @@ class PopRequests:
         queues: PopQueues,
         groups: ConsumerGroups,
         long_polls: LongPolls,
-        check_points: KeptCheckPoints,
+        in_flight: MessagesInFlight,
+        lost: Counter,
         refuse: Refuse,
     ) -> None:
+        """`lost` counts messages in order that can no longer be read."""
         self._tools = tools
         self._queues = queues
         self._traffic = groups.traffic
         self._long_polls = long_polls
-        self._check_points = check_points
+        self._in_flight = in_flight
+        self._lost = lost
         self._refuse = refuse
         self._origin = origin_of(tools.config.cluster_name)
 
@@ -75,9 +83,6 @@ class PopRequests:
         if not 0 < ask.invisible_ms <= INVISIBLE_MS_MAX:
             remark = f"invisibleTime {ask.invisible_ms} is not in 1..{INVISIBLE_MS_MAX}"
             raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
-        if flag(command.fields, "order"):
-            remark = "POP in order is not offered by this broker: pull the topic with an orderly listener"
-            raise self._refuse("order", ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         self._queues.admit(ask)
         self._queues.enter(ask)
         self._wait(peer, command, ask, lambda: self._pop(command, ask))
@@ -95,7 +100,7 @@ class PopRequests:
         self._queues.admit(ask)
 
         def attempt(last: bool) -> bool:
-            found = any(self._has_next(ask, place) for place in self._queues.of(ask))
+            found = any(self._queues.has_next(ask, place) for place in self._queues.of(ask))
             if found or last:
                 peer.send(command.reply(fields={"hasMsg": str(found).lower(), "pollingFull": full}))
             return found or last
@@ -107,8 +112,9 @@ class PopRequests:
     def polling_info(self, peer: Peer, command: Command) -> Command:
         """200055: how many pops of the group wait for messages of this queue, -1 for all queues."""
         group, topic = self._named(peer, command)
-        about = group, topic, number(command.fields, "queueId", ALL_QUEUES)
-        return command.reply(fields={"pollingNum": str(self._long_polls.count(about))})
+        index = number(command.fields, "queueId", ALL_QUEUES)
+        waiting = sum(self._long_polls.count((group, topic, index, ordered)) for ordered in (False, True))
+        return command.reply(fields={"pollingNum": str(waiting)})
 
     def _parse(self, peer: Peer, command: Command) -> PopAsk:
         group, topic = self._named(peer, command)
@@ -117,6 +123,11 @@ class PopRequests:
         if not 0 < count <= MESSAGES_MAX:
             raise self._refuse("count", ResponseCode.INVALID_PARAMETER, f"maxMsgNums {count} is not in 1..32")
         expression = fields.get("exp") or "*"
+        attempt = fields.get("attemptId", "").encode()
+        if len(attempt) > ATTEMPT_BYTES_MAX:
+            remark = f"attemptId has {len(attempt)} bytes, more than {ATTEMPT_BYTES_MAX}"
+            raise self._refuse("attempt", ResponseCode.INVALID_PARAMETER, remark)
+        ordered = flag(fields, "order")
         return PopAsk(
             group=group,
             topic=topic,
@@ -126,6 +137,8 @@ class PopRequests:
             wait_ms=number(fields, "pollTime", 0),
             from_end=number(fields, "initMode", 0) == FROM_END,
             wanted=selection(expression, fields.get("expType") or TAG),
+            ordered=ordered,
+            attempt=attempt if ordered else b"",
         )
 
     def _named(self, peer: Peer, command: Command) -> tuple[str, str]:
@@ -155,21 +168,18 @@ class PopRequests:
             return last or found is not None
 
         if not attempt(ask.wait_ms <= 0):
-            about = ask.group, ask.topic, ask.index
+            about = ask.group, ask.topic, ask.index, ask.ordered
             self._long_polls.wait(peer, self._watched(ask), ask.wait_ms, attempt, about)
 
-    def _watched(self, ask: PopAsk) -> list[int]:
-        return [queue_id for _topic, _index, queue_id in self._queues.of(ask)]
-
-    def _has_next(self, ask: PopAsk, place: tuple[str, int, int]) -> bool:
-        topic, index, queue_id = place
-        return self._queues.front(ask.group, topic, index, queue_id) < self._tools.store.reading.bounds(queue_id)[1]
+    def _watched(self, ask: PopAsk) -> list[Hashable]:
+        queue_ids = [queue_id for _topic, _index, queue_id in self._queues.of(ask)]
+        return [*queue_ids, (ask.group, ask.topic, ask.ordered)]
 
     def _taken(self, ask: PopAsk) -> list[Taken]:
         """What there is for the request, queue by queue."""
         found, room, bytes_max = [], ask.count, self._tools.config.limits.pull_bytes_max
         for place in self._queues.in_turn(ask):
-            if self._has_next(ask, place):
+            if self._queues.has_next(ask, place):
                 taken = self._queues.take(ask, place, room, bytes_max)
                 room -= len(taken.offsets)
                 bytes_max -= sum(view.total for view in taken.views)
@@ -180,22 +190,41 @@ class PopRequests:
 
     def _pop(self, command: Command, ask: PopAsk) -> tuple[int, Command] | None:
         now_ms = self._tools.clock.now_ms()
-        table, owned = self._check_points.table, (now_ms, ask.invisible_ms)
+        owned = now_ms, ask.invisible_ms
         taken = self._taken(ask)
         moved = [offset_change(ask.group, each.topic, each.index, each.front) for each in taken if each.moved]
-        if not moved:
+        blocks = [block for each in taken for block in self._given(ask, each, owned)]
+        if not moved and not blocks:
             return None
-        blocks = [block for each in taken for block in table.give(ask.group, each.queue_id, each.offsets, owned)]
-        position = self._check_points.write(blocks, moved)
+        position = self._in_flight.write(blocks, moved)
+        self._lost.value += sum(each.lost for each in taken)
         given = [each for each in taken if each.offsets]
         if not given:
             passed_over = command.reply(ResponseCode.POLLING_TIMEOUT, "no message matches so far: pop again")
             return (position, passed_over) if any(each.rest for each in taken) else None
         reply = self._reply(command, given, owned, sum(each.rest for each in taken))
+        if ask.ordered:
+            reply.fields["reviveQid"] = str(ORDERED_REVIVE_QUEUE)
+            reply.fields["orderCountInfo"] = self._counts(ask.group, given)
         count = sum(len(each.offsets) for each in given)
         self._tools.metrics.messages_out.value += count
         self._traffic.gave(ask.group, ask.topic, now_ms, count, len(reply.body))
         return position, reply
+
+    def _given(self, ask: PopAsk, taken: Taken, owned: Owned) -> list[BlockChange]:
+        if taken.ordered:
+            ordered = self._in_flight.ordered
+            return ordered.give(ask.group, taken.queue_id, ask.attempt, taken.offsets, taken.reached, owned)
+        return self._in_flight.table.give(ask.group, taken.queue_id, taken.offsets, owned)
+
+    def _counts(self, group: str, given: list[Taken]) -> str:
+        counts = []
+        for each in given:
+            batch = self._in_flight.ordered.batch(group, each.queue_id)
+            assert batch is not None, (group, each.queue_id)
+            times = batch.times
+            counts.append((each.topic, each.index, {offset: times[offset] for offset in each.offsets}))
+        return order_info(counts)
 
     def _peek(self, command: Command, ask: PopAsk) -> tuple[int, Command] | None:
         taken = self._taken(ask)

@@ -3,7 +3,8 @@
 A message whose time is over is stored again in `%RETRY%group+topic` with its count of reconsumptions raised by one, or
 in `%DLQ%group` when it was tried as often as the group allows (`retryMaxTimes`), in one group with the removal of its
 check-point: after kill -9, or on another master, both are there or neither is. A message that retention has removed,
-or whose group was deleted, is only counted.
+or whose group was deleted, is only counted. Messages in order are not moved: the group pops them again from where they
+are, and pops that wait for them are woken here.
 
 Invariant: a check-point ends by an acknowledgement or here, once; bounded work in one pass. Loop thread only.
 """
@@ -24,7 +25,9 @@ from remoting.protocol.records.record import FLAG_SYS_SHIFT, RecordView
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
-    from broker.pop.check_points import Due, KeptCheckPoints
+    from broker.pop.check_points import Due
+    from broker.pop.in_flight import MessagesInFlight
+    from broker.pop.queues import PopQueues
     from broker.requests import RequestTools
     from broker.topics.topics import Topics
     from runtime.metrics import Counter
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 MESSAGES_PER_PASS = 1_000
 RETRY_MS = 1_000
 """When a message is looked at again that could not be stored."""
+RECHECK_MS = 60_000
+"""When a queue in order is looked at again whose messages are visible and were not popped."""
 RETRY, DEAD, GONE = "retry", "dead", "gone"
 """Outcomes: to the retry topic; to the dead-letter topic; message or group is not there any more."""
 FIRST_POP_TIME, RETRY_TOPIC, ORIGIN_ID = b"1ST_POP_TIME", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
@@ -46,31 +51,53 @@ class Revival:
         *,
         topics: Topics,
         groups: Groups,
-        check_points: KeptCheckPoints,
+        queues: PopQueues,
+        in_flight: MessagesInFlight,
         outcomes: Counter,
     ) -> None:
         """`outcomes` counts messages, by outcome."""
         self._tools = tools
         self._topics = topics
         self._groups = groups
-        self._check_points = check_points
+        self._queues = queues
+        self._in_flight = in_flight
         self._outcomes = outcomes
 
     def run(self, now_ms: int) -> bool:
         """Move some of what is due; True when there may be more."""
-        found = self._check_points.table.take_due(now_ms, MESSAGES_PER_PASS)
+        self._open(now_ms)
+        found = self._in_flight.table.take_due(now_ms, MESSAGES_PER_PASS)
         for at, due in enumerate(found):
             try:
                 self._move_all(due)
             except StoreError as error:  # the next ones would fare alike
                 self._tools.log.error("pop_not_revived", group=due.group, error=str(error))
                 for left in found[at:]:
-                    self._check_points.table.postpone(left, now_ms + RETRY_MS)
+                    self._in_flight.table.postpone(left, now_ms + RETRY_MS)
                 return False
             except (Refused, LocalMisuse) as error:
                 self._tools.log.error("pop_not_revived", group=due.group, offset=due.offsets[0], error=str(error))
-                self._check_points.table.postpone(due, now_ms + RETRY_MS)
+                self._in_flight.table.postpone(due, now_ms + RETRY_MS)
         return sum(len(due.offsets) for due in found) >= MESSAGES_PER_PASS
+
+    def _open(self, now_ms: int) -> None:
+        """Let waiting pops have again what a group had in order, where the last of its times is over."""
+        ordered = self._in_flight.ordered
+        for group, queue_id in ordered.take_due(now_ms):
+            owner, batch = self._topics.owner(queue_id), ordered.batch(group, queue_id)
+            ordered.postpone(group, queue_id, now_ms + RECHECK_MS)
+            if owner is not None and self._groups.get(group) is not None:
+                self._queues.opened(group, owner[0], queue_id, closed=True)
+            elif batch is not None:
+                self._give_up(group, queue_id, list(batch.times))
+
+    def _give_up(self, group: str, queue_id: int, offsets: list[int]) -> None:
+        try:
+            self._in_flight.write(self._in_flight.ordered.release(group, queue_id, offsets))
+        except StoreError as error:
+            self._tools.log.error("pop_not_given_up", group=group, error=str(error))
+        else:
+            self._outcomes.child(GONE).value += len(offsets)
 
     def _move_all(self, due: Due) -> None:
         """Move them together; where one cannot be stored, each for itself, up to the one that cannot."""
@@ -94,8 +121,12 @@ class Revival:
                 images.append(image)
                 queues.append((self._topics.queue_ids(target)[0],))
         placed = Placed(b"".join(images), queues) if queues else None
-        table = self._check_points.table
-        self._check_points.write(table.release(due.group, due.queue_id, offsets, planned=False), placed=placed)
+        closed = self._queues.is_closed(due.group, due.queue_id)
+        table = self._in_flight.table
+        self._in_flight.write(table.release(due.group, due.queue_id, offsets, planned=False), placed=placed)
+        owner = self._topics.owner(due.queue_id)
+        if owner is not None:
+            self._queues.opened(due.group, owner[0], due.queue_id, closed=closed)
         for outcome, count in counts.items():
             self._outcomes.child(outcome).value += count
 

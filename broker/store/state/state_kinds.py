@@ -48,6 +48,8 @@ REQUEST_MODE = 24
 """Consumer group and topic -> whether the group pulls or pops the topic."""
 QUEUE_LOCK = 25
 """Group, topic and queue index -> fencing token and client id of the consumer that has locked the queue."""
+ORDERED_BATCH = 26
+"""Consumer group and queue id -> the messages that the group has of the queue by POP in order, and by which attempt."""
 ACCESS = 30
 """`user/` or `acl/` and a user's name -> the user, or its rules, as requests made them."""
 MIGRATION = 31
@@ -74,6 +76,7 @@ NAMES = {
     CHECK_POINT: "check_point",
     REQUEST_MODE: "request_mode",
     QUEUE_LOCK: "queue_lock",
+    ORDERED_BATCH: "ordered_batch",
     ACCESS: "access",
     MIGRATION: "migration",
 }

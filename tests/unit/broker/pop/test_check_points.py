@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pop.check_points import BLOCK, BlockChange, CheckPoints, KeptCheckPoints, find_entry, first_end, without
-from broker.store.state import state_kinds
+from broker.pop.check_points import BLOCK, BlockChange, CheckPoints, find_entry, first_end, without
 
 GROUPS, QUEUES, OFFSETS = ("a", "ab"), (1, 0x10000), 3 * BLOCK
 
@@ -24,7 +23,7 @@ class Blocks:
                 del self.values[change.key]
             else:
                 self.values[change.key] = change.value
-        self.table.written(changes)
+            self.table.written(change)
 
     def reopened(self) -> CheckPoints:
         return CheckPoints(self.values.get, list(self.values.items()))
@@ -110,14 +109,3 @@ def test_a_block_is_its_entries_side_by_side() -> None:
 
 def entry(at: int, pop_ms: int, invisible_ms: int) -> bytes:
     return bytes([at]) + pop_ms.to_bytes(8, "little") + invisible_ms.to_bytes(4, "little")
-
-
-def test_what_is_written_is_there_after_a_restart(bench) -> None:
-    points = KeptCheckPoints(bench.store)
-    points.write(points.table.give("g", 7, range(40), (1_000, 500)))
-    points.write(points.table.release("g", 7, range(1, 40)))
-    assert [due.offsets for due in KeptCheckPoints(bench.reopen()).table.take_due(1_500, 9)] == [(0,)]
-    points = KeptCheckPoints(bench.store)
-    assert len(points.table) == 1
-    points.write(points.table.release("g", 7, (0,)))
-    assert bench.store.state.count(state_kinds.CHECK_POINT) == 0

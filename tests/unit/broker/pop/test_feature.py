@@ -161,7 +161,6 @@ async def test_a_peek_takes_nothing(running) -> None:
         ({"queueId": 4}, ResponseCode.INVALID_PARAMETER, "queue"),
         ({"topic": "%LMQ%a"}, ResponseCode.INVALID_PARAMETER, "topic"),
         ({"topic": f"%RETRY%{GROUP}+{TOPIC}"}, ResponseCode.INVALID_PARAMETER, "topic"),
-        ({"order": "true"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "order"),
         ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, None),
     ],
 )

@@ -34,6 +34,7 @@ def test_numbers_are_fixed() -> None:
         23: "check_point",
         24: "request_mode",
         25: "queue_lock",
+        26: "ordered_batch",
         30: "access",
         31: "migration",
     }
