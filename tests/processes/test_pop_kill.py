@@ -1,12 +1,14 @@
 """POP through `kill -9`: acknowledged messages are never delivered again, all others until they are acknowledged.
 
 A consumer pops and acknowledges four of five messages while the broker is killed repeatedly, or while the master of a
-group is killed and stays down. At the end every unacknowledged message is popped.
+group is killed and stays down. At the end every unacknowledged message is popped. A consumer in order finds in each
+answer the lowest numbers of a queue that are not acknowledged.
 """
 
 from __future__ import annotations
 
 import threading
+import uuid
 from pathlib import Path
 
 import pytest
@@ -41,9 +43,10 @@ def sending(number: int) -> Command:
     return Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"%d" % number)
 
 
-def popping(poll_ms: int = 200) -> Command:
+def popping(poll_ms: int = 200, attempt: str = "") -> Command:
     fields = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": "-1", "maxMsgNums": "8", "pollTime": str(poll_ms),
               "invisibleTime": str(INVISIBLE_MS), "bornTime": "0", "initMode": "0"}  # fmt: skip
+    fields |= {"order": "true", "attemptId": attempt} if attempt else {}
     return Command(RequestCode.POP_MESSAGE, fields=fields)
 
 
@@ -60,14 +63,22 @@ def acknowledging(message: StoredMessage, answer: Command, broker: str) -> Comma
 
 
 class Consumer(threading.Thread):
-    """Sends, pops and acknowledges; leaves every fifth message at its first delivery."""
+    """Sends, pops and acknowledges all but every fifth message; in order, these at their second delivery."""
 
-    def __init__(self, address: str, broker: str) -> None:
+    def __init__(self, address: str, broker: str, *, ordered: bool = False) -> None:
         super().__init__(daemon=True)
+        self.ordered = ordered
+        self.attempt = ""
+        """In order: the attempt that has not been answered yet, or none."""
+        self.misplaced: list[tuple[int, list[int], list[int]]] = []
+        """In order: (queue, numbers in an answer, numbers that were to be consumed)."""
         self.address = address
         self.broker = broker
         self.stopped = threading.Event()
+        self.left: set[int] = set()
+        """In order: numbers that were not acknowledged at their first delivery."""
         self.sent: set[int] = set()
+        """Numbers whose message was answered; those of others may be missing."""
         self.acknowledged: set[int] = set()
         """Numbers whose acknowledgement was answered."""
         self.unsure: set[int] = set()
@@ -93,15 +104,21 @@ class Consumer(threading.Thread):
 
     def consume(self, connection: BlockingConnection, *, leave: bool, poll_ms: int = 200) -> int:
         """Pop once and acknowledge the messages; returns how many came."""
-        answer = connection.request(popping(poll_ms))
+        self.attempt = self.attempt or (uuid.uuid4().hex if self.ordered else "")
+        answer = connection.request(popping(poll_ms, self.attempt))
+        self.attempt = ""
         if answer.code == ResponseCode.POLLING_TIMEOUT:
             return 0
         messages = list(iter_stored(checked(answer).body))
+        if self.ordered:
+            self.check_order(messages)
         for message in messages:
             number = int(message.body)
             if number in self.acknowledged:
                 self.repeated.append(number)
-            if leave and number % 5 == 4:
+            if leave and number % 5 == 4 and number not in self.left:
+                if self.ordered:  # one that is left for ever closes its queue for ever
+                    self.left.add(number)
                 continue
             self.unsure.add(number)
             reply = connection.request(acknowledging(message, answer, self.broker))
@@ -114,6 +131,15 @@ class Consumer(threading.Thread):
                 self.acknowledged.add(number)
                 self._grew.notify_all()
         return len(messages)
+
+    def check_order(self, messages: list[StoredMessage]) -> None:
+        """Each queue gives its lowest numbers that are not acknowledged, where that is certain."""
+        for queue in {message.queue_id for message in messages}:
+            found = [int(message.body) for message in messages if message.queue_id == queue]
+            below = range(queue, found[-1] + 1, 4)
+            wanted = [at for at in below if at in found or at in self.sent - self.acknowledged - self.unsure]
+            if found != wanted or any(message.topic.startswith(b"%RETRY%") for message in messages):
+                self.misplaced.append((queue, found, wanted))
 
     def flowing(self) -> None:
         """Return when this many more acknowledgements were answered."""
@@ -133,16 +159,20 @@ def judge(consumer: Consumer) -> None:
         while consumer.consume(connection, leave=False, poll_ms=3 * INVISIBLE_MS):
             pass
     assert not consumer.repeated
+    assert not consumer.misplaced
 
 
+@pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize(
     "kills", [2, pytest.param(15, marks=[pytest.mark.slow, pytest.mark.timeout(400)], id="15-slow")]
 )
-def test_acknowledgements_survive_kills_and_the_rest_is_delivered_again(tmp_path: Path, kills: int) -> None:
+def test_acknowledgements_survive_kills_and_the_rest_is_delivered_again(
+    tmp_path: Path, kills: int, ordered: bool
+) -> None:
     server = Installation(tmp_path / "data")
     server.start()
     try:
-        consumer = Consumer(server.address, "broker-a")
+        consumer = Consumer(server.address, "broker-a", ordered=ordered)
         consumer.start()
         for _ in range(kills):
             consumer.flowing()
@@ -156,12 +186,13 @@ def test_acknowledgements_survive_kills_and_the_rest_is_delivered_again(tmp_path
 
 
 @pytest.mark.timeout(400)
-def test_a_new_master_knows_what_is_in_flight_and_what_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_new_master_knows_what_is_in_flight_and_what_was_acknowledged(tmp_path: Path, ordered: bool) -> None:
     group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
     try:
         group.start()
         master = group.settle()
-        consumer = Consumer(f"127.0.0.1:{master.ports['remoting']}", "broker-a")
+        consumer = Consumer(f"127.0.0.1:{master.ports['remoting']}", "broker-a", ordered=ordered)
         consumer.start()
         consumer.flowing()
         master.kill()

@@ -5,13 +5,19 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
+import org.apache.rocketmq.client.consumer.AckCallback;
+import org.apache.rocketmq.client.consumer.AckResult;
+import org.apache.rocketmq.client.consumer.AckStatus;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PopCallback;
+import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -35,6 +41,8 @@ import org.apache.rocketmq.remoting.protocol.body.CMResult;
 import org.apache.rocketmq.remoting.protocol.body.ConsumeMessageDirectlyResult;
 import org.apache.rocketmq.remoting.protocol.body.ConsumerRunningInfo;
 import org.apache.rocketmq.remoting.protocol.body.QueueTimeSpan;
+import org.apache.rocketmq.remoting.protocol.header.AckMessageRequestHeader;
+import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
@@ -77,6 +85,7 @@ public final class ClientFeatures {
         run(wanted, "request_reply", ClientFeatures::requestReply);
         run(wanted, "server_rebalance", ClientFeatures::serverRebalance);
         run(wanted, "pop", ClientFeatures::pop);
+        run(wanted, "pop_ordered", ClientFeatures::popOrdered);
         run(wanted, "trace", ClientFeatures::trace);
         run(wanted, "first_send", ClientFeatures::firstSend);
         run(wanted, "asked_members", ClientFeatures::askedMembers);
@@ -431,6 +440,92 @@ public final class ClientFeatures {
         } finally {
             consumer.shutdown();
         }
+    }
+
+    /** What a proxy does for FIFO consumers: a lost answer is asked for again, the first message is done the second time. */
+    private static void popOrdered(String topic) throws Exception {
+        for (int number = 0; number < COUNT; number++) {
+            producer.send(message(topic, number), (queues, each, argument) -> queues.get(0), null);
+        }
+        check(popInOrder(topic, "one", 4).equals("0 1 2 3"), "not the first ones");
+        check(popInOrder(topic, "two", 4).equals(""), "another attempt got messages");
+        check(popInOrder(topic, "one", 4).equals("0 1 2 3"), "the same attempt got others");
+        for (MessageExt each : popped.subList(1, 4)) {
+            acknowledge(topic, each);
+        }
+        check(popInOrder(topic, "three", 4).equals(""), "a message is in flight");
+        await(() -> popInOrder(topic, "four", 2).equals("0 4"), () -> "popped: " + popped);
+        check(popped.get(0).getReconsumeTimes() == 1, "delivered again as " + popped.get(0).getReconsumeTimes());
+        check(popped.get(1).getReconsumeTimes() == 0, "delivered first as " + popped.get(1).getReconsumeTimes());
+        for (int next = 5; next < COUNT; next++) {
+            for (MessageExt each : popped) {
+                acknowledge(topic, each);
+            }
+            String wanted = Integer.toString(next);
+            check(popInOrder(topic, "after " + next, 1).equals(wanted), "popped: " + popped + " instead of " + wanted);
+        }
+    }
+
+    private static List<MessageExt> popped = List.of();
+
+    /** The numbers of the messages that a POP in order gets, kept in `popped`. */
+    private static String popInOrder(String topic, String attempt, int count) {
+        MQClientInstance factory = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        PopMessageRequestHeader header = new PopMessageRequestHeader();
+        header.setConsumerGroup(topic + "_group");
+        header.setTopic(topic);
+        header.setQueueId(-1);
+        header.setMaxMsgNums(count);
+        header.setInvisibleTime(3_000);
+        header.setBornTime(System.currentTimeMillis());
+        header.setOrder(true);
+        header.setAttemptId(attempt);
+        CompletableFuture<PopResult> answer = new CompletableFuture<>();
+        try {
+            factory.getMQClientAPIImpl().popMessageAsync("broker-a", factory.findBrokerAddressInPublish("broker-a"), header,
+                10_000, new PopCallback() {
+                    @Override
+                    public void onSuccess(PopResult result) {
+                        answer.complete(result);
+                    }
+
+                    @Override
+                    public void onException(Throwable error) {
+                        answer.completeExceptionally(error);
+                    }
+                });
+            List<MessageExt> found = answer.get(10, TimeUnit.SECONDS).getMsgFoundList();
+            popped = found == null ? List.of() : found;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+        List<String> numbers = new ArrayList<>();
+        popped.forEach(each -> numbers.add(Integer.toString(number(each))));
+        return String.join(" ", numbers);
+    }
+
+    private static void acknowledge(String topic, MessageExt message) throws Exception {
+        MQClientInstance factory = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        AckMessageRequestHeader header = new AckMessageRequestHeader();
+        header.setConsumerGroup(topic + "_group");
+        header.setTopic(topic);
+        header.setQueueId(message.getQueueId());
+        header.setOffset(message.getQueueOffset());
+        header.setExtraInfo(message.getProperty("POP_CK"));
+        CompletableFuture<AckResult> answer = new CompletableFuture<>();
+        factory.getMQClientAPIImpl().ackMessageAsync(factory.findBrokerAddressInPublish("broker-a"), 10_000,
+            new AckCallback() {
+                @Override
+                public void onSuccess(AckResult result) {
+                    answer.complete(result);
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    answer.completeExceptionally(error);
+                }
+            }, header);
+        check(answer.get(10, TimeUnit.SECONDS).getStatus() == AckStatus.OK, "not done");
     }
 
     /** One record of the producer, two of the consumer. */
