@@ -17,6 +17,7 @@ from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.metrics import BrokerMetrics, watch_store
 from broker.migration.feature import MigrationFeature
+from broker.options.feature import OptionFeature, OptionsInForce
 from broker.pop.feature import PopFeature
 from broker.publishing.append import Appender
 from broker.publishing.feature import PublishingFeature, queue_choice
@@ -71,6 +72,8 @@ class BrokerParts:
         """
         metrics = BrokerMetrics(registry)
         watch_store(registry, store)
+        options = OptionsInForce(config, store, log)
+        config = options.value
         publication = Publication(wait_ms=config.registration_wait_ms, missed=metrics.count_unpublished)
         answers = ConfirmedAnswers(store, metrics, publication.when_published)
         identity = BrokerIdentity(epoch=store.epoch, started_ms=clock.now_ms(), started_position=store.end_position)
@@ -94,6 +97,7 @@ class BrokerParts:
             *self._gathered(registry),
             AccessFeature(self.tools, registry),
             MigrationFeature(self.tools, topics=self.topics, registry=registry),
+            OptionFeature(self.tools, options, self.topics.table, self._configure),
         ]
         self.status = BrokerStatus(self.tools, self.features)
 
@@ -163,6 +167,12 @@ class BrokerParts:
             self.groups,
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
         ]
+
+    def _configure(self) -> None:
+        """Make every part take over the options in force."""
+        self.registration.configure()
+        for feature in self.features:
+            feature.configure()
 
     @property
     def refusals(self) -> Refusals:

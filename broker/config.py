@@ -47,7 +47,7 @@ class LimitsConfig:
     """Most bytes of all properties of a message (RocketMQ's own limit); more are refused with MESSAGE_ILLEGAL."""
     pull_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Most bytes of records in one answer to a pull of any kind; what does not fit comes with the next pull."""
-    topics_max: int = setting(100_000, minimum=1)
+    topics_max: int = setting(100_000, minimum=1, live=True)
     """Parent topics; the creation of one more is refused."""
     cached_topics_max: int = setting(200_000, minimum=16)
     """MQTT topics whose queues are cached; the cache is cleared when it is full."""
@@ -69,17 +69,17 @@ class LimitsConfig:
     retained_bytes_max: int = setting(0, minimum=0)
     """Payload bytes of all retained messages; a message beyond is refused with FLOW_CONTROL (MQTT 5: 0x97). 0 = no
     limit."""
-    delayed_messages_max: int = setting(1_000_000, minimum=1)
+    delayed_messages_max: int = setting(1_000_000, minimum=1, live=True)
     """Messages that wait for their time; one more is refused with MESSAGE_ILLEGAL."""
-    delayed_per_second_max: int = setting(0, minimum=0)
+    delayed_per_second_max: int = setting(0, minimum=0, live=True)
     """Messages that may be due in the same second; one more is refused with FLOW_CONTROL (MQTT 5: 0x97). 0 = no limit:
     what one second cannot deliver is delivered late."""
-    transactions_max: int = setting(100_000, minimum=1)
+    transactions_max: int = setting(100_000, minimum=1, live=True)
     """Transactions that are neither committed nor rolled back; one more is refused with SYSTEM_BUSY."""
-    pop_in_flight_max: int = setting(100_000, minimum=1)
+    pop_in_flight_max: int = setting(100_000, minimum=1, live=True)
     """Messages of one queue that a consumer group may have by POP at the same time; with more the queue gives it none,
     until some are acknowledged or their time is over."""
-    access_users_max: int = setting(10_000, minimum=1)
+    access_users_max: int = setting(10_000, minimum=1, live=True)
     """Users made by requests; one more is refused with SYSTEM_BUSY."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
     """Largest atomic group of a sink's commit; a larger commit becomes visible in several groups."""
@@ -186,11 +186,11 @@ class BrokerConfig:
     clients are valid once, on their connection."""
     open_to_all: bool = False
     """Serve other machines without a signature. Only for closed networks."""
-    default_queue_count: int = setting(4, minimum=1, maximum=1_024)
+    default_queue_count: int = setting(4, minimum=1, maximum=1_024, live=True)
     """Queues of a topic that is created by its first message."""
-    template_queue_count: int = setting(8, minimum=1, maximum=1_024)
+    template_queue_count: int = setting(8, minimum=1, maximum=1_024, live=True)
     """Most queues that a RocketMQ client gets when its first message creates a topic (`defaultTopicQueueNums`)."""
-    auto_create_topics: bool = True
+    auto_create_topics: bool = setting(True, live=True)
     """Create a topic when the first message for it arrives. With false, topics are made by an administrator."""
     register_interval_ms: int = setting(30_000, minimum=100)
     """How often the broker checks that the controllers have its current topics, and registers them again where they
@@ -212,25 +212,25 @@ class BrokerConfig:
     """How long a wildcard queue lives after its last subscription; longer than a proxy needs to come back."""
     stage_expiry_s: int = setting(86_400, minimum=60)
     """How long a sink's staged but uncommitted rows are kept; longer than a Spark job may stand still."""
-    delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400)
+    delay_s_max: int = setting(3 * 86_400, minimum=1, maximum=400 * 86_400, live=True)
     """Longest delay a message may ask for; a longer one is refused with MESSAGE_ILLEGAL."""
     delay_precision_ms: int = setting(100, minimum=1, maximum=1_000)
     """Least time between two deliveries of delayed messages: one that is due alone is delivered at its time, those due
     shortly after it together and at most so much late. Fewer make fewer appends."""
-    transaction_check_after_ms: int = setting(6_000, minimum=100)
+    transaction_check_after_ms: int = setting(6_000, minimum=100, live=True)
     """How long a transaction may stay open before its producer group is asked for the outcome."""
-    transaction_check_interval_ms: int = setting(30_000, minimum=100)
+    transaction_check_interval_ms: int = setting(30_000, minimum=100, live=True)
     """How long after a question about an open transaction the next one follows."""
-    transaction_checks_max: int = setting(15, minimum=1)
+    transaction_checks_max: int = setting(15, minimum=1, live=True)
     """Questions about one transaction; then its message goes to the topic TRANS_CHECK_MAX_TIME_TOPIC."""
-    transaction_age_s_max: int = setting(86_400, minimum=1)
+    transaction_age_s_max: int = setting(86_400, minimum=1, live=True)
     """How long a transaction may stay open when none of its producers is connected; then its message goes there too."""
-    client_expiry_s: int = setting(120, minimum=5)
+    client_expiry_s: int = setting(120, minimum=5, live=True)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
-    shared_commit_interval_ms: int = setting(200, minimum=1)
+    shared_commit_interval_ms: int = setting(200, minimum=1, live=True)
     """How often what members of shared subscriptions have acknowledged is written. After a crash at most this much of
     it is delivered again."""
-    shared_wait_ms: int = setting(2_000, minimum=0)
+    shared_wait_ms: int = setting(2_000, minimum=0, live=True)
     """How long after a restart of the broker a shared subscription waits for the members that have its messages, before
     it hands those to others; longer than a proxy needs to come back."""
     maintain_interval_ms: int = setting(1_000, minimum=50)

@@ -98,6 +98,11 @@ class Registration:
         """True when this broker is registered with at least one controller, or none is configured."""
         return not self._controllers or any(each.is_registered for each in self._controllers.values())
 
+    def configure(self) -> None:
+        """Register the template of new topics again: its queues or its permission may have changed."""
+        for controller in self._controllers.values():
+            controller.add(DEFAULT_TOPIC, self._confirmed_version)
+
     def start(self, addresses: tuple[str, ...]) -> None:
         """Begin to register with each controller."""
         self._controllers = {address: _Controller() for address in addresses}
@@ -232,6 +237,8 @@ class Registration:
     async def _register_changed(self, connection: Connection, address: str, controller: _Controller) -> None:
         version, changed = self._confirmed_version, controller.take()
         configs = [config for config in map(self._topics.get, changed) if config is not None]
+        if DEFAULT_TOPIC in changed:
+            configs.append(self._template())
         if configs:
             await self._register(connection, configs, version)
         self._publication.acknowledged(address, changed)

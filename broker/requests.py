@@ -186,6 +186,9 @@ class Feature:
     def stop(self) -> None:
         """End timers; nothing is written afterwards. Does nothing without a `start` before it."""
 
+    def configure(self) -> None:
+        """Take over the options that may have changed at run time (`live` in config.py)."""
+
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Expire what is no longer used, every `maintain_interval_ms`; returns how much was dropped, by reason.
 

@@ -171,7 +171,7 @@ def rule_text(rule: Mapping[str, Any]) -> str:
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "LIGHTMQ_"
-RULE = "lightmq.rule"
+RULE, LIVE = "lightmq.rule", "lightmq.live"
 NAMES_SHOWN_MAX = 12
 
 
@@ -211,12 +211,55 @@ class Loaded(Generic[T]):
 
 
 def setting(
-    default: T, *, minimum: float | None = None, maximum: float | None = None, choices: Sequence[object] = ()
+    default: T,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: Sequence[object] = (),
+    live: bool = False,
 ) -> T:
-    """Declare a field with a rule: ``port: int = setting(1883, minimum=0, maximum=65535)``."""
+    """Declare a field with a rule: ``port: int = setting(1883, minimum=0, maximum=65535)``.
+
+    ``live``: the value may change while the process runs (`assign`).
+    """
     rule = {"minimum": minimum, "maximum": maximum, "choices": tuple(choices)}
-    field: T = dataclasses.field(default=default, metadata={RULE: rule})
+    field: T = dataclasses.field(default=default, metadata={RULE: rule, LIVE: live})
     return field
+
+
+def parsed(table: type, key: str, text: str) -> Any:
+    """The value of a declared key from its text. Raises ConfigError for an unknown key and for a wrong value."""
+    declared = {name: (field, kind) for name, field, kind in keys_of(table)}
+    if key not in declared:
+        raise ConfigError(unknown("change", "key", key, declared))
+    field, kind = declared[key]
+    try:
+        value = from_text(kind, text)
+        check_rule(field.metadata.get(RULE, {}), value)
+    except BadValueError as error:
+        raise ConfigError(f"{key} {error}") from None
+    return value
+
+
+def live_keys(table: type) -> frozenset[str]:
+    """The keys of a table whose values may change while the process runs."""
+    return frozenset(key for key, field, _kind in keys_of(table) if field.metadata.get(LIVE))
+
+
+def with_values(value: T, changes: Mapping[str, Any]) -> T:
+    """A copy of a filled table, of its inner tables too, with some values changed. Raises ConfigError."""
+    values = dict(flatten(value))
+    values.update(changes)
+    return _build(type(value), values, "")
+
+
+def assign(value: object, key: str, new: object) -> None:
+    """Change a live value of a filled table in place: everything that reads it at each use has it from now on."""
+    assert key in live_keys(type(value)), key
+    *path, name = key.split(".")
+    for step in path:
+        value = getattr(value, step)
+    object.__setattr__(value, name, new)  # frozen for everybody else
 
 
 def fields_of(table: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:

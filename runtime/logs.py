@@ -22,6 +22,7 @@ Fields = MutableMapping[str, Any]
 
 
 _in_use = ("info", False)
+_stream: TextIO | None = None
 
 
 def in_use() -> tuple[str, bool]:
@@ -31,14 +32,19 @@ def in_use() -> tuple[str, bool]:
 
 def setup(level: str = "info", *, json: bool = False, stream: TextIO | None = None) -> None:
     """Send all logs of the process to ``stream`` (standard error) from ``level`` up; call once at start."""
-    global _in_use  # noqa: PLW0603 - one setting per process
+    global _in_use, _stream
     assert level in LEVELS, level
-    _in_use = (level, json)
+    _in_use, _stream = (level, json), stream
     number = logging.getLevelNamesMapping()[level.upper()]
     _configure(number, json=json, stream=stream)
     root = logging.getLogger()
     root.handlers[:] = [_Forward()]
     root.setLevel(max(number, logging.WARNING))  # of libraries only warnings and errors
+
+
+def set_level(level: str) -> None:
+    """Show events from ``level`` up from now on, in the form that `setup` chose."""
+    setup(level, json=_in_use[1], stream=_stream)
 
 
 def _configure(number: int, *, json: bool, stream: TextIO | None) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from lightmq.configuration import Configuration
 from runtime.config import (
     ENVIRONMENT_PREFIX,
+    LIVE,
     RULE,
     attribute_docs,
     default_text,
@@ -37,6 +38,9 @@ def render(tables: Sequence[tuple[str, type]]) -> str:
         f"is `[a.b]` `c = …` in TOML and `{ENVIRONMENT_PREFIX}A__B__C` in the environment; `--set a.b.c=VALUE` sets",
         "any key.",
         "`lightmq config show --origin` prints every value in force and where it came from.",
+        "",
+        "Options marked *Changes at run time* can be changed by RocketMQ's",
+        "[`updateBrokerConfig`](howto/rocketmq.md#options-at-run-time), which outlasts restarts.",
     ]
     for name, table in tables:
         lines += _section(name, table)
@@ -56,7 +60,7 @@ def _section(name: str, table: type, brackets: str = "[{}]") -> Iterator[str]:
                 type_name(declared),
                 f"`{default_text(field)}`",
                 rule_text(field.metadata.get(RULE, {})),
-                docs.get(field.name, ""),
+                docs.get(field.name, "") + (" *Changes at run time.*" if field.metadata.get(LIVE) else ""),
             )
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
     for field, declared in fields_of(table):

@@ -138,6 +138,11 @@ class Delayed:
 
     # -- in ------------------------------------------------------------------------------------------------------------
 
+    def configure(self, limits: DelayLimits) -> None:
+        """Take over what may wait from now on; what waits already stays."""
+        self._limits = limits
+        self.seconds.per_second_max = limits.per_second_max
+
     def put(self, image: RecordView, due_ms: int, now_ms: int) -> tuple[bytes, tuple[int, ...]] | None:
         """Turn an image into a waiting one, to be appended at once to the queue returned; None when it is due now.
 

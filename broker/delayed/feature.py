@@ -32,6 +32,7 @@ from remoting.protocol.records.image import KIND_MQTT, kind_of
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from broker.metrics import BrokerMetrics
     from broker.publishing.append import Appender
     from broker.publishing.placement import Placement
@@ -174,17 +175,13 @@ class DelayedFeature(Feature):
         self, tools: RequestTools, placement: Placement, appender: Appender, topics: TopicFeature, registry: Registry
     ) -> None:
         """`placement`: of what is due. The queues of the waiting messages are added to the hidden ones of `topics`."""
-        config, store = tools.config, tools.store
+        self._config = config = tools.config
+        store = tools.store
         self.messages = Delayed(
             store,
             placement,
             topics.hidden,
-            limits=DelayLimits(
-                config.delay_s_max * 1_000,
-                config.limits.delayed_messages_max,
-                config.limits.delayed_per_second_max,
-                config.delay_precision_ms,
-            ),
+            limits=delay_limits(config),
             lateness=registry.histogram(
                 "rocketmq_delayed_lateness_seconds", "How long after their time messages were delivered", LATENESS_S
             ),
@@ -207,6 +204,10 @@ class DelayedFeature(Feature):
         """Request code -> handler: RECALL_MESSAGE, RESCHEDULE_MESSAGE and TIMERS."""
         return self._recalls.handlers() | self._listing.handlers()
 
+    def configure(self) -> None:
+        """Take over what may wait."""
+        self.messages.configure(delay_limits(self._config))
+
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Count by second what waited at the start, a part at a time."""
         del now_ms
@@ -220,6 +221,17 @@ class DelayedFeature(Feature):
     def stop(self) -> None:
         """Stop delivering."""
         self._timer.stop()
+
+
+def delay_limits(config: BrokerConfig) -> DelayLimits:
+    """What may wait, as the broker is configured."""
+    limits = config.limits
+    return DelayLimits(
+        config.delay_s_max * 1_000,
+        limits.delayed_messages_max,
+        limits.delayed_per_second_max,
+        config.delay_precision_ms,
+    )
 
 
 def _refused(messages: Delayed, reason: str) -> int:

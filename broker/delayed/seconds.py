@@ -27,7 +27,7 @@ class DueSeconds:
     def __init__(self, buckets: DelayBuckets, per_second_max: int) -> None:
         """`per_second_max`: most messages that may be due in one second; 0 for no limit."""
         self._buckets = buckets
-        self._per_second_max = per_second_max
+        self.per_second_max = per_second_max
         self._counts: dict[int, array[int]] = {}
         """Start of a span -> messages in each of its seconds."""
         self._earlier = [(bucket, bucket.floor, buckets.end(bucket)) for bucket in buckets.after(0)]
@@ -36,10 +36,10 @@ class DueSeconds:
 
     def is_full(self, due_ms: int) -> bool:
         """Whether no more messages may be due in that second."""
-        if not self._per_second_max:
+        if not self.per_second_max:
             return False
         counts = self._counts.get(due_ms - due_ms % BUCKET_MS)
-        return counts is not None and counts[due_ms % BUCKET_MS // SECOND_MS] >= self._per_second_max
+        return counts is not None and counts[due_ms % BUCKET_MS // SECOND_MS] >= self.per_second_max
 
     def add(self, due_ms: int, count: int = 1) -> None:
         """Count messages that are due then; negative for those that no longer are."""

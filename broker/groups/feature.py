@@ -295,6 +295,7 @@ class ConsumerGroups(Feature):
         self.commits = OffsetGather(self.offsets, tools.store, tools.metrics)
         self.clients = Clients(expiry_ms=tools.config.client_expiry_s * 1_000, on_group_changed=self._changed)
         self.traffic = GroupTraffic()
+        self._config = tools.config
         self._locks = QueueLocks(tools.store, tools.identity.started_ms)
         self.fence = Fence(tools, self._locks, self.clients)
         self._requests = (
@@ -314,6 +315,10 @@ class ConsumerGroups(Feature):
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
         return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+
+    def configure(self) -> None:
+        """Take over how long a silent client counts as present."""
+        self.clients.expiry_ms = self._config.client_expiry_s * 1_000
 
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Drop silent clients, and locks and figures that were not renewed; how many clients, by reason."""

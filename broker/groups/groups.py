@@ -69,7 +69,7 @@ class Clients:
     """The connected clients, by client id and by group."""
 
     def __init__(self, *, expiry_ms: int, on_group_changed: Callable[[str], None]) -> None:
-        self._expiry_ms = expiry_ms
+        self.expiry_ms = expiry_ms
         self._on_group_changed = on_group_changed
         self._clients: dict[str, GroupClient] = {}
         self._members: dict[str, set[str]] = {}
@@ -151,7 +151,7 @@ class Clients:
 
     def expire(self, now_ms: int) -> int:
         """Remove the clients without a heartbeat for `expiry_ms`; returns how many."""
-        silent = [client for client in self._clients.values() if now_ms - client.seen_ms > self._expiry_ms]
+        silent = [client for client in self._clients.values() if now_ms - client.seen_ms > self.expiry_ms]
         for client in silent:
             self._remove(client)
         return len(silent)

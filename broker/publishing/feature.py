@@ -47,6 +47,7 @@ class PublishingFeature(Feature):
         placement: Placement,
         appender: Appender,
     ) -> None:
+        self._config = tools.config
         self.placement = placement
         self.appender = appender
         self._requests = AppendRequests(
@@ -58,6 +59,11 @@ class PublishingFeature(Feature):
             subscribers=subscriptions.subscribers,
             publication=topics.publication,
         )
+
+    def configure(self) -> None:
+        """Take over how topics are created by use."""
+        config = self._config
+        self.placement.choice.configure(config.default_queue_count, auto_create=config.auto_create_topics)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: APPEND_MANY."""

@@ -98,6 +98,10 @@ class QueueChoice:
         )
         """What the walk over images needs to know."""
 
+    def configure(self, queue_count: int, *, auto_create: bool) -> None:
+        """Create topics with so many queues by use from now on, or none."""
+        self._queue_count, self._auto_create = queue_count, auto_create
+
     def queues_of(self, image: RecordView) -> tuple[int, ...]:
         """The queues of one image that asks for more than to be stored; refusals are those of `Placement.placed`."""
         kind = kind_of(image)

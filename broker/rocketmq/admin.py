@@ -1,10 +1,9 @@
 """Administration with RocketMQ's tools.
 
-    topics 17, 18, 21, 215, 351    groups 200, 201, 225    configuration 25, 26    state 28, 202
+    topics 17, 18, 21, 215, 351    groups 200, 201, 225    state 28, 202
 
 Bodies are RocketMQ's JSON. Where RocketMQ writes an object as a key (`{{"topic":..}:{..}}`), a client of language JAVA
-gets exactly that, all others standard JSON with the queue as text. Configuration is read-only at run time: 25 is
-refused with that reason.
+gets exactly that, all others standard JSON with the queue as text.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
 from remoting.transport.contracts import Handler, Peer
-from runtime.config import flatten
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
@@ -36,7 +34,6 @@ if TYPE_CHECKING:
     from broker.topics.topics import Topics
 
 QUEUES_PER_TOPIC_MAX = 1_024
-SECRET_KEYS = ("access_keys",)
 
 _encode = msgspec.json.encode
 
@@ -60,8 +57,6 @@ class AdminRequests:
             Code.DELETE_TOPIC_IN_BROKER: self.delete_topic,
             Code.GET_ALL_TOPIC_CONFIG: self.all_topics,
             Code.GET_TOPIC_CONFIG: self.topic_config,
-            Code.UPDATE_BROKER_CONFIG: self.update_config,
-            Code.GET_BROKER_CONFIG: self.get_config,
             Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             Code.GET_TOPIC_STATS_INFO: self.topic_stats,
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
@@ -140,21 +135,6 @@ class AdminRequests:
             self.tools.store.end_position, (name,), peer, command.reply(body=_encode(config))
         )
         return None
-
-    def update_config(self, peer: Peer, command: Command) -> Command:
-        """25: refused; options are set in the file, the environment or by flags."""
-        self.tools.authorizer.authorize(peer, command, ADMIN, "config")
-        return command.reply(
-            ResponseCode.NO_PERMISSION,
-            "options are read at start: change the configuration file, the environment or the flags and restart",
-        )
-
-    def get_config(self, peer: Peer, command: Command) -> Command:
-        """26: every option as properties text; secrets are left out."""
-        self.tools.authorizer.authorize(peer, command, ADMIN, "config")
-        lines = [f"{key}={value}" for key, value in flatten(self.tools.config) if key not in SECRET_KEYS]
-        fields = {"version": _encode(self.data_version()).decode()}
-        return command.reply(body="\n".join(lines).encode(), fields=fields)
 
     def runtime_info(self, _peer: Peer, command: Command) -> Command:
         """28: the table that `clusterList` and `brokerStatus` print; counters begin with the start of this broker."""

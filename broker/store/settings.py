@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX
+from runtime.config import setting
 
 MIB = 1024 * 1024
 SEGMENT_SIZE_BYTES_MIN = 4096
@@ -55,13 +56,13 @@ class StoreSettings:
     key_index_entries: int = 131_072
     """Keys held in memory (20 bytes each) until they become a run of the key index; at least 64."""
 
-    retention_ms: int = 3 * 24 * 3600 * 1000
+    retention_ms: int = setting(3 * 24 * 3600 * 1000, minimum=0, live=True)
     """Segments whose newest record is older go away; 0 keeps everything."""
 
-    retention_size_bytes: int = 0
+    retention_size_bytes: int = setting(0, minimum=0, live=True)
     """The oldest segments go while the log is larger than this; 0 means no limit by size."""
 
-    expire_when_full: bool = False
+    expire_when_full: bool = setting(False, live=True)
     """When free space is below the floor, let the oldest segment go before its time and take messages again. With false
     nothing goes early and messages are refused until there is room."""
 

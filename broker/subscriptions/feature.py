@@ -18,6 +18,7 @@ class SubscriptionFeature(Feature):
 
     def __init__(self, tools: RequestTools, topics: TopicFeature) -> None:
         config, limits, store = tools.config, tools.config.limits, tools.store
+        self._config = config
         self.filters = Filters(
             store,
             expiry_ms=config.filter_expiry_s * 1_000,
@@ -36,6 +37,10 @@ class SubscriptionFeature(Feature):
         self.followers = Followers(store, tools.authorizer, topics.visible, topics.hidden)
         store.positions.on_fresh(self.followers.confirmed)
         store.positions.on_advance(self.followers.advanced)
+
+    def configure(self) -> None:
+        """Take over how topics are created by use."""
+        self.dispatcher.configure(self._config.default_queue_count, auto_create=self._config.auto_create_topics)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: FOLLOW."""

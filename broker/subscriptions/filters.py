@@ -241,6 +241,10 @@ class Dispatcher:
         filters.on_change(self._filter_changed)
         topics.on_change(self._topic_changed)
 
+    def configure(self, queue_count: int, *, auto_create: bool) -> None:
+        """Create parent topics with so many queues by use from now on, or none."""
+        self._queue_count, self._auto_create = queue_count, auto_create
+
     def mqtt(self, topic: bytes) -> tuple[int, ...]:
         """Queue ids for a message on an MQTT topic; creates the parent topic and the exact light queue on first use.
 

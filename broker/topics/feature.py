@@ -137,6 +137,10 @@ class TopicFeature(Feature):
         self._store = tools.store
         self._authorizer, self._answers, self._config = tools.authorizer, tools.answers, tools.config
 
+    def configure(self) -> None:
+        """Take over how many topics there may be."""
+        self.table.topics_max = self._config.limits.topics_max
+
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: TOPIC_LIST."""
         return {RequestCode.TOPIC_LIST: self.topic_list}

@@ -172,7 +172,7 @@ class Topics:
 
     def __init__(self, store: LogStore, *, topics_max: int) -> None:
         self._store = store
-        self._topics_max = topics_max
+        self.topics_max = topics_max
         self._configs: dict[str, TopicSettings] = {}
         self._positions: dict[str, int] = {}
         self._queue_ids: dict[str, tuple[int, ...]] = {}
@@ -249,8 +249,8 @@ class Topics:
             if not names.valid_rocketmq_topic(name):
                 raise Refused(ResponseCode.INVALID_PARAMETER, f"topic name [{name}] is not valid")
         created = sum(name not in self._configs for name in wanted)
-        if created and len(self._configs) + created > self._topics_max:
-            raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self._topics_max} topics exist already")
+        if created and len(self._configs) + created > self.topics_max:
+            raise Refused(ResponseCode.SYSTEM_ERROR, f"topics_max {self.topics_max} topics exist already")
 
     def delete(self, name: str) -> int:
         """Remove a topic and its queues; returns the end position of the removal."""

@@ -50,9 +50,6 @@ class TransactionFeature(Feature):
         config = tools.config
         self._tools = tools
         self._clients = clients
-        self._interval_ms = config.transaction_check_interval_ms
-        self._checks_max = config.transaction_checks_max
-        self._age_ms_max = config.transaction_age_s_max * MILLISECONDS
         self._origin = origin_of(config.cluster_name)
         self.messages = Transactions(
             tools.store,
@@ -100,23 +97,29 @@ class TransactionFeature(Feature):
         answers = self._tools.answers
         answers.when_confirmed(position, peer, reply, lambda: _send(peer, command, reply))
 
+    def configure(self) -> None:
+        """Take over how many transactions may be open, and when the first question follows."""
+        config = self._tools.config
+        self.messages.configure(config.limits.transactions_max, config.transaction_check_after_ms)
+
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Ask producers about transactions open for too long, and move those without an answer."""
         for _ in range(STEPS_PER_PASS_MAX):
             if not self.messages.take_up():
                 break
-        expired = 0
+        expired, config = 0, self._tools.config
         for half in self.messages.table.take_due(now_ms, CHECKS_PER_PASS_MAX):
-            if half.checks < self._checks_max and now_ms - half.stored_ms < self._age_ms_max:
+            age_ms = now_ms - half.stored_ms
+            if half.checks < config.transaction_checks_max and age_ms < config.transaction_age_s_max * MILLISECONDS:
                 self._ask(half)
-                self.messages.table.ask_again(half, now_ms + self._interval_ms)
+                self.messages.table.ask_again(half, now_ms + config.transaction_check_interval_ms)
                 continue
             try:
                 self.messages.expire(half)
                 expired += 1
             except (Refused, StoreError, LocalMisuse) as error:
                 self._tools.log.error("transaction_not_moved", offset=half.offset, error=str(error))
-                self.messages.table.ask_again(half, now_ms + self._interval_ms)
+                self.messages.table.ask_again(half, now_ms + config.transaction_check_interval_ms)
         return {"transaction_expired": expired}
 
     def status(self) -> dict[str, int]:

@@ -232,6 +232,10 @@ class Transactions:
         self.counts = dict.fromkeys(OUTCOME_NAMES, 0)
         self.unreadable = 0
 
+    def configure(self, pending_max: int, check_after_ms: int) -> None:
+        """Take over how many transactions may be open, and after what time a new one is asked about."""
+        self._pending_max, self._check_after_ms = pending_max, check_after_ms
+
     def queue_id(self) -> int:
         """The hidden queue, made when there is none. Raises StoreError."""
         if self._queue_id is None:

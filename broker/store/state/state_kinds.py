@@ -54,6 +54,8 @@ ACCESS = 30
 """`user/` or `acl/` and a user's name -> the user, or its rules, as requests made them."""
 MIGRATION = 31
 """Source queue, queue id and source offset -> where the messages copied from there on are in the queue."""
+OPTION = 32
+"""Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 
 NAMES = {
     QUEUE: "queue",
@@ -79,6 +81,7 @@ NAMES = {
     ORDERED_BATCH: "ordered_batch",
     ACCESS: "access",
     MIGRATION: "migration",
+    OPTION: "option",
 }
 
 

@@ -94,7 +94,8 @@ class GroupExpiry:
         self._log = log
         self._append = append
         self._confirmed = confirmed
-        self._age_ms = age_ms
+        self.age_ms = age_ms
+        """Age at which the log's segments go; 0: never."""
         self._due_ms: dict[bytes, int] = {}
         self._held: dict[bytes, int] = {}
         self._counted: dict[bytes, Counted] = {}
@@ -126,13 +127,13 @@ class GroupExpiry:
 
     def held(self) -> int:
         """Return the lowest log position that a group needs although the log's own age would let it go."""
-        if not self._age_ms:
+        if not self.age_ms:
             return NEVER
         rules = self._groups.rules.items()
         return min((self._held.get(name, 0) for name, rule in rules if self._keeps_longer(rule)), default=NEVER)
 
     def _keeps_longer(self, rule: GroupRule) -> bool:
-        return rule.age_ms is not None and (rule.age_ms == 0 or rule.age_ms > self._age_ms)
+        return rule.age_ms is not None and (rule.age_ms == 0 or rule.age_ms > self.age_ms)
 
     def _take_in(self) -> None:
         """Hide what is confirmed to be hidden, and count it."""
@@ -454,6 +455,11 @@ class Retention:
         self.expired_bytes = {AGE: 0, SIZE: 0, FULL_DISK: 0}
         """Bytes of segments that went, by reason."""
         self.cut_short_bytes_total = 0
+
+    def use(self, settings: StoreSettings) -> None:
+        """Keep to other limits from the next step on."""
+        self._settings = settings
+        self.expiry.age_ms = settings.retention_ms
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""

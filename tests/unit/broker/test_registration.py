@@ -111,7 +111,7 @@ async def test_a_change_sends_the_changed_topics_alone(running) -> None:
 
 
 async def test_everything_is_sent_again_only_where_the_versions_differ(running) -> None:
-    object.__setattr__(running.config, "register_interval_ms", 100)
+    object.__setattr__(running.broker.tools.config, "register_interval_ms", 100)
     object.__setattr__(running.config, "heartbeat_interval_ms", 20)
     controller = Controller()
     controller.away = False

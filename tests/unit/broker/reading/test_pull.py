@@ -60,14 +60,14 @@ async def test_many_queues_in_one_request(running) -> None:
 
 async def test_one_answer_is_bounded_and_every_queue_still_moves(running) -> None:
     connection = running.connect()
-    object.__setattr__(running.config.limits, "pull_bytes_max", 1_000)
+    object.__setattr__(running.broker.tools.config.limits, "pull_bytes_max", 1_000)
     await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(*[b"a/1"] * 20)))
     queue_id = running.store.queues.find(names.light_queue_name(b"a/1"))
     results = await pull(connection, (queue_id, 0, 100, 99_999), (queue_id, 0, 100, 99_999))
     assert 0 < results[0].count < 20
     assert results[1].status == STATUS_OK
     assert results[1].next_offset == results[1].count
-    object.__setattr__(running.config.limits, "pull_bytes_max", 8_388_608)
+    object.__setattr__(running.broker.tools.config.limits, "pull_bytes_max", 8_388_608)
 
 
 async def test_a_range_ends_where_asked_and_says_where_records_start(running) -> None:

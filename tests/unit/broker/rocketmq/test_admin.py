@@ -51,10 +51,6 @@ async def test_groups_configuration_and_runtime(running) -> None:
     assert msgspec.json.decode(groups.body)["subscriptionGroupTable"]["g"]["retryMaxTimes"] == 3
     bad = await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"retryMaxTimes":"many"}')
     assert bad.code == ResponseCode.INVALID_PARAMETER
-    text = (await ask(connection, RequestCode.GET_BROKER_CONFIG)).body.decode()
-    assert "broker_name=broker-a" in text
-    assert "access_keys" not in text
-    assert (await ask(connection, RequestCode.UPDATE_BROKER_CONFIG)).code == ResponseCode.NO_PERMISSION
     runtime = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
     assert runtime["table"]["brokerActive"] == "true"
 

@@ -37,6 +37,7 @@ def test_numbers_are_fixed() -> None:
         26: "ordered_batch",
         30: "access",
         31: "migration",
+        32: "option",
     }
 
 

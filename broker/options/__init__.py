@@ -1,0 +1,1 @@
+"""Options that change at run time."""
