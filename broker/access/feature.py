@@ -70,12 +70,12 @@ class AccessFeature(Feature):
             Code.AUTH_UPDATE_USER: self.update_user,
             Code.AUTH_DELETE_USER: self.delete_user,
             Code.AUTH_GET_USER: self.get_user,
-            Code.AUTH_LIST_USER: self.list_users,
+            Code.AUTH_LIST_USER: self._list_users,
             Code.AUTH_CREATE_ACL: self.put_acl,
             Code.AUTH_UPDATE_ACL: self.put_acl,
             Code.AUTH_DELETE_ACL: self.delete_acl,
             Code.AUTH_GET_ACL: self.get_acl,
-            Code.AUTH_LIST_ACL: self.list_acls,
+            Code.AUTH_LIST_ACL: self._list_acls,
             Code.CREATED_USERS: self._created_users,
             Code.CHECK_USER: self._check_user,
         }
@@ -134,7 +134,7 @@ class AccessFeature(Feature):
         name = text(command.fields, "username").strip()
         self._shown(peer, command, _user_body(name, self._user(name)))
 
-    def list_users(self, peer: Peer, command: Command) -> None:
+    def _list_users(self, peer: Peer, command: Command) -> None:
         """3005: the users whose name contains `filter`."""
         self._require(peer, command)
         wanted = (command.fields.get("filter") or "").strip()
@@ -175,7 +175,7 @@ class AccessFeature(Feature):
             raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no rules")
         self._shown(peer, command, _acl_body(name, entries))
 
-    def list_acls(self, peer: Peer, command: Command) -> None:
+    def _list_acls(self, peer: Peer, command: Command) -> None:
         """3010: the rules of users, those whose subject and resource contain the filters."""
         self._require(peer, command)
         fields = command.fields
