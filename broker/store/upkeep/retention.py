@@ -95,7 +95,6 @@ class GroupExpiry:
         self._append = append
         self._confirmed = confirmed
         self.age_ms = age_ms
-        """Age at which the log's segments go; 0: never."""
         self._due_ms: dict[bytes, int] = {}
         self._held: dict[bytes, int] = {}
         self._counted: dict[bytes, Counted] = {}
@@ -435,12 +434,9 @@ class Retention:
         confirmed: Callable[[], int],
         full: Callable[[], bool],
     ) -> None:
-        self._settings = settings
-        self._log = log
-        self._index = index
-        self._tables = tables
+        self._settings, self._events = settings, events
+        self._log, self._index, self._tables = log, index, tables
         self._index_flusher = index_flusher
-        self._events = events
         self._target: int | None = None
         self._full = full
         self._confirmed = confirmed
@@ -463,11 +459,10 @@ class Retention:
 
     def metrics(self) -> dict[str, int]:
         """Return what went, by reason."""
-        hidden = self.expiry.hidden_total
         return {
             "segments_expired_bytes_total": sum(self.expired_bytes.values()),
             **{f"segments_expired_{reason}_bytes_total": count for reason, count in self.expired_bytes.items()},
-            **{f"topics_expired_{reason}_messages_total": count for reason, count in hidden.items()},
+            **{f"topics_expired_{reason}_messages_total": count for reason, count in self.expiry.hidden_total.items()},
             "retention_cut_short_bytes_total": self.cut_short_bytes_total,
             "state_carried_total": self.carried.total,
             "retained_expired_total": self.carried.retained_expired_total,
