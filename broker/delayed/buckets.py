@@ -13,9 +13,9 @@ A recalled message keeps its place in that order and is dropped there: the offse
 `recalled`, each with a state record of its own (key "start/offset", value empty, or M for one that waits for another
 time now), which goes in the group that passes it.
 
-Memory: at most `KEPT_MAX` keys; of those that do not fit, the bucket keeps the smallest and reads the queue again when
-that is next. Invariant: keys leave `take` in rising order, each above the mark. A bucket is pure, with one owner;
-`DelayBuckets` opens and deletes the queues. Loop thread only.
+Memory: about `KEPT_MAX` entries, each a key and the log position of its record; of those that do not fit, the bucket
+keeps the smallest and reads the queue again when that is next. Invariant: keys leave `take` in rising order, each above
+the mark. A bucket is pure, with one owner; `DelayBuckets` opens and deletes the queues. Loop thread only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import heapq
 import struct
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,18 +32,24 @@ from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from remoting.protocol.records.record import RecordView, header_of
+from remoting.protocol.records.record import Buffer, RecordView, header_of, position_and_seq
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
+SIFTED_SHARE = 8
+"""More new entries than this part of the heap are taken in at once, which costs the whole heap; fewer one by one."""
 KEPT_MAX = 65_536
-"""Keys one bucket keeps in memory, about 8 MB; above it the later half is dropped and read again from the queue."""
+"""Entries one bucket keeps in memory, about 11 MB; above it the later half is dropped and read again from the queue."""
 
 Key = tuple[int, int]
 """(due in ms, offset in the queue)."""
+Entry = tuple[int, int, int]
+"""(due in ms, offset in the queue, log position of the record): sorts as its key does."""
 
 NOTHING: Key = (-1, -1)
+_LAST = 2**63
+"""No position: an entry of a key with this one sorts behind all others of that key."""
 RECALLED, RESCHEDULED = b"", b"M"
 """Values of the state records of messages that will not be delivered where they wait."""
 _VALUE = struct.Struct("<qqqq")
@@ -70,8 +76,8 @@ class DelayBucket:
         self.recalled = dict(recalled or {})
         """Offset -> `RECALLED` or `RESCHEDULED`, of messages that delivery has not passed yet."""
         self.cursor: int | None = None
-        self._heap: list[Key] = []
-        self._beyond: Key | None = None
+        self._heap: list[Entry] = []
+        self._beyond: Entry | None = None
         self._horizons: deque[tuple[int, int]] = deque()
 
     def value(self, mark: Key, floor: int, delivered: int) -> bytes:
@@ -106,20 +112,25 @@ class DelayBucket:
             self._horizons.clear()
         return self.cursor
 
-    def seen(self, offset: int, due_ms: int) -> None:
-        """Take in the record at the cursor."""
+    def seen(self, offset: int, rows: Sequence[tuple[int, int]]) -> None:
+        """Take in the records at the cursor: (due in ms, log position) of each."""
         assert offset == self.cursor, (offset, self.cursor)
-        self.cursor = offset + 1
-        key = (due_ms, offset)
-        if not self.waits(key):
-            return
-        if self._beyond is not None and key >= self._beyond:
-            return
-        heapq.heappush(self._heap, key)
-        if len(self._heap) > KEPT_MAX:
-            self._heap.sort()  # a sorted list is a heap
-            self._beyond = self._heap[KEPT_MAX // 2]
-            del self._heap[KEPT_MAX // 2 :]
+        self.cursor = offset + len(rows)
+        floor, passed, beyond, heap = self.floor, (*self.mark, _LAST), self._beyond, self._heap
+        entries = [(due_ms, at, position) for at, (due_ms, position) in enumerate(rows, offset)]
+        added = [entry for entry in entries if entry[1] >= floor and entry > passed]
+        if beyond is not None:
+            added = [entry for entry in added if entry < beyond]
+        if len(added) * SIFTED_SHARE > len(heap):
+            heap += added
+            heapq.heapify(heap)
+        else:
+            for entry in added:
+                heapq.heappush(heap, entry)
+        if len(heap) > KEPT_MAX:
+            heap.sort()  # a sorted list is a heap
+            self._beyond = heap[KEPT_MAX // 2]
+            del heap[KEPT_MAX // 2 :]
 
     def skip(self, next_offset: int) -> None:
         """Move the cursor past records that can no longer be read."""
@@ -136,20 +147,22 @@ class DelayBucket:
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
-    def take(self, count: int, until_ms: int) -> list[Key]:
-        """Remove and return, in order, up to `count` keys due by then that no later record can precede."""
+    def take(self, count: int, until_ms: int) -> list[Entry]:
+        """Remove and return, in order, up to `count` entries due by then that no later record can precede."""
         horizon_ms = min(self._horizon(), until_ms)
-        keys: list[Key] = []
-        while len(keys) < count and self._in_reach() and self._heap[0][0] <= horizon_ms:
-            key = heapq.heappop(self._heap)
-            if self.waits(key):
-                keys.append(key)
-        return keys
+        floor, passed, heap = self.floor, (*self.mark, _LAST), self._heap
+        limit = (horizon_ms, _LAST, _LAST) if self._beyond is None else min(self._beyond, (horizon_ms, _LAST, _LAST))
+        taken: list[Entry] = []
+        while len(taken) < count and heap and heap[0] < limit:
+            entry = heapq.heappop(heap)
+            if entry[1] >= floor and entry > passed:
+                taken.append(entry)
+        return taken
 
-    def put_back(self, keys: list[Key]) -> None:
-        """Put keys back that were not delivered."""
-        for key in keys:
-            heapq.heappush(self._heap, key)
+    def put_back(self, entries: list[Entry]) -> None:
+        """Put entries back that were not delivered."""
+        for entry in entries:
+            heapq.heappush(self._heap, entry)
 
     def delivered_up_to(self, mark: Key, count: int) -> None:
         """Note that `count` more were passed, the last of them `mark`."""
@@ -190,6 +203,12 @@ class DelayBucket:
         return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1
 
 
+def due_rows(bucket: DelayBucket, records: Sequence[Buffer]) -> list[tuple[int, int]]:
+    """(due in ms, log position) of each of these records of a bucket's queue."""
+    start_ms = bucket.start_ms
+    return [(start_ms + (seq >> 32), position) for position, seq in map(position_and_seq, records)]
+
+
 def recall_change(bucket: DelayBucket, offset: int, value: bytes | None) -> StateChange:
     """The state record of a recalled message; None deletes it."""
     return StateChange(state_kinds.DELAYED, b"%d/%d" % (bucket.start_ms, offset), value)
@@ -210,10 +229,15 @@ READ_BYTES_MAX = 1024 * 1024
 class BucketRecords:
     """Confirmed records of a bucket's queue, and the offset to continue at; `lost` could not be read, for `reason`."""
 
-    records: list[RecordView]
+    raw: list[memoryview]
     after: int
     lost: int = 0
     reason: str = ""
+
+    @property
+    def records(self) -> list[RecordView]:
+        """A view of each record."""
+        return [RecordView(record) for record in self.raw]
 
 
 class DelayBuckets:
@@ -263,8 +287,7 @@ class DelayBuckets:
         if result.status == OFFSET_TOO_SMALL:
             first = result.first_offset
             return BucketRecords([], first, first - offset, "the log no longer has them")
-        records = [RecordView(record) for record in result.records]
-        return BucketRecords(records, offset + len(records))
+        return BucketRecords(result.records, offset + len(result.records))
 
     def after(self, due_ms: int) -> list[DelayBucket]:
         """The buckets with what is due then or later, the earliest first."""

@@ -13,8 +13,10 @@ Invariant: a message that was accepted is delivered once, not before it is due, 
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from broker.delayed.buckets import (
@@ -25,15 +27,19 @@ from broker.delayed.buckets import (
     RESCHEDULED,
     DelayBucket,
     DelayBuckets,
+    Entry,
     Key,
+    due_rows,
     recall_change,
 )  # fmt: skip
 from broker.delayed.seconds import DueSeconds
-from broker.store.placed import Placed
+from broker.store.errors import CorruptLog
+from broker.store.placed import Placed, together
 from broker.store.state.state_kinds import StateChange
+from remoting.native import core as native
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import change_image, hide, show
+from remoting.protocol.records.image import change_image
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView, header_of
 
 if TYPE_CHECKING:
@@ -154,7 +160,7 @@ class Delayed:
         self.waiting += 1
         self.seconds.add(due_ms)
         bucket = self.buckets.at(due_ms)
-        return hide(image, due_ms - bucket.start_ms), (bucket.queue_id,)
+        return native.core.hidden(bytes(image.raw), due_ms - bucket.start_ms), (bucket.queue_id,)
 
     def admit(self, due_ms: int, now_ms: int) -> bool:
         """Whether a message due at that time has to wait. Raises Refused as `put` when it may not."""
@@ -189,10 +195,10 @@ class Delayed:
         self._opened = self.buckets.near(now_ms)
         for bucket in list(self._opened):
             more = self._scan(bucket, now_ms) or more
-            keys = bucket.take(GROUP_MAX, until_ms)
-            if keys:
+            entries = bucket.take(GROUP_MAX, until_ms)
+            if entries:
                 self._delivered_ms = until_ms
-                self._deliver(bucket, keys)
+                self._deliver(bucket, entries)
                 more = True
             elif bucket.start_ms + BUCKET_MS + GRACE_MS <= now_ms and bucket.is_empty(self.buckets.end(bucket)):
                 self.buckets.remove(bucket)
@@ -295,82 +301,96 @@ class Delayed:
         cursor = bucket.open()
         bucket.mark_seen(self.buckets.end(bucket), now_ms)
         records, after = self._read(bucket, cursor, SCAN_MAX)
-        for offset, record in enumerate(records, cursor):
-            bucket.seen(offset, bucket.due_ms(record))
+        bucket.seen(cursor, due_rows(bucket, records))
         bucket.skip(after)
         return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_rescan
 
-    def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[RecordView], int]:
+    def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[memoryview], int]:
         """(confirmed records from `offset` on, offset to continue at); unreadable ones are counted and skipped."""
         stretch = self.buckets.read(bucket, offset, count)
         if stretch.lost:
             self.counts.unreadable += stretch.lost
             self._log.error("delayed_unreadable", messages=stretch.lost, reason=stretch.reason)
-        return stretch.records, stretch.after
+        return stretch.raw, stretch.after
 
-    def _deliver(self, bucket: DelayBucket, keys: list[Key]) -> None:
-        """Append the messages of these keys with the mark, as many as fit in one group."""
-        messages: list[Placed] = []
-        size = taken = 0
+    def _deliver(self, bucket: DelayBucket, entries: list[Entry]) -> None:
+        """Append the messages of these entries with the mark, as many as fit in one group."""
         try:
-            for key in keys:
-                message = self._due_message(bucket, key)
-                size += 0 if message is None else len(message.images)
-                if messages and size > GROUP_BYTES_MAX:
-                    break
-                taken += 1
-                if message is not None:
-                    messages.append(message)
-            if not self._append(bucket, keys[:taken], messages):
+            taken, messages = self._messages(bucket, entries)
+            if not self._append(bucket, entries[:taken], messages):
                 taken = 1
-                self._give_up_or_append(bucket, keys[0])
+                self._give_up_or_append(bucket, entries[0])
         except BaseException:
-            bucket.put_back(keys)
+            bucket.put_back(entries)
             raise
-        bucket.put_back(keys[taken:])
+        bucket.put_back(entries[taken:])
 
-    def _append(self, bucket: DelayBucket, keys: list[Key], messages: list[Placed]) -> bool:
-        """Append the messages of these keys and the mark as one group; False when the store refuses one permanently."""
-        recalled = [offset for _due_ms, offset in keys if offset in bucket.recalled]
-        changes = bucket.change(keys[-1], bucket.floor, bucket.delivered + len(keys), recalled)
+    def _messages(self, bucket: DelayBucket, entries: list[Entry]) -> tuple[int, Placed]:
+        """How many entries one group takes, and their messages, without those recalled or undeliverable."""
+        records: list[memoryview] = []
+        size = taken = 0
+        for _due_ms, offset, position in entries:
+            record = None if offset in bucket.recalled else self._record(bucket, offset, position)
+            if record is not None:
+                size += len(record)
+                if records and size > GROUP_BYTES_MAX:
+                    break
+                records.append(record)
+            taken += 1
+        return taken, self._placed(records) if records else Placed()
+
+    def _record(self, bucket: DelayBucket, offset: int, position: int) -> memoryview | None:
+        """The waiting record; None for one that can no longer be read, which is counted."""
         try:
-            self._store.append(*messages, atomic=True, changes=changes)
+            record = self._store.reading.read_at(position)
+        except CorruptLog:
+            record = None
+        return record if record is not None else next(iter(self._read(bucket, offset, 1)[0]), None)
+
+    def _placed(self, records: list[memoryview]) -> Placed:
+        """The messages as they go to their topics now; those that cannot be published are counted and left out."""
+        starts = array("I", accumulate(map(len, records[:-1]), initial=0))
+        images = native.core.shown(b"".join(records), starts)
+        try:
+            if images is not None:
+                return self._placement.placed(images, now=True)
+            reason = "it is not a staged message"
+        except Refused as error:
+            reason = error.remark
+        if len(records) > 1:
+            return together([self._placed([record]) for record in records])
+        self._give_up(1, reason)
+        return Placed()
+
+    def _append(self, bucket: DelayBucket, entries: list[Entry], messages: Placed) -> bool:
+        """Append the messages of these entries and the mark as one group; False when the store refuses one for good."""
+        recalled = [offset for _due_ms, offset, _position in entries if offset in bucket.recalled]
+        mark = entries[-1][:2]
+        changes = bucket.change(mark, bucket.floor, bucket.delivered + len(entries), recalled)
+        try:
+            self._store.append(messages, atomic=True, changes=changes)
         except LocalMisuse as error:
             if not messages:
                 raise
             self._log.debug("delayed_group_refused", reason=str(error))
             return False
-        bucket.delivered_up_to(keys[-1], len(keys))
+        bucket.delivered_up_to(mark, len(entries))
         for offset in recalled:
             del bucket.recalled[offset]
-        self.waiting -= len(keys) - len(recalled)
+        self.waiting -= len(entries) - len(recalled)
         self.counts.delivered += len(messages)
-        for due_ms, offset in keys if messages else ():
+        for due_ms, offset, _position in entries if messages else ():
             if offset not in recalled:
                 self._lateness.observe((self._now_ms - due_ms) / 1_000)
         return True
 
-    def _give_up_or_append(self, bucket: DelayBucket, key: Key) -> None:
+    def _give_up_or_append(self, bucket: DelayBucket, entry: Entry) -> None:
         """Append one message alone, so that one that cannot be stored does not block the others of its group."""
-        message = self._due_message(bucket, key)
-        if message is not None and not self._append(bucket, [key], [message]):
-            self._give_up(1, "the store cannot take it")
-            message = None
-        if message is None:
-            self._append(bucket, [key], [])
-
-    def _due_message(self, bucket: DelayBucket, key: Key) -> Placed | None:
-        """The message as it goes to its topic now; None when it was recalled or cannot be delivered."""
-        if key[1] in bucket.recalled:
-            return None
-        records, _after = self._read(bucket, key[1], 1)
-        if not records:
-            return None
-        try:
-            return self._placement.placed(show(records[0]), now=True)
-        except Refused as error:
-            self._give_up(1, error.remark)
-            return None
+        _taken, message = self._messages(bucket, [entry])
+        if self._append(bucket, [entry], message):
+            return
+        self._give_up(1, "the store cannot take it")
+        self._append(bucket, [entry], Placed())
 
     def _give_up(self, count: int, reason: str) -> None:
         self.counts.undeliverable += count
@@ -379,7 +399,8 @@ class Delayed:
     def _carry(self, bucket: DelayBucket, target: int, append: Append) -> bool:
         """Append the oldest waiting messages below `target` again; False when there are none."""
         first = bucket.floor
-        records, after = self._read(bucket, first, GROUP_MAX)
+        raw, after = self._read(bucket, first, GROUP_MAX)
+        records = [RecordView(record) for record in raw]
         doomed = [record for record in records if record.position < target]
         if after == first or (records and not doomed):
             return False

@@ -122,7 +122,7 @@ class SinkFeature(Feature):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"first is {first}, the attempt has {staged} rows")
         images = command.body[_behind(image_views(command.body), staged - first) :] if staged > first else command.body
         number, count = self._placement.check(images)
-        hidden = Placed(native.core.hidden(images), [(attempt.queue_id,)] * number, count)
+        hidden = Placed(native.core.hidden(images, 0), [(attempt.queue_id,)] * number, count)
         try:
             end = self._tools.store.append(hidden).end_position if number else self._tools.store.end_position
         except StoreError as error:

@@ -320,8 +320,8 @@ class Core:
     not exist, whose queues are None). Raises RemoteViolation, and what the way's functions raise."""
     topics: Callable[[bytes], set[bytes]]
     """(images) -> their distinct topics. Raises RemoteViolation."""
-    hidden: Callable[[bytes], bytes]
-    """(checked images) -> the same as staged ones."""
+    hidden: Callable[[bytes, int], bytes]
+    """(checked images, a feature's own 32 bits) -> the same as staged ones; see `remoting.protocol.records.image`."""
     shown: Callable[[Blob, Any], bytes | None]
     """(staged records, start of each as u32) -> the images they were sent as; None when one is not sound."""
 

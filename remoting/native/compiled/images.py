@@ -244,8 +244,8 @@ def topics(images: bytes):
     return found
 
 
-def hidden(images: bytes):
-    """Return the images as staged ones, see `staged.hide`; they must have been checked."""
+def hidden(images: bytes, own: cython.ulonglong):
+    """Return the images as staged ones, see `image.hide`; they must have been checked."""
     size: cython.longlong = len(images)
     made: bytes = PyBytes_FromStringAndSize(PyBytes_AS_STRING(images), size)
     begin: cython.p_char = PyBytes_AS_STRING(made)
@@ -256,7 +256,7 @@ def hidden(images: bytes):
         head = cython.cast(cython.pointer(record_header), begin + at)
         kept = head.flags >> FORMAT_SHIFT if head.magic == BATCH_TYPE else head.flags
         kept &= 0xFF
-        head.producer_seq = head.epoch | cython.cast(cython.ulonglong, _kind(head)) << 16 | kept << 24
+        head.producer_seq = head.epoch | cython.cast(cython.ulonglong, _kind(head)) << 16 | kept << 24 | own << 32
         head.flags = STAGED | head.flags & UPPER
         head.epoch = 0
         at += head.total
@@ -266,7 +266,7 @@ def hidden(images: bytes):
 @cython.boundscheck(False)
 @cython.wraparound(False)
 def shown(blob: cython.const[cython.uchar][::1], starts: cython.const[cython.uint][::1]):
-    """Return staged records as the images they were sent as, see `staged.show`; None when one is not sound."""
+    """Return staged records as the images they were sent as, see `image.show`; None when one is not sound."""
     row: cython.Py_ssize_t
     at: cython.longlong
     wanted: cython.longlong = 0

@@ -90,9 +90,9 @@ def topics(images: bytes) -> set[bytes]:
     return {image.mqtt_topic or image.topic for image in iter_images(images)}
 
 
-def hidden(images: bytes) -> bytes:
-    """Return checked images as staged ones."""
-    return b"".join([hide(image) for image in iter_images(images)])
+def hidden(images: bytes, own: int) -> bytes:
+    """Return checked images as staged ones; `own` is kept in the upper half of their producer_seq."""
+    return b"".join([hide(image, own) for image in iter_images(images)])
 
 
 def shown(blob: Blob, starts: Starts) -> bytes | None:

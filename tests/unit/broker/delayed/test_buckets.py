@@ -10,12 +10,23 @@ from broker.delayed import buckets
 from broker.delayed.buckets import NOTHING, DelayBucket, Key
 
 
+def see(bucket: DelayBucket, offset: int, *dues: int) -> None:
+    """Take in records of these times; a record's position follows from its offset."""
+    bucket.seen(offset, [(due, 100 * at) for at, due in enumerate(dues, offset)])
+
+
+def taken(bucket: DelayBucket, count: int = 10) -> list[Key]:
+    """The keys taken, whose entries name the positions of their records."""
+    entries = bucket.take(count, 2**62)
+    assert [position for _due, _offset, position in entries] == [100 * offset for _due, offset, _position in entries]
+    return [(due, offset) for due, offset, _position in entries]
+
+
 def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:
     """A bucket that has seen messages due at these times."""
     bucket = DelayBucket(0, 1)
     bucket.open()
-    for offset, due in enumerate(dues):
-        bucket.seen(offset, due)
+    see(bucket, 0, *dues)
     bucket.mark_seen(len(dues), now_ms)
     return bucket
 
@@ -24,16 +35,16 @@ def test_in_order_of_time_then_of_arrival() -> None:
     """Not in order of the queue."""
     bucket = bucket_with(30, 10, 20, 10)
     assert bucket.next_due_ms == 10
-    assert bucket.take(10, 2**62) == [(10, 1), (10, 3), (20, 2), (30, 0)]
+    assert taken(bucket) == [(10, 1), (10, 3), (20, 2), (30, 0)]
     assert bucket.next_due_ms is None
 
 
 def test_nothing_before_its_time() -> None:
     """The horizon is the time of the call."""
     bucket = bucket_with(30, 10, now_ms=29)
-    assert bucket.take(10, 2**62) == [(10, 1)]
+    assert taken(bucket) == [(10, 1)]
     bucket.mark_seen(2, 30)
-    assert bucket.take(10, 2**62) == [(30, 0)]
+    assert taken(bucket) == [(30, 0)]
 
 
 def test_nothing_that_an_unseen_message_might_precede() -> None:
@@ -42,10 +53,10 @@ def test_nothing_that_an_unseen_message_might_precede() -> None:
     bucket.open()
     bucket.mark_seen(1, 100)
     bucket.mark_seen(2, 200)
-    bucket.seen(0, 150)
-    assert bucket.take(10, 2**62) == []
-    bucket.seen(1, 120)
-    assert bucket.take(10, 2**62) == [(120, 1), (150, 0)]
+    see(bucket, 0, 150)
+    assert taken(bucket) == []
+    see(bucket, 1, 120)
+    assert taken(bucket) == [(120, 1), (150, 0)]
 
 
 def test_nothing_is_delivered_before_the_first_look() -> None:
@@ -53,7 +64,7 @@ def test_nothing_is_delivered_before_the_first_look() -> None:
     bucket = DelayBucket(0, 1)
     bucket.open()
     bucket.mark_seen(1, 100)
-    assert bucket.take(1, 2**62) == []
+    assert taken(bucket, 1) == []
     assert not bucket.is_empty(1)
 
 
@@ -61,22 +72,21 @@ def test_what_was_put_back_is_returned_again() -> None:
     """In the same order."""
     bucket = bucket_with(1, 2)
     bucket.put_back(bucket.take(2, 2**62))
-    assert bucket.take(1, 2**62) == [(1, 0)]
-    assert bucket.take(1, 2**62) == [(2, 1)]
+    assert taken(bucket, 1) == [(1, 0)]
+    assert taken(bucket, 1) == [(2, 1)]
 
 
 def test_a_restart_knows_what_was_delivered() -> None:
     """The value has mark, floor and count."""
     bucket = bucket_with(5, 3, 9)
-    keys = bucket.take(2, 2**62)
+    keys = taken(bucket, 2)
     value = bucket.value(keys[-1], bucket.floor, 2)
     again = DelayBucket(0, 1, value)
     assert (again.mark, again.floor, again.delivered) == ((5, 0), 0, 2)
     again.open()
-    for offset, due in enumerate((5, 3, 9)):
-        again.seen(offset, due)
+    see(again, 0, 5, 3, 9)
     again.mark_seen(3, 100)
-    assert again.take(10, 2**62) == [(9, 2)]
+    assert taken(again) == [(9, 2)]
     assert DelayBucket(0, 1).mark == NOTHING
 
 
@@ -84,10 +94,10 @@ def test_what_was_appended_again_counts_only_at_its_new_place() -> None:
     """Below the floor nothing waits, not even what is in memory already."""
     bucket = bucket_with(5, 6)
     bucket.moved(2, 0)
-    bucket.seen(2, 5)
-    bucket.seen(3, 6)
+    see(bucket, 2, 5)
+    see(bucket, 3, 6)
     bucket.mark_seen(4, 100)
-    assert bucket.take(10, 2**62) == [(5, 2), (6, 3)]
+    assert taken(bucket) == [(5, 2), (6, 3)]
     far = DelayBucket(0, 1)
     far.moved(7, 0)
     assert far.open() == 7
@@ -116,10 +126,10 @@ def test_memory_is_bounded_and_nothing_is_forgotten(monkeypatch: pytest.MonkeyPa
         start = bucket.open()
         looks += start == 0
         for offset in range(start, len(dues)):
-            bucket.seen(offset, dues[offset])
+            see(bucket, offset, dues[offset])
             assert len(bucket._heap) <= 8
         bucket.mark_seen(len(dues), 1_000)
-        keys = bucket.take(3, 2**62)
+        keys = taken(bucket, 3)
         if keys:
             bucket.delivered_up_to(keys[-1], len(keys))
             got += keys
@@ -170,9 +180,9 @@ def _run(steps: list[tuple[str, int]]) -> None:
             bucket = DelayBucket(0, 1, bucket.value(bucket.mark, bucket.floor, bucket.delivered))
         else:
             bucket.mark_seen(len(queue), now)
-            for offset in range(bucket.open(), confirmed):
-                bucket.seen(offset, queue[offset])
-            keys = bucket.take(number, 2**62)
+            cursor = bucket.open()
+            see(bucket, cursor, *queue[cursor:confirmed])
+            keys = taken(bucket, number)
             assert all(due <= now for due, _ in keys)
             if keys:
                 bucket.delivered_up_to(keys[-1], len(keys))

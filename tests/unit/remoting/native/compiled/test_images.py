@@ -27,7 +27,7 @@ def test_reference_counts_are_balanced() -> None:
     before = [sys.getrefcount(one) for one in watched]
     for _ in range(100):
         assert len(core.placed(body, way)[0]) == 1_000
-        assert len(core.hidden(body)) == len(body)
+        assert len(core.hidden(body, 0)) == len(body)
         assert core.topics(body) == {b"a"}
     assert [sys.getrefcount(one) for one in watched] == before
 
