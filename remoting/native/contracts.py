@@ -14,7 +14,7 @@ native-endian u32. Invariant: the twins give the same bytes, numbers and changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
+from remoting.protocol.records.rocketmq_form import Origin, SentFields
+from remoting.protocol.records.stored_message import Host
 
 RETAINED_MASK = FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED
 RETAINED_VALUE = FLAG_MQTT | FLAG_RETAIN
@@ -273,6 +275,10 @@ class Progress:
     reason: str = ""
 
 
+SpecialMessage = Callable[[int, dict[bytes, bytes], bytes], tuple[bytes, bytes]]
+"""(flag, properties, body) of a sent message that requires more than to be stored -> (its image, its unique key)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """The functions of one twin, compiled or in Python, with the same results."""
@@ -324,6 +330,24 @@ class Core:
     """(checked images, a feature's own 32 bits) -> the same as staged ones; see `remoting.protocol.records.image`."""
     shown: Callable[[Blob, Any], bytes | None]
     """(staged records, start of each as u32) -> the images they were sent as; None when one is not sound."""
+    stored: Callable[
+        [list[memoryview], Iterable[int], int, Host, Origin, Collection[bytes] | None], tuple[bytes, int, bool] | None
+    ]
+    """(records, queue offset of each, queue number, store host, origin, tags to choose by or None for all) ->
+    (RocketMQ's stored messages back to back, their number, whether one of them is a request of an MQTT client); None
+    when there is a batch among the records. Raises CorruptRecord."""
+    count_batch: Callable[[bytes], int]
+    """(body of SEND_BATCH_MESSAGE) -> the number of its messages. Raises RemoteViolation."""
+    sent: Callable[
+        [bytes, bytes | None, int, SentFields, Collection[bytes], SpecialMessage, Callable[[], bytes]],
+        tuple[bytes, bytes],
+    ]
+    """(body, text of the properties, flag, what is common, names, special, unique) -> (record images back to back,
+    unique key of the first message). Without a text the body is a batch that `count_batch` has counted. `special` makes
+    the images of messages that have a property of one of the names or a hidden one, or too long properties; `unique`
+    makes a unique key for a message that has none. Raises LocalMisuse, and what these two raise."""
+    message_ids: Callable[[Host, Sequence[int]], str]
+    """(store host, log positions) -> message ids, separated by commas."""
 
 
 Buffer = bytes | memoryview
