@@ -78,8 +78,20 @@ def _by_tags(expression: str) -> Selection | None:
     named = [tag.strip() for tag in expression.split("||")]
     if "*" in named or not any(named):
         return None
-    tags = frozenset(tag.encode() for tag in named if tag)
-    return lambda view: bytes(view.tags) in tags
+    return TagSelection(frozenset(tag.encode() for tag in named if tag))
+
+
+class TagSelection:
+    """Chooses the records with one of these tags."""
+
+    __slots__ = ("tags",)
+
+    def __init__(self, tags: frozenset[bytes]) -> None:
+        self.tags = tags
+
+    def __call__(self, view: RecordView) -> bool:
+        """Whether the record has one of the tags."""
+        return view.tags in self.tags
 
 
 CLIENT_ATTRIBUTE = "client id"

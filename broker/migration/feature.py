@@ -26,8 +26,7 @@ import msgspec
 
 from broker.migration.offset_map import CopiedRun, OffsetMap
 from broker.requests import Feature, RequestTools, number, refusal_of, text
-from broker.rocketmq.send import TRANSACTION_MASK, SendRequest, build_image, check_flags
-from broker.rocketmq.stored_message import HIDDEN_PREFIX
+from broker.rocketmq.send import TRANSACTION_MASK, check_flags, stored_image
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
@@ -35,7 +34,8 @@ from remoting.access.rights import ADMIN
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.stored_message import StoredMessage, iter_stored
+from remoting.protocol.records.rocketmq_form import HIDDEN_PREFIX, SentFields
+from remoting.protocol.records.stored_message import StoredMessage, iter_stored, pack_host
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -61,10 +61,9 @@ def image_of(message: StoredMessage, topic: str, index: int) -> bytes:
         remark = f"message {message.queue_offset} has a property that begins with {HIDDEN_PREFIX.decode()}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
     flags = message.sys_flag & ~(TRANSACTION_MASK | HOST_FLAGS)
-    request = SendRequest(
-        "", topic, index, 1, flags, message.born_ms, message.flag, {}, message.reconsume_times, -1, batch=False
-    )
-    return build_image(request, topic, index, message.born_host, properties, message.body)
+    born_host = pack_host(message.born_host).hex().encode()
+    fields = SentFields(topic.encode(), index, flags, message.born_ms, born_host, message.reconsume_times)
+    return stored_image(fields, properties, message.body, message.flag)
 
 
 class MigrationFeature(Feature):

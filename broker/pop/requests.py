@@ -20,13 +20,14 @@ from broker.pop.in_flight import MessagesInFlight
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.pop.queues import ALL_QUEUES, PopAsk, PopQueues, Refuse, Taken
 from broker.requests import flag, number, refusal_of, text
-from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
+from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.rocketmq_form import stored_message
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 from broker.groups.groups import dead_letter_topic
 from broker.pop.handles import original_topic, retry_topic
-from broker.rocketmq.stored_message import INNER_MULTI_DISPATCH, RECONSUME_KEY
 from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.placed import Placed
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import UNIQUE_KEY
 from remoting.protocol.records.record import FLAG_SYS_SHIFT, RecordView
+from remoting.protocol.records.rocketmq_form import INNER_MULTI_DISPATCH, RECONSUME_KEY
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups

@@ -34,20 +34,20 @@ from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.names import parent_topic
 from remoting.protocol.records.properties import KEYS, TAGS, is_reserved
 from remoting.protocol.records.record import FLAG_MQTT, MQTT_TOPIC_KEY
+from remoting.protocol.records.rocketmq_form import (
+    CORRELATION_ID,
+    MQTT_SENDER,
+    NO_CORRELATION,
+    QOS_KEY,
+    REPLY_TO_CLIENT,
+)
 from remoting.protocol.records.topics import validate_topic_name
 
 if TYPE_CHECKING:
     from remoting.protocol.records.properties import MessageProperties
 
-REPLY_TO_CLIENT, CORRELATION_ID, TTL = b"REPLY_TO_CLIENT", b"CORRELATION_ID", b"TTL"
 MESSAGE_TYPE, REPLY_TYPE = b"MSG_TYPE", b"reply"
-MQTT_SENDER = b"mqtt:"
-"""What REPLY_TO_CLIENT of a request from MQTT begins with."""
-NO_CORRELATION = b"-"
-"""CORRELATION_ID of a request without Correlation Data; no base64."""
-TTL_MS_DEFAULT = 3_000
-"""TTL of a request that does not expire; RocketMQ's clients use it for messages of logs alone."""
-QOS_KEY, QOS_DEFAULT = b"qosLevel", 1
+QOS_DEFAULT = 1
 QOS_VALUES = {b"0": 0, b"1": 1, b"2": 2}
 COMPRESSED_FLAG, COMPRESSION_MASK, ZLIB = 0x1, 0x700, (0x000, 0x300)
 """Bits of sysFlag; producers compress with zlib unless they are configured otherwise."""
@@ -173,21 +173,6 @@ def _shown(found: MessageProperties) -> dict[bytes, bytes]:
 
 
 # -- requests of MQTT clients ------------------------------------------------------------------------------------------
-
-
-def request_pairs(properties: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """What a RocketMQ client reads in addition in a request of an MQTT client; empty for any other message."""
-    known = dict(properties)
-    target = known.get(record_properties.RESPONSE_TOPIC)
-    if not target or REPLY_TO_CLIENT in known:
-        return []
-    expiry_s = record_properties.expiry_of(known.items())
-    ttl_ms = TTL_MS_DEFAULT if expiry_s is None else expiry_s * 1_000
-    return [
-        (REPLY_TO_CLIENT, MQTT_SENDER + target),
-        (CORRELATION_ID, known.get(record_properties.CORRELATION_DATA) or NO_CORRELATION),
-        (TTL, b"%d" % ttl_ms),
-    ]
 
 
 def response_image(properties: Mapping[bytes, bytes], body: bytes | memoryview, born_ms: int) -> tuple[bytes, bytes]:

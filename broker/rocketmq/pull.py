@@ -2,8 +2,9 @@
 
 Outcome: FOUND 0 | everything filtered out 20 | at the end 19, after the client's wait | offset outside the queue, or at
 damaged messages, 21 with the corrected one. A tag filter compares the tag itself, not its hash; an SQL92 filter is
-evaluated over the properties. Light queues are pulled by their name as topic, queue 0. Records become RocketMQ's layout
-only here; a batch becomes its messages, of which an answer may have only the first or the last few.
+evaluated over the properties. Light queues are pulled by their name as topic, queue 0. The native core makes RocketMQ's
+layout of all records of an answer at once; a batch becomes its messages, of which an answer may have only the first or
+the last few.
 
 Look-up of messages: 12 by key, 33 by position; 321 entries of a queue's index.
 
@@ -21,25 +22,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from broker.groups.feature import TAG, Selection, selection
+from broker.groups.feature import TAG, Selection, TagSelection, selection
 from broker.reading.bounds import ANY_QUEUE
 from broker.requests import flag, number, text
-from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of, stored_message
+from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_LARGE, OFFSET_TOO_SMALL
 from broker.store.keys.key_store import KeyQuestion
 from broker.topics.topics import is_light
 from remoting.access.rights import CONSUME, of_group, of_record, of_topic
 from remoting.batches.unpack import ArrowMissing, is_batch
+from remoting.native import core as native
 from remoting.protocol.errors import CorruptRecord, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import MESSAGE, RecordView, header_of
+from remoting.protocol.records.rocketmq_form import stored_message
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from broker.groups.feature import ConsumerGroups
     from broker.groups.groups import GroupConfig
@@ -212,8 +215,8 @@ class _Pull:
 class ReplyTopics(Protocol):
     """The topics that consumers answer requests of MQTT clients through."""
 
-    def expect_replies_to(self, views: Sequence[RecordView], /) -> None:
-        """Create them if there is such a request among these records."""
+    def expect_mqtt_requests(self) -> None:
+        """Create them: a consumer is about to be given such a request."""
 
     def when_found(self, then: Callable[[], None], /) -> None:
         """Call `then` once the controllers within reach have their routes."""
@@ -328,40 +331,43 @@ class RocketmqPullRequests:
         if not found.records:
             remark = "NO_MESSAGE_IN_QUEUE" if high == 0 else "OFFSET_OVERFLOW_ONE"
             return _reply(command, ResponseCode.PULL_NOT_FOUND, remark, request.offset, low, high)
-        messages, next_offset = self._convert(request, queue_id, found)
-        self.tools.metrics.messages_out.value += len(messages)
-        if not messages:
+        body, count, next_offset = self._convert(request, queue_id, found)
+        self.tools.metrics.messages_out.value += count
+        if not count:
             remark = "NO_MATCHED_MESSAGE"
             return _reply(command, ResponseCode.PULL_RETRY_IMMEDIATELY, remark, next_offset, low, high)
         reply = _reply(command, ResponseCode.SUCCESS, "FOUND", next_offset, low, high)
-        reply.body = b"".join(messages)
+        reply.body = body
         if not is_light(request.topic):
-            now_ms = self.tools.clock.now_ms()
-            self.groups.traffic.gave(request.group, request.topic, now_ms, len(messages), len(reply.body))
+            self.groups.traffic.gave(request.group, request.topic, self.tools.clock.now_ms(), count, len(body))
         return reply
 
-    def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[list[bytes], int]:
-        """The messages that match, in RocketMQ's layout, and the offset behind the last one examined."""
-        views = list(map(RecordView, found.records))
-        if any(map(is_batch, views)):
-            return self._convert_batches(request, queue_id, found, views)
-        self.replies.expect_replies_to(views)
-        store_host, origin = (
-            ipv4_host(self.tools.identity.host, self.tools.identity.port),
-            origin_of(self.tools.config.cluster_name),
-        )
-        messages = [
-            stored_message(view, request.index, offset, store_host, origin)
-            for offset, view in enumerate(views, found.first_offset)
-            if request.wanted is None or request.wanted(view)
-        ]
-        return messages, found.next_offset
+    def _convert(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[bytes, int, int]:
+        """The messages that match, in RocketMQ's layout, their number, and the offset behind the last one examined."""
+        records, wanted, tags = found.records, request.wanted, None
+        offsets: Iterable[int] = range(found.first_offset, found.first_offset + len(records))
+        if isinstance(wanted, TagSelection):
+            tags = wanted.tags
+        elif wanted is not None:
+            views = list(map(RecordView, records))
+            if any(map(is_batch, views)):
+                return self._convert_batches(request, queue_id, found)
+            chosen = [(offset, view) for offset, view in zip(offsets, views, strict=True) if wanted(view)]
+            offsets, records = [offset for offset, _view in chosen], [view.raw for _offset, view in chosen]
+        identity = self.tools.identity
+        host, origin = ipv4_host(identity.host, identity.port), origin_of(self.tools.config.cluster_name)
+        made = native.core.stored(records, offsets, request.index, host, origin, tags)
+        if made is None:
+            return self._convert_batches(request, queue_id, found)
+        body, count, asks = made
+        if asks:
+            self.replies.expect_mqtt_requests()
+        return body, count, found.next_offset
 
-    def _convert_batches(
-        self, request: _Pull, queue_id: int, found: ReadResult, views: list[RecordView]
-    ) -> tuple[list[bytes], int]:
+    def _convert_batches(self, request: _Pull, queue_id: int, found: ReadResult) -> tuple[bytes, int, int]:
         """The same with a batch among the records; the limits apply to its messages, at least one is examined."""
         store_host, room = ipv4_host(self.tools.identity.host, self.tools.identity.port), request.bytes_max
+        views = list(map(RecordView, found.records))
         begin, end = found.first_offset, min(found.next_offset, found.first_offset + request.count_max)
         messages: list[bytes] = []
         at = begin
@@ -383,7 +389,7 @@ class RocketmqPullRequests:
                     f"the batch at offset {at} of queue {request.topic}/{request.index} cannot be unpacked: {error}"
                 )
                 raise Refused(ResponseCode.SYSTEM_ERROR, remark) from error
-        return messages, at
+        return b"".join(messages), len(messages), at
 
 
 def _commits(command: Command) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from broker.rocketmq import mqtt_messages
-from broker.rocketmq.mqtt_messages import CORRELATION_ID, MQTT_SENDER, REPLY_TO_CLIENT, reply_topic
+from broker.rocketmq.mqtt_messages import reply_topic
 from broker.rocketmq.send import SHORT_NAMES, parse_send
 from remoting.access.rights import PUBLISH
 from remoting.protocol.errors import Refused
@@ -26,8 +26,9 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records import names
-from remoting.protocol.records.properties import RESPONSE_TOPIC, encode_properties
+from remoting.protocol.records.properties import encode_properties
 from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.rocketmq_form import CORRELATION_ID, MQTT_SENDER, REPLY_TO_CLIENT
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -73,10 +74,9 @@ class ReplyRequests:
         """The topics that the answer needs if the message is a request; created when they do not exist."""
         return self._ensured() if mqtt_messages.is_request(properties) else ()
 
-    def expect_replies_to(self, views: Sequence[RecordView]) -> None:
-        """As `expect_reply`, for records on their way to a consumer: requests of MQTT clients."""
-        if any(RESPONSE_TOPIC in bytes(view.meta) for view in views):
-            self._ensured()
+    def expect_mqtt_requests(self) -> None:
+        """As `expect_reply`, for requests of MQTT clients on their way to a consumer."""
+        self._ensured()
 
     def when_found(self, then: Callable[[], None]) -> None:
         """Call `then` once the controllers within reach have the routes of the topics that answers need."""

@@ -2,8 +2,9 @@
 (36).
 
 Send requests carry header fields in the long or the one-letter form, properties and batch bodies: codes 310 and 320
-name the fields a..n, code 10 spells them out, the C++ client mixes value types. They become one `SendRequest` each and
-one record image per message.
+name the fields a..n, code 10 spells them out, the C++ client mixes value types. They become one `SendRequest` each; the
+native core makes the record images of its messages in one call and gives those that need more than to be stored to
+`_Special`.
 
 RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
 request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it, the half message of a
@@ -22,32 +23,33 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.requests import flag, number, text
+from broker.requests import TRUE, number, text
 from broker.rocketmq.mqtt_messages import mqtt_image, mqtt_topic_of, plain_body
-from broker.rocketmq.stored_message import (
-    BORN_HOST_KEY,
-    FLAG_KEY,
-    HIDDEN_PREFIX,
-    NO_HOST,
-    RECONSUME_KEY,
-    REGION,
-    ipv4_host,
-    message_at,
-)
+from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
 from remoting.access.rights import CONSUME, PUBLISH, of_group
+from remoting.native import core as native
 from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
-from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
-from remoting.protocol.records.record import FLAG_SYS_SHIFT
-from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host, offset_message_id, pack_host
+from remoting.protocol.records.record import MQTT_TOPIC_KEY
+from remoting.protocol.records.rocketmq_form import (
+    HIDDEN_PREFIX,
+    NO_HOST,
+    RECONSUME_KEY,
+    REPLY_TO_CLIENT,
+    SentFields,
+    sent_image,
+)
+from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, pack_host
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -73,6 +75,11 @@ SHORT_NAMES = {
     "maxReconsumeTimes": "l",
     "batch": "m",
 }
+_NAMES, _LETTERS = tuple(SHORT_NAMES), tuple(SHORT_NAMES.values())
+NUMBERS = (
+    "queueId", "defaultTopicQueueNums", "sysFlag", "bornTimestamp", "flag", "reconsumeTimes", "maxReconsumeTimes",
+)  # fmt: skip
+"""Fields with a number, in the order in which they are checked."""
 NOT_OFFERED_FLAGS = {
     0x40: "messages wrapped for another broker (sysFlag 0x40) are not offered by this broker",
     0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
@@ -90,8 +97,11 @@ STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
 
-@dataclass(slots=True)
-class SendRequest:
+SPECIAL_PROPERTIES = frozenset((*NOT_OFFERED_PROPERTIES, TRANSACTION_PREPARED, REPLY_TO_CLIENT, MQTT_TOPIC_KEY))
+"""A message with one of these properties is not only to be stored: `_Special` makes its image."""
+
+
+class SendRequest(msgspec.Struct):
     """One send request, whichever code it came under."""
 
     group: str
@@ -101,10 +111,16 @@ class SendRequest:
     system_flag: int
     born_ms: int
     flag: int
-    properties: dict[bytes, bytes]
+    text: bytes
+    """The properties as they came."""
     reconsume_times: int
     reconsume_times_max: int
     batch: bool
+
+    @property
+    def properties(self) -> dict[bytes, bytes]:
+        """The properties of the request's only message."""
+        return dict(decode_properties(self.text))
 
 
 def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
@@ -113,31 +129,39 @@ def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
     Raises:
         Refused: a required field is missing or not a number.
     """
-    named = {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields} if short else fields
-    return SendRequest(
-        group=named.get("producerGroup", ""),
-        topic=text(named, "topic"),
-        queue_index=number(named, "queueId", -1),
-        queue_count=number(named, "defaultTopicQueueNums", 4),
-        system_flag=number(named, "sysFlag", 0),
-        born_ms=number(named, "bornTimestamp", 0),
-        flag=number(named, "flag", 0),
-        properties=dict(decode_properties(named.get("properties", "").encode())),
-        reconsume_times=number(named, "reconsumeTimes", 0),
-        reconsume_times_max=number(named, "maxReconsumeTimes", -1),
-        batch=flag(named, "batch"),
-    )
-
-
-def split_batch(body: bytes) -> list[tuple[int, dict[bytes, bytes], bytes]]:
-    """(flag, properties, body) of each message of a batch body. Refused(MESSAGE_ILLEGAL) when it is malformed."""
+    get, name = fields.get, _LETTERS if short else _NAMES
     try:
-        messages = decode_batch(body)
+        return SendRequest(
+            get(name[0], ""), fields[name[1]], int(get(name[4]) or -1), int(get(name[3]) or 4), int(get(name[5]) or 0),
+            int(get(name[6]) or 0), int(get(name[7]) or 0), get(name[8], "").encode(), int(get(name[9]) or 0),
+            int(get(name[11]) or -1), get(name[12]) in TRUE,
+        )  # fmt: skip
+    except (KeyError, ValueError):
+        named = {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields} if short else fields
+        text(named, "topic")
+        for one in NUMBERS:
+            number(named, one, 0)
+        raise
+
+
+def count_batch(body: bytes) -> int:
+    """How many messages a batch body has. Refused(MESSAGE_ILLEGAL) when it is malformed."""
+    try:
+        count = native.core.count_batch(body)
     except RemoteViolation as error:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.reason) from error
-    if not messages:
+    if not count:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the batch body has no whole message")
-    return [(message.flag, dict(message.properties), message.body) for message in messages]
+    return count
+
+
+def holds_half(request: SendRequest, body: bytes, *, batch: bool) -> bool:
+    """Whether the request is for the half message of a transaction; refusals are those of `is_half`."""
+    state = request.system_flag & TRANSACTION_MASK
+    if not state and TRANSACTION_PREPARED not in (body if batch else request.text):
+        return False
+    parts = [dict(one.properties) for one in decode_batch(body)] if batch else [request.properties]
+    return any(is_half(request.system_flag, one, batch=batch) for one in parts)
 
 
 def is_half(system_flag: int, properties: Mapping[bytes, bytes], *, batch: bool) -> bool:
@@ -175,40 +199,21 @@ def check_properties(properties: Mapping[bytes, bytes]) -> None:
 
 
 @lru_cache(HOSTS_KEPT_MAX)
-def _born(host: Host) -> bytes:
-    return pack_host(host).hex().encode()
+def born_host_of(address: str) -> bytes:
+    """The host of a peer's address as a record keeps it; that of no host for an address without a port."""
+    host, _separator, port = address.rpartition(":")
+    return pack_host(ipv4_host(host, int(port)) if port.isdigit() else NO_HOST).hex().encode()
 
 
-def build_image(
-    request: SendRequest,
-    topic: str,
-    queue_index: int,
-    born_host: Host,
-    properties: dict[bytes, bytes],
-    body: bytes | memoryview,
+def stored_image(
+    fields: SentFields, properties: Mapping[bytes, bytes], body: bytes | memoryview, flag: int = 0
 ) -> bytes:
-    """The record image of one message of the request; TAGS and KEYS go where our record keeps them."""
-    kept = dict(properties)
-    tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
-    kept[BORN_HOST_KEY] = _born(born_host)
-    if request.flag:
-        kept[FLAG_KEY] = b"%d" % request.flag
-    if request.reconsume_times:
-        kept[RECONSUME_KEY] = b"%d" % request.reconsume_times
-    size = sum(map(len, kept)) + sum(map(len, kept.values()))
+    """The image of a stored message that is sent again. Refused(MESSAGE_ILLEGAL) for too many properties."""
+    size = sum(map(len, properties)) + sum(map(len, properties.values()))
     if size > STORED_PROPERTIES_BYTES_MAX:
         remark = f"properties of {size} bytes, the limit is {STORED_PROPERTIES_BYTES_MAX}"
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
-    return encode_image(
-        flags=(request.system_flag & 0xFFFF) << FLAG_SYS_SHIFT,
-        born_ms=request.born_ms,
-        topic=topic.encode(),
-        queue_index=queue_index,
-        keys=keys,
-        tags=tags,
-        properties=list(kept.items()),
-        body=body,
-    )
+    return sent_image(fields, flag, properties, body)
 
 
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
@@ -268,44 +273,34 @@ class SendRequests:
         request = parse_send(command.fields, short=command.code != Code.SEND_MESSAGE)
         self.tools.authorizer.authorize(peer, command, PUBLISH, request.topic)
         check_flags(request.system_flag)
-        batch = command.code == Code.SEND_BATCH_MESSAGE or request.batch
-        parts = split_batch(command.body) if batch else [(request.flag, request.properties, command.body)]
-        half = any(is_half(request.system_flag, properties, batch=batch) for _flag, properties, _body in parts)
+        batch, body = command.code == Code.SEND_BATCH_MESSAGE or request.batch, command.body
+        if batch:
+            count_batch(body)
+        half = holds_half(request, body, batch=batch)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
-        config = self.placement.choice.topic_for_write(
-            topic, min(request.queue_count, self.tools.config.template_queue_count)
+        choice = self.placement.choice
+        config = choice.topic_for_write(topic, min(request.queue_count, self.tools.config.template_queue_count))
+        index = choice.queue_index(config, request.queue_index)
+        fields = SentFields(
+            topic.encode(), index, request.system_flag, request.born_ms, born_host_of(peer.address),
+            request.reconsume_times,
+        )  # fmt: skip
+        special = _Special(self, fields, topic, {topic}, batch or half)
+        images, unique = native.core.sent(
+            body, None if batch else request.text, request.flag, fields, SPECIAL_PROPERTIES, special, self._unique_id
         )
-        index = self.placement.choice.queue_index(config, request.queue_index)
-        born_host = _host(peer.address)
-        images = []
-        needed: set[str] = {topic}
-        for message_flag, properties, body in parts:
-            check_properties(properties)
-            needed.update(self.replies.expect_reply(properties))
-            properties.setdefault(UNIQUE_KEY, self.tools.identity.unique_id().encode())
-            request.flag = message_flag
-            properties.pop(TRANSACTION_PREPARED, None)
-            mqtt_topic = mqtt_topic_of(topic, properties, batch=batch or half)
-            if mqtt_topic is None:
-                images.append(build_image(request, topic, index, born_host, properties, body))
-            else:
-                images.append(self._mqtt_image(request, mqtt_topic, properties, body))
-        unique = parts[0][1][UNIQUE_KEY].decode("utf-8", "replace")
         if half:
-            placed = self.transactions.prepare(images[0], parts[0][1])
+            placed = self.transactions.prepare(images, special.properties)
         else:
-            placed = self.placement.placed(b"".join(images))
+            placed = self.placement.placed(images)
         owner = self.topics.owner(placed.queues[0][0])
         index = index if owner is None else owner[1]
-        self.appender.add(placed, self._answer(peer, command, placed, needed, index, unique))
+        transaction = unique.decode("utf-8", "replace")
+        self.appender.add(placed, self._answer(peer, command, placed, special.needed, index, transaction))
 
-    def _mqtt_image(
-        self, request: SendRequest, topic: bytes, properties: dict[bytes, bytes], body: bytes | memoryview
-    ) -> bytes:
-        plain = plain_body(request.system_flag, body, self.tools.config.limits.message_size_bytes_max)
-        born_ms = request.born_ms or self.tools.clock.now_ms()
-        return mqtt_image(topic, properties, plain, born_ms, self.replies.topic)
+    def _unique_id(self) -> bytes:
+        return self.tools.identity.unique_id().encode()
 
     def send_back(self, peer: Peer, command: Command) -> None:
         """Store a message that a consumer could not handle again, in its group's retry (or dead-letter) topic."""
@@ -327,9 +322,8 @@ class SendRequests:
         kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
         kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
-        request = SendRequest(group, target, 0, 1, view.flags >> 16, view.born_ms, 0, {}, times, limit, batch=False)
-        image = build_image(request, target, 0, _host(peer.address), kept, view.body)
-        placed = self.placement.placed(image, now=True)
+        sent = SentFields(target.encode(), 0, view.flags >> 16, view.born_ms, born_host_of(peer.address), times)
+        placed = self.placement.placed(stored_image(sent, kept, view.body), now=True)
 
         def done(_appended: Appended | None, _first: int, refused: Refused | None) -> None:
             if refused is not None:
@@ -389,10 +383,40 @@ class SendRequests:
     def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
         """Ids made of log positions, read from the index because a segment may end in between; 0 for expired ones."""
         positions = self.tools.store.reading.positions(queue_id, offset, count)
-        host = ipv4_host(self.tools.identity.host, self.tools.identity.port)
-        return ",".join([offset_message_id(host, position) for position in [0] * (count - len(positions)) + positions])
+        identity = self.tools.identity
+        missing = [0] * (count - len(positions))
+        return native.core.message_ids(ipv4_host(identity.host, identity.port), missing + positions)
 
 
-def _host(address: str) -> Host:
-    host, _separator, port = address.rpartition(":")
-    return ipv4_host(host, int(port)) if port.isdigit() else NO_HOST
+class _Special:
+    """Makes the images of those messages of one request that need more than to be stored."""
+
+    __slots__ = ("_fields", "_is_plain", "_requests", "_topic", "needed", "properties")
+
+    def __init__(
+        self, requests: SendRequests, fields: SentFields, topic: str, needed: set[str], is_plain: bool
+    ) -> None:
+        """`is_plain`: none of them may be a message for an MQTT topic."""
+        self._requests = requests
+        self._fields = fields
+        self._topic = topic
+        self._is_plain = is_plain
+        self.needed = needed
+        """The topics that must have their routes before the request is answered."""
+        self.properties: dict[bytes, bytes] = {}
+        """Properties of the last such message."""
+
+    def __call__(self, flag: int, properties: dict[bytes, bytes], body: bytes) -> tuple[bytes, bytes]:
+        """The image of a message, and its unique key. Refused when it may not be stored."""
+        requests = self._requests
+        check_properties(properties)
+        self.needed.update(requests.replies.expect_reply(properties))
+        unique = properties.setdefault(UNIQUE_KEY, requests.tools.identity.unique_id().encode())
+        properties.pop(TRANSACTION_PREPARED, None)
+        self.properties = properties
+        mqtt_topic = mqtt_topic_of(self._topic, properties, batch=self._is_plain)
+        if mqtt_topic is None:
+            return sent_image(self._fields, flag, properties, body), unique
+        plain = plain_body(self._fields.system_flag, body, requests.tools.config.limits.message_size_bytes_max)
+        born_ms = self._fields.born_ms or requests.tools.clock.now_ms()
+        return mqtt_image(mqtt_topic, properties, plain, born_ms, requests.replies.topic), unique

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from broker.requests import Feature, RequestTools, number, text
-from broker.rocketmq.stored_message import ipv4_host, origin_of, stored_message
+from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from broker.store.placed import property_value
 from broker.transactions.transactions import COMMITTED, EXPIRED, OUTCOME_NAMES, ROLLED_BACK, Half, Transactions
@@ -23,6 +23,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from remoting.protocol.records.properties import UNIQUE_KEY
 from remoting.protocol.records.record import header_of
+from remoting.protocol.records.rocketmq_form import stored_message
 from remoting.protocol.records.stored_message import offset_message_id
 from remoting.transport.contracts import Handler, Peer
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.rocketmq.send import build_image, check_properties, parse_send, split_batch
+from broker.rocketmq.send import born_host_of, check_properties, count_batch, parse_send, stored_image
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.image import check_image, wanted_queue
+from remoting.protocol.records.rocketmq_form import SentFields
 from remoting.protocol.records.stored_message import iter_stored
 
 
@@ -37,9 +37,16 @@ def test_properties_that_cannot_be_shown_again_are_refused(properties) -> None:
 
 
 def test_a_record_has_room_for_so_many_properties() -> None:
-    request = parse_send({"topic": "t"}, short=False)
     with pytest.raises(Refused, match="65535"):
-        build_image(request, "t", 0, ("127.0.0.1", 0), {b"k": b"v" * 65_535}, b"")
+        stored_image(SentFields(b"t", 0, 0, 0, born_host_of("local")), {b"k": b"v" * 65_535}, memoryview(b""))
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("10.0.0.2:1337", b"0a00000200000539"), ("local", b"7f00000100000000"), ("[::1]:9", b"7f00000100000009")],
+)
+def test_the_born_host_is_an_ipv4_address(address: str, host: bytes) -> None:
+    assert born_host_of(address) == host
 
 
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=5), st.data())
@@ -47,21 +54,12 @@ def test_a_batch_is_read_whole_and_a_cut_one_is_refused(bodies, data) -> None:
     blob = b"".join(
         struct.pack(">iiiii", 22 + len(body), 0, 0, 3, len(body)) + body + struct.pack(">h", 0) for body in bodies
     )
-    assert split_batch(blob) == [(3, {}, body) for body in bodies]
+    assert count_batch(blob) == len(bodies)
     cut = data.draw(st.integers(0, len(blob) - 1))
     whole = {0} | {sum(22 + len(body) for body in bodies[:count]) for count in range(1, len(bodies))}
     if cut not in whole - {0}:
         with pytest.raises(Refused):
-            split_batch(blob[:cut])
-
-
-def test_tags_and_keys_go_where_the_record_keeps_them() -> None:
-    request = parse_send({"b": "t", "f": "3", "g": "9", "h": "4"}, short=True)
-    image = build_image(request, "t", 3, ("0.0.0.0", 0), {b"TAGS": b"red", b"KEYS": b"k", b"own": b"v"}, b"body")
-    message = check_image(image, 0, 0)
-    assert (message.tags, message.keys, wanted_queue(message), message.body) == (b"red", b"k", 3, b"body")
-    assert message.flags == 3 << 16
-    assert bytes(message.meta).endswith(b"ownv__rmq.born" + b"0" * 16 + b"__rmq.flag4")
+            count_batch(blob[:cut])
 
 
 LONG = {"topic": "b", "producerGroup": "a", "queueId": "e", "sysFlag": "f", "bornTimestamp": "g", "flag": "h",

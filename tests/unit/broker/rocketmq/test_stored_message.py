@@ -1,15 +1,12 @@
-"""Records as RocketMQ's clients read them, and one message by its position."""
+"""Batches as RocketMQ's clients read them, and one message by its position."""
 
 from __future__ import annotations
 
 import sys
-import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from broker.rocketmq.stored_message import NO_HOST, ipv4_host, message_at, origin_of, stored_message
+from broker.rocketmq.stored_message import ipv4_host, message_at
 from remoting.batches import body
 from remoting.batches.unpack import row_position
 from remoting.client.admin import topic_fields
@@ -20,69 +17,11 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_batch_image, encode_image
-from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, FLAG_MQTT, RecordView, body_codec
-from remoting.protocol.records.stored_message import StoredMessage, decode_stored, iter_stored
+from remoting.protocol.records.record import CODEC_LZ4, CODEC_ZSTD, RecordView, body_codec
+from remoting.protocol.records.stored_message import iter_stored
 from tests.support.batches import make_rows
 from tests.support.message_ids import parse_offset_message_id
-from tests.support.records import make_record
 from tests.unit.broker.rocketmq.test_pull import pulling
-
-STORE_HOST = ("10.0.0.1", 10_911)
-
-
-def record(topic: bytes = b"t", properties: tuple[tuple[bytes, bytes], ...] = (), flags: int = 0x30_0000) -> RecordView:
-    return RecordView(
-        make_record(
-            topic=topic,
-            properties=properties,
-            flags=flags,
-            position=640,
-            born_ms=5,
-            store_ms=6,
-            dispatch=[(1, 2), (7, 4), (9, 0)],
-        )
-    )
-
-
-def shown(view: RecordView) -> StoredMessage:
-    raw = stored_message(view, 3, 9, STORE_HOST)
-    message, total = decode_stored(raw)
-    assert total == len(raw)
-    return message
-
-
-@pytest.mark.parametrize("topic", [b"t", b"%RETRY%" + b"g" * 200])
-def test_short_and_long_topics(topic) -> None:
-    message = shown(record(topic))
-    assert (message.topic, message.body) == (topic, b"body")
-    assert (message.queue_id, message.queue_offset, message.position) == (3, 9, 640)
-    assert (message.born_ms, message.store_ms, message.sys_flag) == (5, 6, 0)
-    assert (message.born_host, message.store_host) == (NO_HOST, STORE_HOST)
-    raw = stored_message(record(topic), 3, 9, STORE_HOST)
-    assert int.from_bytes(raw[8:12], "big") == zlib.crc32(b"body") & 0x7FFFFFFF
-
-
-def test_hidden_properties_become_fields() -> None:
-    pairs = ((b"__rmq.born", b"0a00000200000539"), (b"a", b"1"), (b"__rmq.flag", b"-7"), (b"__rmq.reconsume", b"2"))
-    message = shown(record(properties=pairs))
-    assert (message.born_host, message.flag, message.reconsume_times) == (("10.0.0.2", 1337), -7, 2)
-    assert message.properties == [(b"a", b"1")]
-
-
-@given(value=st.one_of(st.binary(max_size=40), st.integers(0, 2**70).map(lambda n: b"%d" % n)))
-def test_hidden_properties_that_are_malformed_count_as_absent(value) -> None:
-    pairs = tuple((b"__rmq." + name, value) for name in (b"flag", b"reconsume", b"born", b"other"))
-    assert shown(record(properties=pairs)).properties == []
-
-
-def test_what_our_record_keeps_elsewhere_is_added() -> None:
-    message = shown(record(properties=((b"INNER_MULTI_DISPATCH", b"%LMQ%x,%LMQ%y"),), flags=FLAG_MQTT | 1))
-    assert message.properties[1:] == [(b"qosLevel", b"1"), (b"INNER_MULTI_QUEUE_OFFSET", b"4,0")]
-
-
-def test_no_property_can_inject_another_or_stop_a_consumer() -> None:
-    pairs = ((b"evil", b"x\x02TAGS\x01red"), (b"long", b"v" * 40_000), (b"k", b"v"))
-    assert shown(record(properties=pairs)).properties == [(b"evil", b"x?TAGS?red"), (b"k", b"v")]
 
 
 @pytest.mark.parametrize(
@@ -91,16 +30,6 @@ def test_no_property_can_inject_another_or_stop_a_consumer() -> None:
 )
 def test_hosts_are_shown_in_the_form_every_client_reads(host, expected) -> None:
     assert ipv4_host(host, 1) == (expected, 1)
-
-
-def test_every_message_names_its_origin_once() -> None:
-    view = record(properties=((b"CLUSTER", b"elsewhere"), (b"k", b"v")))
-    message, _total = decode_stored(stored_message(view, 0, 0, STORE_HOST, origin_of("here")))
-    assert message.properties == [
-        (b"k", b"v"), (b"MSG_REGION", b"DefaultRegion"), (b"TRACE_ON", b"true"), (b"CLUSTER", b"here"),
-    ]  # fmt: skip
-    message, _total = decode_stored(stored_message(view, 0, 0, STORE_HOST))
-    assert message.properties == [(b"CLUSTER", b"elsewhere"), (b"k", b"v")]
 
 
 def entry_of(rows, *, topic: bytes = b"t", queue: int = 0, codec: int = CODEC_LZ4) -> bytes:
