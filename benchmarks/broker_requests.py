@@ -22,9 +22,9 @@ from pathlib import Path
 import psutil
 
 from remoting.client.connection import connect
-from remoting.protocol.bodies.append_body import BatchMessage, encode_batch
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.rocketmq_form import BatchMessage, encode_batch
 from remoting.transport.contracts import Connection
 from runtime.process import run
 

@@ -21,12 +21,12 @@ import pyarrow as pa
 from benchmarks.spark_read import check, lightmq_ports
 from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection
-from remoting.protocol.bodies.append_body import BatchMessage, encode_batch
 from remoting.protocol.bodies.sink_body import CommitBatch, StageHandle, encode
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import image
 from remoting.protocol.records.record import BATCH, DISPATCH_SIZE, HEADER_SIZE, MESSAGE
+from remoting.protocol.records.rocketmq_form import BatchMessage, encode_batch
 from spark_connector.writing.row_encoder import encode_batches
 
 BODY = b"x" * 100

@@ -33,7 +33,6 @@ from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
 from remoting.access.rights import CONSUME, PUBLISH, of_group
 from remoting.native import core as native
-from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -47,6 +46,7 @@ from remoting.protocol.records.rocketmq_form import (
     RECONSUME_KEY,
     REPLY_TO_CLIENT,
     SentFields,
+    decode_batch,
     sent_image,
 )
 from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, pack_host

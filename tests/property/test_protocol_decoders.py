@@ -28,7 +28,7 @@ from remoting.protocol.bodies import (
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames import fastjson, frame
 from remoting.protocol.frames.commands import SERIALIZE_JSON, SERIALIZE_ROCKETMQ, Command
-from remoting.protocol.records import image, names, properties, record, stored_message
+from remoting.protocol.records import image, names, properties, record, rocketmq_form, stored_message
 from tests.support.records import make_record
 
 RECORD = make_record(
@@ -141,9 +141,9 @@ CASES: list[Case] = [
         lambda raw: list(stored_message.iter_stored(raw)),
     ),
     (
-        "append_body.decode_batch",
-        append_body.encode_batch([append_body.BatchMessage(b"b", [(b"k", b"v")])]),
-        append_body.decode_batch,
+        "rocketmq_form.decode_batch",
+        rocketmq_form.encode_batch([rocketmq_form.BatchMessage(b"b", [(b"k", b"v")])]),
+        rocketmq_form.decode_batch,
     ),
     ("properties.decode_properties", b"k\1v\2", properties.decode_properties),
     ("fastjson.loads", b"{a:{{'q':0}:[1,-2.5e3,\"x\"]},2:null}", fastjson.loads),

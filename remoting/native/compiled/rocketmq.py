@@ -28,7 +28,6 @@ from cython.cimports.remoting.native.compiled.rocketmq import (
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.records import properties, record, rocketmq_form, stored_message
 
@@ -361,7 +360,7 @@ def count_batch(body: bytes):
     while at < len(body):
         at = _batch_message(PyBytes_AS_STRING(body), at, len(body))
         if not at:
-            decode_batch(body)
+            rocketmq_form.decode_batch(body)
             raise RemoteViolation(f"batch message {count} is malformed")
         count += 1
     return count

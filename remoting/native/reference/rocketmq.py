@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.records.properties import (
     PROPERTIES_SIZE_BYTES_MAX,
     RESPONSE_TOPIC,
@@ -17,7 +16,14 @@ from remoting.protocol.records.properties import (
     decode_properties,
 )
 from remoting.protocol.records.record import BATCH, RecordView
-from remoting.protocol.records.rocketmq_form import HIDDEN_PREFIX, Origin, SentFields, sent_image, stored_message
+from remoting.protocol.records.rocketmq_form import (
+    HIDDEN_PREFIX,
+    Origin,
+    SentFields,
+    decode_batch,
+    sent_image,
+    stored_message,
+)
 from remoting.protocol.records.stored_message import Host, offset_message_id
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A record in RocketMQ's form: what its clients read of one, and the image of what they send.
+"""A record in RocketMQ's form: what its clients read of one, and what they send: messages and batches of them.
 
 The layout itself is `stored_message`. Our record has no room for three fields of RocketMQ's: the client's `flag`, the
 number of reconsumptions and the born host. An image of a RocketMQ client's message carries those that are not zero as
@@ -12,6 +12,11 @@ takes no space in the log, and so is what a client needs to answer a request of 
     Correlation Data, may be absent        CORRELATION_ID = Correlation Data in base64, `-` when absent
     Message Expiry Interval                TTL, in ms
 
+The body of SEND_BATCH_MESSAGE has messages of one topic and queue back to back; topic, queue and sysFlag stand in the
+request's fields and apply to all. Big-endian:
+
+    n x { i32 total | i32 magic 0 | i32 body crc 0 | i32 flag | i32 length, body | i16 length, properties }
+
 Invariant: every record can be converted, whatever its source, because one that cannot would stop a consumer
 permanently: bytes reserved in RocketMQ's text form of properties (01, 02) become `?`, a property that would exceed the
 size limit is left out, malformed hidden properties count as absent. Thread rule: pure functions.
@@ -19,13 +24,14 @@ size limit is left out, malformed hidden properties count as absent. Thread rule
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 
 import msgspec
 
-from remoting.protocol.errors import RemoteViolation
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import (
     CORRELATION_DATA,
@@ -33,6 +39,8 @@ from remoting.protocol.records.properties import (
     PROPERTIES_SIZE_BYTES_MAX,
     RESPONSE_TOPIC,
     TAGS,
+    decode_properties,
+    encode_properties,
     expiry_of,
 )
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_QOS_MASK, FLAG_SYS_SHIFT, Buffer, RecordView
@@ -175,3 +183,51 @@ def sent_image(fields: SentFields, flag: int, properties: Mapping[bytes, bytes],
         properties=list(kept.items()),
         body=body,
     )
+
+
+_HEAD = struct.Struct(">iiiii")
+_LENGTH = struct.Struct(">h")
+
+
+class BatchMessage(msgspec.Struct):
+    """One message of a batch; `flag` is the client's own number, kept unchanged."""
+
+    body: bytes
+    properties: list[tuple[bytes, bytes]] = []
+    flag: int = 0
+
+
+def encode_batch(messages: Sequence[BatchMessage]) -> bytes:
+    """Return the batch body; LocalMisuse if a part does not fit."""
+    parts: list[bytes] = []
+    for message in messages:
+        text = encode_properties(message.properties)
+        total = _HEAD.size + len(message.body) + _LENGTH.size + len(text)
+        try:
+            head = _HEAD.pack(total, 0, 0, message.flag, len(message.body))
+        except struct.error as error:
+            raise LocalMisuse(f"a message of the batch does not fit: {error}") from error
+        parts += (head, message.body, _LENGTH.pack(len(text)), text)
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchMessage]:
+    """Return the messages of a batch body; RemoteViolation names the first malformed one."""
+    messages: list[BatchMessage] = []
+    at = 0
+    try:
+        while at < len(body):
+            total, _, _, flag, body_len = _HEAD.unpack_from(body, at)
+            text_at = at + _HEAD.size + body_len
+            if body_len < 0 or text_at < at:
+                raise RemoteViolation(f"batch message {len(messages)}: a body of {body_len} bytes")
+            (text_len,) = _LENGTH.unpack_from(body, text_at)
+            end = text_at + _LENGTH.size + text_len
+            if text_len < 0 or end != at + total or end > len(body):
+                raise RemoteViolation(f"batch message {len(messages)}: sizes contradict each other")
+            text = body[text_at + _LENGTH.size : end]
+            messages.append(BatchMessage(body[at + _HEAD.size : text_at], decode_properties(text), flag))
+            at = end
+    except struct.error as error:
+        raise RemoteViolation(f"batch message {len(messages)} is cut short") from error
+    return messages

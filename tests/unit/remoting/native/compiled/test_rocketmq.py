@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from remoting.native import core as native
-from remoting.protocol.bodies.append_body import BatchMessage, encode_batch
-from remoting.protocol.records.rocketmq_form import SentFields
+from remoting.protocol.records.rocketmq_form import BatchMessage, SentFields, encode_batch
 from tests.support.records import make_record
 
 pytestmark = pytest.mark.skipif(native.choice.name != "compiled", reason=f"no compiled twin: {native.choice.reason}")

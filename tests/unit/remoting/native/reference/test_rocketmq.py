@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from remoting.native import core as native
 from remoting.native.contracts import Core
-from remoting.protocol.bodies.append_body import decode_batch
 from remoting.protocol.errors import CorruptRecord, LocalMisuse, RemoteViolation
 from remoting.protocol.records.image import check_image, image_views
 from remoting.protocol.records.properties import decode_properties
 from remoting.protocol.records.record import BATCH, FLAG_MQTT, FLAG_SYS_SHIFT, RecordView
-from remoting.protocol.records.rocketmq_form import SentFields, sent_image, stored_message
+from remoting.protocol.records.rocketmq_form import SentFields, decode_batch, sent_image, stored_message
 from remoting.protocol.records.stored_message import iter_stored, offset_message_id
 from tests.support.records import make_record
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remoting.protocol.bodies.append_body import BatchMessage, decode_batch, encode_batch
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
+from remoting.protocol.records.rocketmq_form import BatchMessage, decode_batch, encode_batch
 
 TEXT = st.binary(max_size=20).filter(lambda raw: b"\1" not in raw and b"\2" not in raw)
 MESSAGES = st.lists(
