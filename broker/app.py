@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.access.feature import access_of
 from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.readers.pool import ReaderPool
@@ -27,7 +28,7 @@ from remoting.client.tls import ClientTls
 from remoting.protocol.errors import LocalMisuse, NotOffered
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
-from remoting.server.router import Access, NotOfferedNote, Router, parse_access_keys
+from remoting.server.router import Access, NotOfferedNote, Router
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
@@ -101,13 +102,7 @@ class BrokerApp:
     @property
     def access(self) -> Access:
         """Who may send requests, as configured."""
-        return Access(
-            parse_access_keys(self.config.access_keys),
-            open_to_all=self.config.open_to_all,
-            keys_count=self.config.access_list is not None,
-            bound_only=self.config.bound_signatures_only,
-            created=None if self._policy is None else self._policy.secrets,
-        )
+        return access_of(self.config, self._policy)
 
     @property
     def broker(self) -> BrokerParts | None:

@@ -23,16 +23,17 @@ import msgspec
 from broker.access.created import CreatedUsers
 from broker.requests import Feature, RequestTools, json_body, text
 from remoting.access.key_policy import KeyPolicy
-from remoting.access.rights import ADMIN
+from remoting.access.rights import ACT_FOR, ADMIN
 from remoting.access.users import NORMAL, SUPER, CreatedUsersReply, Entry, EntryError, User, UserTable, entry_of
 from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.router import parse_access_keys
+from remoting.server.router import Access, parse_access_keys
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
+    from broker.config import BrokerConfig
     from runtime.metrics import Registry
 
 ENTRIES_MAX = 1_000
@@ -78,6 +79,7 @@ class AccessFeature(Feature):
             Code.AUTH_LIST_ACL: self._list_acls,
             Code.CREATED_USERS: self._created_users,
             Code.CHECK_USER: self._check_user,
+            Code.ADMIT_CLIENT: self._admit_client,
         }
 
     def controllers_elsewhere(self) -> None:
@@ -207,6 +209,18 @@ class AccessFeature(Feature):
         same = hmac.compare_digest((secret or "").encode(), password.encode())
         return command.reply(body=b"true" if same and secret is not None else b"false")
 
+    def _admit_client(self, peer: Peer, command: Command) -> Command:
+        """9073: whether a proxy may serve a client with the signature of RocketMQ's gRPC clients; empty key: with none.
+
+        Answered with the names of this broker and of its cluster. Refused with NO_PERMISSION.
+        """
+        fields, config = command.fields, self._tools.config
+        self._tools.authorizer.authorize(peer, command, ACT_FOR, "")
+        loopback = fields.get("clientLoopback") == "true"
+        key, signed, given = (fields.get(name, "") for name in ("clientKey", "clientTime", "clientSignature"))
+        access_of(config, self._policy).check_client(key, signed, given, loopback=loopback)
+        return command.reply(fields={"brokerName": config.broker_name, "clusterName": config.cluster_name})
+
     # -- inner parts ---------------------------------------------------------------------------------------------------
 
     def _require(self, peer: Peer, command: Command) -> None:
@@ -259,6 +273,17 @@ class AccessFeature(Feature):
 
     def _shown(self, peer: Peer, command: Command, body: Any) -> None:
         self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply(body=_encode(body)))
+
+
+def access_of(config: BrokerConfig, policy: KeyPolicy | None) -> Access:
+    """Who may send requests at all, as configured, and by requests."""
+    return Access(
+        parse_access_keys(config.access_keys),
+        open_to_all=config.open_to_all,
+        keys_count=config.access_list is not None,
+        bound_only=config.bound_signatures_only,
+        created=None if policy is None else policy.secrets,
+    )
 
 
 def _changed(user: User, body: dict[str, Any]) -> User:

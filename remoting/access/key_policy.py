@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from remoting.access import acl_file
 from remoting.access.rights import (
+    ACT_FOR,
     ADMIN,
     APPOINT,
     CONSUME,
@@ -62,6 +63,7 @@ ROLES = {
     PUBLISH: {"proxy"},
     CONSUME: {"proxy"},
     SESSION: {"proxy", "admin"},
+    ACT_FOR: {"proxy"},
     LOCATE: set(acl_file.ROLES),
     INSPECT: set(acl_file.ROLES),
     MONITOR: {"monitor", "admin"},

@@ -3,6 +3,7 @@
     publish   write under a topic name, or as `$sink/name`
     consume   read everything a filter matches, or `$group/name`
     session   act for the session of an MQTT client
+    act_for   send requests on behalf of a client that the sender has authenticated, with that client's rights
     locate    list brokers, and those that have a topic
     inspect   read the state of brokers at the name server and the controllers
     monitor   read the metrics of a part, and why it is not ready
@@ -41,13 +42,14 @@ T = TypeVar("T")
 PUBLISH = "publish"
 CONSUME = "consume"
 SESSION = "session"
+ACT_FOR = "act_for"
 LOCATE = "locate"
 INSPECT = "inspect"
 MONITOR = "monitor"
 REGISTER = "register"
 APPOINT = "appoint"
 ADMIN = "admin"
-ACTIONS = (PUBLISH, CONSUME, SESSION, LOCATE, INSPECT, MONITOR, REGISTER, APPOINT, ADMIN)
+ACTIONS = (PUBLISH, CONSUME, SESSION, ACT_FOR, LOCATE, INSPECT, MONITOR, REGISTER, APPOINT, ADMIN)
 
 READ, WRITE, MANAGE = VERBS = ("read", "write", "admin")
 SUBJECTS = ("topic", "group", "sink", "client", "session", "broker", "cluster")
@@ -101,6 +103,7 @@ RIGHTS: dict[int, Right] = {
     ),
     **_rows("sink", WRITE, PUBLISH, Code.STAGE, Code.COMMIT_BATCH, Code.ABORT_BATCH),
     **_rows("sink", READ, PUBLISH, Code.LEDGER),
+    **_rows("client", READ, ACT_FOR, Code.ADMIT_CLIENT),
     **_rows("client", WRITE, LOCATE, Code.HEART_BEAT, Code.UNREGISTER_CLIENT, Code.CHECK_CLIENT_CONFIG),
     **_rows(
         "session", WRITE, SESSION,

@@ -2,7 +2,8 @@
 
 `Access` decides before whether a peer may send requests at all (this machine, or a valid signature). Here a policy
 decides whether its identity may perform an action on a resource; without a policy every admitted peer may do
-everything. Invariant: a refusal is Refused(NO_PERMISSION) with action and resource. Loop thread only.
+everything. A proxy names the client it acts for in its request; the client's rights then count instead of its own.
+Invariant: a refusal is Refused(NO_PERMISSION) with action and resource. Loop thread only.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ TRUSTED_ATTRIBUTE = "trusted"
 """Set on peers of this process, which belong to the same installation: a proxy checks its own rules for each of its
 clients."""
 ANONYMOUS = "anonymous"
+ON_BEHALF_FIELD = "onBehalfOf"
+"""Field of a request that a proxy makes for a client: the access key that the client proved, or empty."""
+ON_BEHALF_HOST_FIELD = "onBehalfHost"
+"""The address of that client, without its port."""
+ACT_FOR = "act_for"
 
 Policy = Callable[[str, str, str], bool]
 """(identity, action, resource) -> allowed."""
@@ -78,26 +84,42 @@ class Authorizer:
         Raises:
             Refused: NO_PERMISSION.
         """
-        if self.policy is None or self.trusts(peer):
+        if self.policy is None or (self.trusts(peer) and ON_BEHALF_FIELD not in command.fields):
             return
         if not self._judged(peer, command, action, resource):
             self.refused += 1
-            identity = self.identity(peer, command)
+            identity = self._subject(peer, command)
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
         """Whether the peer may do `action` on `resource`; not counted as a refusal."""
-        if self.policy is None or self.trusts(peer):
+        if self.policy is None or (self.trusts(peer) and ON_BEHALF_FIELD not in command.fields):
             return True
         return self._judged(peer, command, action, resource)
 
     def _judged(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
-        identity, policy = self.identity(peer, command), self.policy
+        identity, policy = self._subject(peer, command), self.policy
         assert policy is not None, "only a policy judges"
         per_request: RequestPolicy | None = getattr(policy, "allows", None)
         if per_request is None:
             return policy(identity, action, resource)
-        return per_request(identity, action, resource, command.code, host_of(peer))
+        return per_request(identity, action, resource, command.code, self._host(peer, command))
+
+    def _subject(self, peer: Peer, command: Command) -> str:
+        """Return the identity whose rights count: a client that a proxy may act for, else the peer."""
+        own, client = self.identity(peer, command), command.fields.get(ON_BEHALF_FIELD)
+        if client is None or not self._may_act(peer, own):
+            return own
+        return client or ANONYMOUS
+
+    def _host(self, peer: Peer, command: Command) -> str:
+        """Return the address of the same client or peer."""
+        if ON_BEHALF_FIELD in command.fields and self._may_act(peer, self.identity(peer, command)):
+            return command.fields.get(ON_BEHALF_HOST_FIELD, "")
+        return host_of(peer)
+
+    def _may_act(self, peer: Peer, own: str) -> bool:
+        return TRUSTED_ATTRIBUTE in peer.attributes or (self.policy is not None and self.policy(own, ACT_FOR, ""))
 
     def readable(self, peer: Peer, command: Command, topic_filters: Sequence[str]) -> TopicJudge | None:
         """Return the judge of the topics of these filters; None when the peer may read all of them.
@@ -110,8 +132,8 @@ class Authorizer:
             if self.allows(peer, command, CONSUME, one):
                 continue
             policy = self.policy
-            identity = self.identity(peer, command)
-            found = policy.readable(identity, one, host_of(peer)) if isinstance(policy, Readable) else None
+            identity = self._subject(peer, command)
+            found = policy.readable(identity, one, self._host(peer, command)) if isinstance(policy, Readable) else None
             if found is None:
                 self.authorize(peer, command, CONSUME, one)
             judge = found

@@ -45,6 +45,7 @@ from remoting.transport.signature import (
     COUNT_FIELD,
     SIGNATURE_FIELD,
     bound_signature,
+    date_signature,
     signature,
 )
 
@@ -137,6 +138,22 @@ class Access:
         if session is not None:
             session.count = count
         peer.attributes[PROVED_ATTRIBUTE] = True
+
+    def check_client(self, access_key: str, date_time: str, given: str, *, loopback: bool) -> None:
+        """Raise `Refused` (NO_PERMISSION) unless a proxy may serve this client, which signed the time of its request.
+
+        `loopback`: the client is on the proxy's machine.
+        """
+        if (loopback or self._open_to_all) and not (self._keys_count and access_key):
+            return
+        if not access_key:
+            raise Refused(ResponseCode.NO_PERMISSION, "clients of other machines need an access key and a signature")
+        self._check_kind()
+        secret = self._secret_of(access_key)
+        expected = date_signature(date_time, secret or "")
+        same = hmac.compare_digest(expected.encode(), given.lower().encode("utf-8", "replace"))
+        if not same or secret is None:
+            raise Refused(ResponseCode.NO_PERMISSION, f"the signature by access key {access_key!r} is not valid")
 
     def knows_secret(self, access_key: str, secret: str) -> bool:
         """Whether this is the secret of a known key; takes the same time for an unknown key as for a wrong secret."""

@@ -1,11 +1,13 @@
 """Signed requests: in RocketMQ's form, and bound to their connection.
 
 RocketMQ   Signature = base64(HMAC-SHA1(secret, the values of all other fields in the order of their names, the body))
+gRPC       Signature = hex(HMAC-SHA1(secret, the header x-mq-date-time))
 bound      Signature = "2:" base64(HMAC-SHA256(secret, challenge | u64 count | u32 code | fields with lengths | body))
 
-Both prove that the sender knows the secret and that nothing was changed. A request of the first kind can be replayed,
-even with another code. One of the second kind is valid once, on the connection on which the server gave the challenge:
-`count` rises with each request. Neither is encrypted; beyond one machine, use them inside TLS.
+All prove that the sender knows the secret; all but gRPC's also prove that nothing was changed. A request with
+RocketMQ's signature can be replayed, even with another code, and gRPC's signature serves for any request. A bound one
+is valid once, on the connection on which the server gave the challenge: `count` rises with each request. None is
+encrypted; beyond one machine, use them inside TLS.
 """
 
 from __future__ import annotations
@@ -37,6 +39,11 @@ def signature(fields: Mapping[str, str], body: bytes, secret: str) -> str:
     # RocketMQ's clients use SHA-1, which is still sound as a keyed hash.
     digest = hmac.new(secret.encode(), content + body, hashlib.sha1).digest()
     return base64.b64encode(digest).decode()
+
+
+def date_signature(date_time: str, secret: str) -> str:
+    """Return the signature of RocketMQ's gRPC clients, which covers nothing but the time of the request."""
+    return hmac.new(secret.encode(), date_time.encode("utf-8", "replace"), hashlib.sha1).hexdigest()
 
 
 def bound_signature(command: Command, challenge: bytes, count: int, secret: str) -> str:

@@ -237,6 +237,7 @@ def _controllers(target: Target) -> dict[int, Parts]:
         Code.AUTH_CREATE_USER: ({"username": "intruder"}, b'{"password":"x","userType":"Super"}'),
         Code.CREATED_USERS: ({}, b""),
         Code.CHECK_USER: ({}, b'["ann","a-secret"]'),
+        Code.ADMIT_CLIENT: ({"clientLoopback": "true"}, b""),
         Code.AUTH_UPDATE_USER: ({"username": "ann"}, b'{"password":"x"}'),
         Code.AUTH_CREATE_ACL: ({"subject": "User:ann"}, ACL_BODY),
         Code.AUTH_UPDATE_ACL: ({"subject": "User:ann"}, ACL_BODY),

@@ -20,7 +20,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.router import Access
-from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, signature
+from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, date_signature, signature
 from runtime.files import WatchedFile
 from tests.support.clock import ManualClock
 from tests.unit.broker.conftest import BrokerBench
@@ -216,6 +216,28 @@ async def test_a_proxy_gets_the_table_without_secrets_and_has_passwords_checked(
     assert (await ask(guarded, Code.CHECK_USER, body=["nobody", ""])).body == b"false"
     assert (await ask(guarded, Code.CHECK_USER, body={})).code == ResponseCode.INVALID_PARAMETER
     assert (await ask(guarded, Code.CHECK_USER, key="ann", body=["ann", "x"])).code == ResponseCode.NO_PERMISSION
+
+
+async def test_a_proxy_has_its_clients_admitted_and_named_in_its_requests(tmp_path):
+    """Users made by requests are known too; what a client may not do, its proxy may not do for it."""
+    listed = tmp_path / "rules"
+    listed.write_text("user ops\nrole admin\nuser front\nrole proxy\n")
+    policy = KeyPolicy(listed, structlog.get_logger(), WatchedFile)
+    broker = guarding(tmp_path / "data", policy)
+    await create(broker)
+    now = "20261124T034500Z"
+    shown = {"clientKey": "ann", "clientTime": now, "clientSignature": date_signature(now, "a-secret")}
+    found = await ask(broker, Code.ADMIT_CLIENT, key="front", **shown)
+    assert (found.code, found.fields["brokerName"]) == (0, broker.config.broker_name)
+    for key, changed in (("front", {"clientSignature": ""}), ("front", {"clientKey": ""}), ("ops", {}), ("ann", {})):
+        refused = await ask(broker, Code.ADMIT_CLIENT, key=key, **{**shown, **changed})
+        assert refused.code == ResponseCode.NO_PERMISSION
+    send = {"topic": "orders", "producerGroup": "g", "queueId": "0", "sysFlag": "0", "bornTimestamp": "0", "flag": "0"}
+    refused = await ask(broker, Code.SEND_MESSAGE, key="front", onBehalfOf="ann", **send)
+    assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "ann may not publish 'orders'")
+    assert (await ask(broker, Code.AUTH_CREATE_ACL, subject="User:ann", body=rules(rule()))).code == 0
+    assert (await ask(broker, Code.SEND_MESSAGE, key="front", onBehalfOf="ann", **send)).code == 0
+    broker.store.close()
 
 
 def test_the_table_follows_the_log(bench):

@@ -63,6 +63,26 @@ def test_an_identity_proved_elsewhere_is_checked_and_counted() -> None:
     assert Authorizer().permits("", "register", "a")
 
 
+def test_a_request_of_a_proxy_is_judged_by_the_rights_of_its_client() -> None:
+    """Only a part of this process and a key that may act for others can name another identity."""
+
+    def policy(identity: str, action: str, resource: str) -> bool:
+        return (identity, action, resource) in {("grpc", "act_for", ""), ("ann", "publish", "orders")}
+
+    inside, outside = FakePeer(), FakePeer()
+    inside.attributes[TRUSTED_ATTRIBUTE], outside.address = True, "10.0.0.7:4"
+    guarded = Authorizer(policy)
+    for peer, key in ((inside, ""), (outside, "grpc")):
+        for client, allowed in (("ann", True), ("bob", False), ("", False)):
+            fields = {"AccessKey": key, "onBehalfOf": client, "onBehalfHost": "10.0.0.9"}
+            assert guarded.allows(peer, Command(310, fields=fields), "publish", "orders") is allowed
+    with pytest.raises(Refused, match="bob may not publish"):
+        guarded.authorize(inside, Command(310, fields={"onBehalfOf": "bob"}), "publish", "orders")
+    fields = {"AccessKey": "bob", "onBehalfOf": "ann"}
+    with pytest.raises(Refused, match="bob may not publish"):
+        guarded.authorize(outside, Command(310, fields=fields), "publish", "orders")
+
+
 KEYS = {"prometheus": "one", "boss": "t:wo"}
 HERE, ELSEWHERE = "127.0.0.1:1", "[fd00::9]:4"
 

@@ -19,7 +19,7 @@ from remoting.server.router import (
     parse_access_keys,
     refusal_route,
 )
-from remoting.transport.signature import Signer
+from remoting.transport.signature import Signer, date_signature
 
 
 class From:
@@ -40,6 +40,31 @@ def signed(access_key, secret, body=b"b"):
 
 def test_this_machine_needs_nothing():
     Access().check(LOCAL, Command(1))
+
+
+@pytest.mark.parametrize(
+    ("options", "loopback", "key", "secret", "refused"),
+    [
+        ({}, True, "", "", None),
+        ({}, True, "device", "wrong", None),
+        ({"keys_count": True}, True, "device", "wrong", "is not valid"),
+        ({"keys_count": True}, True, "device", "s", None),
+        ({}, False, "", "", "clients of other machines need"),
+        ({"open_to_all": True}, False, "", "", None),
+        ({}, False, "device", "s", None),
+        ({}, False, "device", "wrong", "is not valid"),
+        ({}, False, "other", "", "is not valid"),
+        ({"bound_only": True}, False, "device", "s", "can be replayed"),
+    ],
+)
+def test_a_client_of_a_proxy_signs_the_time_of_its_request(options, loopback, key, secret, refused):
+    access, now = Access({"device": "s"}, **options), "20261124T034500Z"
+    given = date_signature(now, secret).upper()
+    if refused is None:
+        access.check_client(key, now, given, loopback=loopback)
+        return
+    with pytest.raises(Refused, match=refused):
+        access.check_client(key, now, given, loopback=loopback)
 
 
 def test_others_are_refused_by_default():
