@@ -19,6 +19,7 @@ PACKAGES = (
     "pyspark_rocketmq",
     "spark_connector",
     "mqtt_bridge",
+    "grpc_proxy",
     "mqtt_proxy",
     "broker",
     "controller",

@@ -60,8 +60,14 @@ def closure(requirements: Iterable[str]) -> set[str]:
     return set(found)
 
 
+UNSTATED = {"rocketmq-python-client": "Apache-2.0"}
+"""Packages whose metadata only have the file of their licence."""
+
+
 def stated(name: str) -> str:
     """The licence that a package states, as an SPDX expression where it has one."""
+    if name in UNSTATED:
+        return UNSTATED[name]
     fields = metadata.metadata(name)
     if "License-Expression" in fields:
         return str(fields["License-Expression"])

@@ -67,7 +67,16 @@ def test_no_other_module_serves_pages() -> None:
     words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
     served = {
         relative(path)
-        for package in ("broker", "controller", "lightmq", "mqtt_bridge", "mqtt_proxy", "remoting", "runtime")
+        for package in (
+            "broker",
+            "controller",
+            "grpc_proxy",
+            "lightmq",
+            "mqtt_bridge",
+            "mqtt_proxy",
+            "remoting",
+            "runtime",
+        )
         for path in (ROOT / package).rglob("*.py")
         if any(word in path.read_text() for word in words)
     }

@@ -8,6 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "broker",
     "controller",
+    "grpc_proxy",
     "lightmq",
     "mqtt_bridge",
     "mqtt_proxy",

@@ -1,0 +1,230 @@
+"""From a client's message to the send request of the remoting protocol.
+
+    tag, keys                      properties TAGS, KEYS (joined by spaces)
+    message_id                     UNIQ_KEY
+    message_group                  __SHARDINGKEY; one group, one queue
+    delivery_timestamp             TIMER_DELIVER_MS
+    trace_context                  __TRACE_CONTEXT
+    type TRANSACTION               TRAN_MSG, PGROUP, sysFlag 4; producers have no group here: it is the topic's name
+
+A type that its other properties contradict is rejected, as is any value that the text form of properties cannot hold.
+Invariant: a message is passed on whole or rejected with the code of its first fault. Pure.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from grpc_proxy.mapping.statuses import CallRejected, Code
+from grpc_proxy.mapping.values import ms_of, topic_of
+from grpc_proxy.stubs import definition
+from remoting.protocol.records.properties import RESERVED, encode_properties
+
+Type = definition.MessageType
+SHARDING_KEY, TRACE_CONTEXT, DELIVER_MS = "__SHARDINGKEY", "TRACE_CONTEXT", "TIMER_DELIVER_MS"
+CHECK_AFTER_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+TRANSACTION_FLAG = 0x4
+TIME_MS_MAX = 2**53
+_SEPARATORS = ("\x01", "\x02")
+
+
+class Limits(Protocol):
+    """What a message may have; see the configuration."""
+
+    @property
+    def body_bytes_max(self) -> int:
+        """See the configuration."""
+
+    @property
+    def properties_max(self) -> int:
+        """See the configuration."""
+
+    @property
+    def properties_bytes_max(self) -> int:
+        """See the configuration."""
+
+    @property
+    def message_group_chars_max(self) -> int:
+        """See the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """One message for the broker."""
+
+    topic: str
+    type: int
+    message_id: str
+    properties: str
+    body: bytes
+    born_ms: int
+    message_group: str = ""
+
+    def fields(self, queue_index: int) -> dict[str, str]:
+        """Return the fields of SEND_MESSAGE_V2 for this queue; -1: the broker chooses one."""
+        flags = TRANSACTION_FLAG if self.type == Type.TRANSACTION else 0
+        return {
+            "a": self.topic, "b": self.topic, "c": "TBW102", "d": "4", "e": str(queue_index), "f": str(flags),
+            "g": str(self.born_ms), "h": "0", "i": self.properties, "j": "0", "k": "false", "m": "false",
+        }  # fmt: skip
+
+    def queue_index(self, count: int) -> int:
+        """Return the queue, of `count`, in which the messages of its group are; -1 without a group."""
+        if not self.message_group:
+            return -1
+        return binascii.crc32(self.message_group.encode()) % max(1, count)
+
+
+def outgoing(message: Any, limits: Limits, now_ms: int) -> OutgoingMessage:
+    """Return a client's message for the broker. CallRejected with the code of its first fault."""
+    system, topic = message.system_properties, topic_of(message.topic)
+    kind = type_of(system)
+    if not system.message_id:
+        raise CallRejected(Code.ILLEGAL_MESSAGE_ID, "the message has no id")
+    properties = {**_user_properties(message.user_properties, limits), **_system_properties(system, kind, limits)}
+    if kind == Type.TRANSACTION:
+        properties |= {"TRAN_MSG": "true", "PGROUP": topic}
+    if any(separator in text for text in properties.values() for separator in _SEPARATORS):
+        raise CallRejected(Code.BAD_REQUEST, "a property holds one of the characters 0x01 and 0x02")
+    pairs = [(name.encode(), text.encode()) for name, text in properties.items()]
+    return OutgoingMessage(
+        topic=topic,
+        type=kind,
+        message_id=system.message_id,
+        properties=encode_properties(pairs).decode(),
+        body=_body(message, limits.body_bytes_max),
+        born_ms=ms_of(system.born_timestamp) if 0 < ms_of(system.born_timestamp) < TIME_MS_MAX else now_ms,
+        message_group=system.message_group,
+    )
+
+
+def type_of(system: Any) -> int:
+    """Return the type that the properties of a message make it. CallRejected when they contradict each other."""
+    marks = {
+        Type.FIFO: system.HasField("message_group"),
+        Type.DELAY: system.HasField("delivery_timestamp"),
+        Type.TRANSACTION: system.message_type == Type.TRANSACTION,
+        Type.LITE: system.HasField("lite_topic"),
+        Type.PRIORITY: system.HasField("priority"),
+    }
+    found = [kind for kind, is_marked in marks.items() if is_marked] or [Type.NORMAL]
+    declared = system.message_type or found[0]
+    if found != [declared]:
+        names = ", ".join(Type.Name(kind) for kind in found)
+        text = f"the message is declared {Type.Name(declared)}, and its properties make it {names}"
+        raise CallRejected(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+    if declared in NOT_OFFERED:
+        raise CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED[declared])
+    return int(declared)
+
+
+NOT_OFFERED = {
+    Type.LITE: "lite topics are not offered to gRPC clients",
+    Type.PRIORITY: "priorities of messages are not offered to gRPC clients",
+}
+"""Types of messages that are refused, with the reason."""
+
+
+def _user_properties(given: Mapping[str, str], limits: Limits) -> dict[str, str]:
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in given.items())
+    if len(given) > limits.properties_max or size > limits.properties_bytes_max:
+        text = (
+            f"{len(given)} properties of {size} bytes; {limits.properties_max} of {limits.properties_bytes_max} may be"
+        )
+        raise CallRejected(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+    for name in given:
+        if not name or name.encode() in RESERVED or any(separator in name for separator in _SEPARATORS):
+            raise CallRejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"a property may not be called {name[:64]!r}")
+    return dict(given)
+
+
+def _system_properties(system: Any, kind: int, limits: Limits) -> dict[str, str]:
+    properties = {"UNIQ_KEY": system.message_id}
+    if system.HasField("tag"):
+        properties["TAGS"] = _tag(system.tag)
+    if system.keys:
+        properties["KEYS"] = _keys(system.keys)
+    if kind == Type.FIFO:
+        properties[SHARDING_KEY] = _message_group(system.message_group, limits.message_group_chars_max)
+    if kind == Type.DELAY:
+        properties[DELIVER_MS] = str(_delivery_ms(system.delivery_timestamp))
+    if system.HasField("trace_context"):
+        properties[TRACE_CONTEXT] = system.trace_context
+    if kind == Type.TRANSACTION and system.HasField("orphaned_transaction_recovery_duration"):
+        properties[CHECK_AFTER_S] = str(max(0, ms_of(system.orphaned_transaction_recovery_duration) // 1_000))
+    return properties
+
+
+def _tag(tag: str) -> str:
+    if not tag.strip() or "|" in tag or not tag.isprintable():
+        raise CallRejected(
+            Code.ILLEGAL_MESSAGE_TAG, f"the tag {tag[:64]!r} is empty or has a character that no tag has"
+        )
+    return tag
+
+
+def _keys(keys: Any) -> str:
+    for key in keys:
+        if not key.strip() or not key.isprintable():
+            raise CallRejected(Code.ILLEGAL_MESSAGE_KEY, f"the key {key[:64]!r} is empty or has control characters")
+    return " ".join(keys)
+
+
+def _message_group(group: str, chars_max: int) -> str:
+    if not group.strip() or len(group) > chars_max or not group.isprintable():
+        text = f"the message group {group[:64]!r} is not 1 to {chars_max} printable characters"
+        raise CallRejected(Code.ILLEGAL_MESSAGE_GROUP, text)
+    return group
+
+
+def _delivery_ms(at: Any) -> int:
+    due_ms = ms_of(at)
+    if not 0 < due_ms < TIME_MS_MAX or not 0 <= at.nanos < 1_000_000_000:
+        raise CallRejected(Code.ILLEGAL_DELIVERY_TIME, f"the delivery time {due_ms} ms is no time since 1970")
+    return due_ms
+
+
+def _body(message: Any, size_max: int) -> bytes:
+    """Return the body as consumers get it: decompressed and, where the client sent a digest, intact."""
+    system, body = message.system_properties, bytes(message.body)
+    if len(body) > size_max:
+        raise _too_large(size_max)
+    if system.HasField("body_digest"):
+        _check_digest(system.body_digest, body)
+    if system.body_encoding != definition.Encoding.GZIP:
+        return body
+    inflate = zlib.decompressobj(16 + zlib.MAX_WBITS)
+    try:
+        plain = inflate.decompress(body, size_max + 1)
+    except zlib.error as error:
+        raise CallRejected(Code.MESSAGE_CORRUPTED, f"the body cannot be decompressed: {error}") from error
+    if len(plain) > size_max:
+        raise _too_large(size_max)
+    if not inflate.eof:
+        raise CallRejected(Code.MESSAGE_CORRUPTED, "the compressed body is cut short")
+    return plain
+
+
+def _too_large(size_max: int) -> CallRejected:
+    return CallRejected(Code.MESSAGE_BODY_TOO_LARGE, f"the body is larger than {size_max} bytes")
+
+
+def _check_digest(digest: Any, body: bytes) -> None:
+    kinds = definition.DigestType
+    if digest.type == kinds.MD5:
+        found = hashlib.md5(body, usedforsecurity=False).hexdigest()
+    elif digest.type == kinds.SHA1:
+        found = hashlib.sha1(body, usedforsecurity=False).hexdigest()
+    elif digest.type == kinds.CRC32:
+        found = f"{binascii.crc32(body):08x}"
+        if digest.checksum == str(binascii.crc32(body)):  # some clients write it as a decimal number
+            return
+    else:
+        return
+    if digest.checksum.lower().lstrip("0") != found.lstrip("0"):
+        raise CallRejected(Code.MESSAGE_CORRUPTED, "the body does not have its digest")

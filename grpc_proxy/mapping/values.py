@@ -1,0 +1,54 @@
+"""Small values of the gRPC service: names in namespaces, times, durations, endpoints. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from grpc_proxy.mapping.statuses import CallRejected, Code
+from grpc_proxy.stubs import definition
+
+SEPARATOR = "%"
+"""Between a namespace and a name, as RocketMQ's remoting clients write it."""
+NANOS_PER_MS = 1_000_000
+MS_PER_S = 1_000
+
+
+def topic_of(resource: Any) -> str:
+    """Return a topic's name as the broker knows it. CallRejected(ILLEGAL_TOPIC) without one."""
+    return _name(resource, Code.ILLEGAL_TOPIC, "the topic has no name")
+
+
+def group_of(resource: Any) -> str:
+    """Return a consumer group's name as the broker knows it. CallRejected(ILLEGAL_CONSUMER_GROUP) without one."""
+    return _name(resource, Code.ILLEGAL_CONSUMER_GROUP, "the consumer group has no name")
+
+
+def _name(resource: Any, code: int, text: str) -> str:
+    if not resource.name.strip():
+        raise CallRejected(code, text)
+    space = resource.resource_namespace
+    return f"{space}{SEPARATOR}{resource.name}" if space else str(resource.name)
+
+
+def resource(name: str, namespace: str) -> Any:
+    """Return a name of the broker as a client of this namespace knows it."""
+    short = name.removeprefix(f"{namespace}{SEPARATOR}") if namespace else name
+    return definition.Resource(name=short, resource_namespace=namespace)
+
+
+def timestamp(at_ms: int) -> Timestamp:
+    """Return milliseconds since 1970 as a Timestamp."""
+    return Timestamp(seconds=at_ms // MS_PER_S, nanos=at_ms % MS_PER_S * NANOS_PER_MS)
+
+
+def duration(ms: int) -> Duration:
+    """Return milliseconds as a Duration."""
+    return Duration(seconds=ms // MS_PER_S, nanos=ms % MS_PER_S * NANOS_PER_MS)
+
+
+def ms_of(value: Any) -> int:
+    """Return a Timestamp or Duration in milliseconds, parts of one dropped."""
+    return int(value.seconds) * MS_PER_S + int(value.nanos) // NANOS_PER_MS

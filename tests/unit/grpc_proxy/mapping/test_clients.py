@@ -1,0 +1,139 @@
+"""What clients report about themselves, what they are told, and which codes refusals have."""
+
+from __future__ import annotations
+
+import pytest
+
+from grpc_proxy.mapping.metadata import caller_of, host_of
+from grpc_proxy.mapping.routes import RoutedTopic, assignment, check_endpoints, route
+from grpc_proxy.mapping.settings import answered, consumer_heartbeat, expression_of, producer_heartbeat
+from grpc_proxy.mapping.statuses import CODES, CallRejected, overall, reason_name, status, status_of
+from grpc_proxy.mapping.values import ms_of
+from grpc_proxy.stubs import definition as d
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RESPONSE_NAMES
+from remoting.transport.failures import ConnectionLost, RequestTimeout
+
+Code, Type = d.Code, d.MessageType
+SIGNED = "MQv2-HMAC-SHA1 Credential=ann/region, SignedHeaders=x-mq-date-time, Signature=0aB1"
+
+
+def test_a_caller_is_read_from_the_metadata():
+    pairs = [("x-mq-client-id", "c1"), ("X-MQ-Language", "java"), ("x-mq-date-time", "now"), ("authorization", SIGNED)]
+    found = caller_of(pairs, "ipv4:10.0.0.7:4711")
+    assert (found.client_id, found.language, found.host, found.loopback) == ("c1", "JAVA", "10.0.0.7", False)
+    assert (found.key, found.date_time, found.signature) == ("ann", "now", "0aB1")
+    empty = "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=5d"
+    anonymous = caller_of([("x-mq-client-id", "c1"), ("authorization", empty)], "ipv6:%5B::1%5D:5")
+    assert (anonymous.key, anonymous.signature, anonymous.language, anonymous.loopback) == ("", "", "OTHER", True)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "code"),
+    [
+        ([], Code.CLIENT_ID_REQUIRED),
+        ([("x-mq-client-id", "a\nb")], Code.CLIENT_ID_REQUIRED),
+        ([("x-mq-client-id", "a" * 513)], Code.CLIENT_ID_REQUIRED),
+        ([("x-mq-client-id", "c"), ("authorization", "Basic abc")], Code.UNAUTHORIZED),
+        ([("x-mq-client-id", "c"), ("authorization", "MQv2-HMAC-SHA1 Credential=a")], Code.UNAUTHORIZED),
+    ],
+)
+def test_a_caller_that_cannot_be_read_is_rejected(pairs, code):
+    with pytest.raises(CallRejected) as caught:
+        caller_of(pairs, "ipv4:127.0.0.1:1")
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("peer", "host"),
+    [("ipv4:127.0.0.1:9", "127.0.0.1"), ("ipv6:[fe80::1%25eth0]:9", "fe80::1"), ("unix:", "unix"), ("x", "x")],
+)
+def test_the_name_of_a_peer_has_its_address(peer, host):
+    assert host_of(peer) == host
+
+
+def test_settings_are_answered_with_the_servers_part():
+    limits = {"body_bytes_max": 9, "batch_max": 5, "long_poll_ms_max": 1_500}
+    producer = d.Settings(client_type=d.ClientType.PRODUCER, publishing={"topics": [{"name": "orders"}]})
+    found = answered(producer, **limits)
+    assert (found.publishing.max_body_size, found.publishing.validate_message_type) == (9, True)
+    assert found.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    consumer = d.Settings(client_type=d.ClientType.PUSH_CONSUMER, subscription={"group": {"name": "g"}})
+    found = answered(consumer, **limits)
+    assert (found.subscription.receive_batch_size, ms_of(found.subscription.long_polling_timeout)) == (5, 1_500)
+    assert len(found.backoff_policy.customized_backoff.next) == 18
+    assert found.subscription.group.name == "g"
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        (d.Settings(), Code.UNRECOGNIZED_CLIENT_TYPE),
+        (d.Settings(client_type=d.ClientType.LITE_PUSH_CONSUMER), Code.NOT_IMPLEMENTED),
+        (d.Settings(client_type=d.ClientType.SIMPLE_CONSUMER), Code.ILLEGAL_CONSUMER_GROUP),
+        (
+            d.Settings(client_type=d.ClientType.PRODUCER, publishing={"topics": [{"name": "t"}] * 1_001}),
+            Code.BAD_REQUEST,
+        ),
+    ],
+)
+def test_settings_that_fit_no_client_are_rejected(settings, code):
+    with pytest.raises(CallRejected) as caught:
+        answered(settings, body_bytes_max=1, batch_max=1, long_poll_ms_max=1)
+    assert caught.value.code == code
+
+
+def test_heartbeats_name_groups_and_subscriptions():
+    assert producer_heartbeat("c", ["orders"])["producerDataSet"] == [{"groupName": "orders"}]
+    entries = [{"topic": {"name": "orders"}, "expression": {"type": d.FilterType.SQL, "expression": "a > 1"}}]
+    consumer = consumer_heartbeat("c", "g", d.Subscription(subscriptions=entries))["consumerDataSet"][0]
+    assert (consumer["groupName"], consumer["messageModel"]) == ("g", "CLUSTERING")
+    (subscription,) = consumer["subscriptionDataSet"]
+    assert (subscription["topic"], subscription["expressionType"], subscription["subString"]) == (
+        "orders", "SQL92", "a > 1",
+    )  # fmt: skip
+
+
+def test_filters():
+    assert expression_of(d.FilterExpression()) == ("TAG", "*")
+    assert expression_of(d.FilterExpression(type=d.FilterType.SQL, expression="a")) == ("SQL92", "a")
+    with pytest.raises(CallRejected):
+        expression_of(d.FilterExpression(type=7))
+
+
+TOPIC = d.Resource(name="orders")
+ENDPOINTS = d.Endpoints(scheme=d.AddressScheme.DOMAIN_NAME, addresses=[d.Address(host="mq.example", port=8081)])
+
+
+def test_a_route_has_the_queues_with_their_permissions():
+    queues = route(RoutedTopic("orders", 2, 3, 6), TOPIC, "broker-a", ENDPOINTS)
+    permission = d.Permission
+    assert [queue.permission for queue in queues] == [permission.READ_WRITE, permission.READ_WRITE, permission.WRITE]
+    assert {queue.broker.name for queue in queues} == {"broker-a"}
+    assert queues[0].broker.endpoints == ENDPOINTS
+    assert list(queues[0].accept_message_types) == [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
+    fifo = RoutedTopic("orders", attributes={"message.type": "FIFO"})
+    assert fifo.types == [Type.FIFO]
+    assert [queue.id for queue in assignment(fifo, TOPIC, "b", ENDPOINTS, fifo=False)] == [-1]
+    two = RoutedTopic("orders", 2, 2)
+    assert [queue.id for queue in assignment(two, TOPIC, "b", ENDPOINTS, fifo=True)] == [0, 1]
+    assert assignment(RoutedTopic("orders", perm=2), TOPIC, "b", ENDPOINTS, fifo=False) == []
+
+
+@pytest.mark.parametrize("addresses", [[], [{"host": "", "port": 1}], [{"host": "a", "port": 0}]])
+def test_a_client_has_to_say_where_it_reaches_the_proxy(addresses):
+    with pytest.raises(CallRejected) as caught:
+        check_endpoints(d.Endpoints(addresses=addresses))
+    assert caught.value.code == Code.ILLEGAL_ACCESS_POINT
+
+
+def test_refusals_have_the_codes_of_the_table():
+    assert set(CODES) < set(RESPONSE_NAMES)
+    assert status_of(Refused(17, "no topic")) == status(Code.TOPIC_NOT_FOUND, "no topic")
+    assert status_of(Refused(1, "broken")).code == Code.INTERNAL_SERVER_ERROR
+    assert status_of(CallRejected(Code.ILLEGAL_TOPIC, "t")) == status(Code.ILLEGAL_TOPIC, "t")
+    assert status_of(RequestTimeout(1, "b", 5)).code == Code.PROXY_TIMEOUT
+    assert status_of(ConnectionLost("gone")).code == Code.HA_NOT_AVAILABLE
+    assert overall([status(), status()]).code == Code.OK
+    assert overall([status(), status(Code.FORBIDDEN)]).code == Code.MULTIPLE_RESULTS
+    assert reason_name(Code.INVALID_RECEIPT_HANDLE) == "invalid_receipt_handle"
