@@ -1,0 +1,146 @@
+"""Composition root of the gRPC proxy: builds every part, starts them in order, stops them.
+
+The proxy stores nothing: any number of them may serve the same broker, behind one address or several. Stopping lets
+calls under way finish; waiting receives end with it, and their clients go to another proxy.
+Invariant: the port opens when the broker is connected and known by name. Loop rule: created and used on one event loop.
+"""
+
+from __future__ import annotations
+
+import errno
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from grpc_proxy.access import ClientAdmission
+from grpc_proxy.clients import GrpcClients
+from grpc_proxy.config import GrpcConfig
+from grpc_proxy.link import BrokerLink
+from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.receiving import Receiving
+from grpc_proxy.renewal import Renewal
+from grpc_proxy.routes import Routes
+from grpc_proxy.sending import Sending
+from grpc_proxy.service import MessagingService
+from remoting.client.connection import signing_dial
+from remoting.client.tls import ClientTls
+from remoting.client.uplink import Uplink
+from remoting.protocol.errors import LocalMisuse
+from remoting.transport.contracts import Connection
+from remoting.transport.failures import join_address
+from runtime.clock import Clock
+from runtime.logs import get_logger
+from runtime.metrics import Registry
+
+FIRST_DELAY_DIVISOR = 20
+PING_INTERVAL_MS_MIN = 5_000
+"""Clients may test an idle connection this often."""
+
+
+class GrpcProxyApp:
+    """One gRPC proxy; `connection` leads to a broker in this process, otherwise the configuration gives its address."""
+
+    def __init__(
+        self, config: GrpcConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
+    ) -> None:
+        self.port = config.port
+        self._config = config
+        metrics = GrpcMetrics(registry)
+        uplink = Uplink.configured(
+            signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
+            config.broker, config.controllers, config.broker_name, present=connection,
+            pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
+            pause_ms_max=config.reconnect_delay_ms_max,
+        )  # fmt: skip
+        self.link = link = BrokerLink(uplink, timeout_ms=config.request_timeout_ms)
+        self._admission = admission = ClientAdmission(link, clock)
+        routes = Routes(link, admission, clock)
+        clients = GrpcClients(link, config, metrics)
+        self.renewal = renewal = Renewal(link, config, clock, metrics, clients.is_here)
+        self._receiving = receiving = Receiving(link, admission, renewal, config, clock, metrics)
+        self._service = MessagingService(
+            admission,
+            metrics,
+            clients=clients,
+            routes=routes,
+            sending=Sending(link, routes, config, clock, metrics),
+            receiving=receiving,
+        )
+        metrics.clients.function = lambda: len(clients)
+        metrics.renewed.function = lambda: len(renewal)
+        self._server: Any = None
+        self._log = get_logger("grpc")
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients can be served: the broker is connected."""
+        return self.link.up
+
+    async def start(self) -> int:
+        """Connect to the broker, then listen; the port. Raises OSError when the address cannot be had, LocalMisuse for
+        certificates that cannot be used."""
+        await self.link.start()
+        try:
+            await self._admission.ask()
+            self._server = self._make_server()
+            self.port = self._open(self._server)
+            await self._server.start()
+        except BaseException:
+            await self.link.stop()
+            raise
+        self.renewal.start()
+        self._log.info("listening", host=self._config.host, port=self.port)
+        return self.port
+
+    async def settled(self) -> None:
+        """Wait until messages that clients left unread have been given back."""
+        await self._receiving.settle()
+
+    async def stop(self) -> None:
+        """Take no more calls, let those under way finish, close the connection to the broker."""
+        if self._server is not None:
+            await self._server.stop(self._config.stop_deadline_ms / 1_000)
+            await self._receiving.settle()
+            await self.renewal.stop()
+        await self.link.stop()
+
+    def _make_server(self) -> Any:
+        limits = self._config.limits
+        options = (
+            ("grpc.so_reuseport", int(self._config.reuse_port)),
+            ("grpc.max_receive_message_length", limits.request_bytes_max),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_metadata_size", limits.metadata_bytes_max),
+            ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
+            ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        )
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.calls_max)
+        server.add_generic_rpc_handlers((self._service.handlers(),))
+        return server
+
+    def _open(self, server: Any) -> int:
+        address = join_address(self._config.host, self._config.port)
+        credentials = self._credentials()
+        try:
+            if credentials is not None:
+                return int(server.add_secure_port(address, credentials))
+            return int(server.add_insecure_port(address))
+        except RuntimeError as error:  # gRPC does not say why
+            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}") from error
+
+    def _credentials(self) -> Any:
+        config = self._config
+        if config.tls_certificate is None or config.tls_key is None:
+            return None
+        try:
+            pair = config.tls_key.read_bytes(), config.tls_certificate.read_bytes()
+            authorities = None if config.tls_client_ca is None else config.tls_client_ca.read_bytes()
+        except OSError as error:
+            raise LocalMisuse(f"{error.filename}: {error.strerror}") from error
+        return grpc.ssl_server_credentials(
+            [pair], root_certificates=authorities, require_client_auth=authorities is not None
+        )

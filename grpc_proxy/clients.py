@@ -1,0 +1,216 @@
+"""Telemetry streams, heartbeats and terminations: which clients are there, and commands of the server to them.
+
+A client opens one stream, sends its settings on it and gets them back with the server's part. It is registered at the
+broker by its settings and by each heartbeat; the broker forgets one that is silent. Commands for a client wait in its
+stream's queue; a stream that is not read is ended when the queue is full, and no other stream waits for it.
+
+The broker's question about a half message (CHECK_TRANSACTION_STATE) goes to one producer of the topic, another one each
+time; the producer answers with EndTransaction. If none is connected here the question is dropped, and the broker asks
+again later.
+Invariant: a producer is asked only about topics that it may write to. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from grpc_proxy.config import GrpcConfig
+from grpc_proxy.link import BrokerLink
+from grpc_proxy.mapping import settings as mapping
+from grpc_proxy.mapping.incoming import incoming, plain_body
+from grpc_proxy.mapping.metadata import GrpcCaller
+from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
+from grpc_proxy.mapping.transactions import checked_id
+from grpc_proxy.mapping.values import group_of, topic_of
+from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.stubs import definition, service
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import decode_stored
+
+_encode = msgspec.json.encode
+SLOW = "slow_reader"
+
+
+CommandWriter = Callable[[bytes], Awaitable[None]]
+"""Sends one serialized command on a stream; returns when there is room for the next."""
+
+
+class Stream:
+    """One telemetry stream, with the commands that wait for it."""
+
+    def __init__(self, caller: GrpcCaller, commands_max: int) -> None:
+        self.caller = caller
+        self.settings: Any = None
+        """As the client last sent them; None before."""
+        self.topics: frozenset[str] = frozenset()
+        """Topics of a producer that it may write to."""
+        self.ended = asyncio.Event()
+        """Set when its client does not read it."""
+        self._waiting: asyncio.Queue[bytes] = asyncio.Queue(commands_max)
+
+    def put(self, **command: Any) -> None:
+        """Have a command sent; at too many that wait, the stream ends."""
+        try:
+            self._waiting.put_nowait(service.TelemetryCommand(**command).SerializeToString())
+        except asyncio.QueueFull:
+            self.ended.set()
+
+    async def write_all(self, write: CommandWriter) -> None:
+        """Send what waits, until cancelled."""
+        while True:
+            await write(await self._waiting.get())
+
+
+class GrpcClients:
+    """The clients of this proxy."""
+
+    def __init__(self, link: BrokerLink, config: GrpcConfig, metrics: GrpcMetrics) -> None:
+        self._link = link
+        self._config = config
+        self._metrics = metrics
+        self._streams: dict[str, Stream] = {}
+        self._asked = 0
+        link.on_push(self._pushed)
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def is_here(self, client_id: str) -> bool:
+        """Whether a client has a stream with its settings."""
+        return client_id in self._streams
+
+    async def telemetry(self, caller: GrpcCaller, received: AsyncIterator[bytes], write: CommandWriter) -> str:
+        """Serve one stream to its end; returns why the proxy ended it, or nothing."""
+        stream = Stream(caller, self._config.limits.commands_max)
+        tasks = [
+            asyncio.ensure_future(self._read(stream, received)),
+            asyncio.ensure_future(stream.write_all(write)),
+            asyncio.ensure_future(stream.ended.wait()),
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._forget(stream)
+        if not stream.ended.is_set():
+            return ""
+        self._metrics.ended_streams.child(SLOW).value += 1
+        return SLOW
+
+    async def heartbeat(self, caller: GrpcCaller, request: Any) -> Any:
+        """Keep a client registered; one without a stream here is known by its group alone."""
+        stream = self._streams.get(caller.client_id)
+        if stream is not None:
+            await self._register(stream)
+        elif request.client_type != definition.ClientType.PRODUCER:
+            await self._consumer(caller, group_of(request.group), definition.Subscription())
+        return service.HeartbeatResponse(status=status())
+
+    async def terminate(self, caller: GrpcCaller, request: Any) -> Any:
+        """Forget a client that stops."""
+        stream = self._streams.pop(caller.client_id, None)
+        groups = [("producerGroup", topic) for topic in (stream.topics if stream is not None else ())]
+        if request.HasField("group"):
+            groups.append(("consumerGroup", group_of(request.group)))
+        for field, group in groups:
+            fields = {"clientID": caller.client_id, field: group}
+            await self._link.request(caller, RequestCode.UNREGISTER_CLIENT, fields)
+        return service.NotifyClientTerminationResponse(status=status())
+
+    async def _read(self, stream: Stream, received: AsyncIterator[bytes]) -> None:
+        async for raw in received:
+            try:
+                command = service.TelemetryCommand.FromString(raw)
+            except Exception as error:  # noqa: BLE001 - each implementation of protobuf has errors of its own
+                self._refused(stream, CallRejected(Code.BAD_REQUEST, f"the command is malformed: {error}"))
+                continue
+            if command.WhichOneof("command") == "settings":
+                try:
+                    await self._settle(stream, command.settings)
+                except LightMQError as error:
+                    self._refused(stream, error)
+
+    def _refused(self, stream: Stream, error: LightMQError) -> None:
+        found = status_of(error)
+        self._metrics.refuse(reason_name(found.code))
+        stream.put(status=found)
+
+    async def _settle(self, stream: Stream, settings: Any) -> None:
+        """Take a client's settings: answer them, then register it."""
+        config = self._config
+        answer = mapping.answered(
+            settings,
+            body_bytes_max=config.limits.body_bytes_max,
+            batch_max=config.limits.batch_max,
+            long_poll_ms_max=config.long_poll_ms_max,
+        )
+        known = self._streams.get(stream.caller.client_id)
+        if known is None and len(self._streams) >= config.limits.clients_max:
+            raise CallRejected(Code.TOO_MANY_REQUESTS, "limits.clients_max is reached: no further client is served")
+        stream.settings = settings
+        self._streams[stream.caller.client_id] = stream
+        stream.put(status=status(), settings=answer)
+        await self._register(stream)
+
+    async def _register(self, stream: Stream) -> None:
+        caller, settings = stream.caller, stream.settings
+        if settings.client_type != definition.ClientType.PRODUCER:
+            await self._consumer(caller, group_of(settings.subscription.group), settings.subscription)
+            return
+        wanted = sorted({topic_of(topic) for topic in settings.publishing.topics})
+        allowed = await asyncio.gather(*(self._may_publish(caller, topic) for topic in wanted))
+        stream.topics = frozenset(topic for topic, is_allowed in zip(wanted, allowed, strict=True) if is_allowed)
+        if stream.topics:
+            body = mapping.producer_heartbeat(caller.client_id, stream.topics)
+            await self._link.request(caller, RequestCode.HEART_BEAT, {}, _encode(body))
+
+    async def _consumer(self, caller: GrpcCaller, group: str, subscription: Any) -> None:
+        body = mapping.consumer_heartbeat(caller.client_id, group, subscription)
+        await self._link.request(caller, RequestCode.HEART_BEAT, {}, _encode(body))
+
+    async def _may_publish(self, caller: GrpcCaller, topic: str) -> bool:
+        try:
+            await self._link.request(caller, RequestCode.CHECK_PUBLISH, {"topic": topic})
+        except Refused:
+            return False
+        return True
+
+    def _forget(self, stream: Stream) -> None:
+        if self._streams.get(stream.caller.client_id) is stream:
+            del self._streams[stream.caller.client_id]
+
+    def _pushed(self, command: Command) -> None:
+        if command.code == RequestCode.CHECK_TRANSACTION_STATE:
+            with contextlib.suppress(LightMQError, KeyError, ValueError):
+                self._ask_producer(command)
+                return
+            self._metrics.dropped_commands.child("malformed").value += 1
+
+    def _ask_producer(self, command: Command) -> None:
+        """Put a question about a half message on the stream of one of the topic's producers."""
+        fields = command.fields
+        topic = fields["topic"]
+        producers = [stream for _id, stream in sorted(self._streams.items()) if topic in stream.topics]
+        if not producers:
+            self._metrics.dropped_commands.child("recover_orphaned_transaction").value += 1
+            return
+        self._asked += 1
+        stream = producers[self._asked % len(producers)]
+        stored, _total = decode_stored(command.body)
+        named = next(one for one in stream.settings.publishing.topics if topic_of(one) == topic)
+        message = incoming(stored, plain_body(stored)[0], topic, named.resource_namespace)
+        message.system_properties.message_type = definition.MessageType.TRANSACTION
+        orphan = {
+            "message": message,
+            "transaction_id": checked_id(fields["tranStateTableOffset"], fields["commitLogOffset"]),
+        }
+        stream.put(recover_orphaned_transaction_command=orphan)

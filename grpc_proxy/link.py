@@ -1,0 +1,75 @@
+"""The proxy's connection to the broker: one request, one answer, on behalf of one client.
+
+A request carries the access key that its client has proved; the broker judges it by the rights of that key. While the
+connection is down a request waits for it within its own time limit.
+Invariant: a request ends with an answer of code 0, `Refused`, `ConnectionLost` or `RequestTimeout`; after the last two
+it is unknown whether it was carried out. Loop rule: everything on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from grpc_proxy.mapping.metadata import GrpcCaller
+from remoting.client.uplink import Uplink
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import PushCallback
+from remoting.transport.failures import checked
+from runtime.logs import get_logger
+
+ON_BEHALF_FIELD, ON_BEHALF_HOST_FIELD = "onBehalfOf", "onBehalfHost"
+
+
+class BrokerLink:
+    """Requests to the broker that is served."""
+
+    def __init__(self, uplink: Uplink, *, timeout_ms: int) -> None:
+        self._uplink = uplink
+        self._timeout_ms = timeout_ms
+        self._first = asyncio.Event()
+        self._log = get_logger("grpc.link")
+        self._stopping = False
+        uplink.line.on_up(lambda connection: self._came_up(connection.address))
+        uplink.line.on_down(self._went_down)
+
+    @property
+    def up(self) -> bool:
+        """Whether the broker is connected."""
+        return self._uplink.line.up
+
+    def on_push(self, callback: PushCallback) -> None:
+        """Call with each command that the broker sends on its own."""
+        self._uplink.line.on_push(callback)
+
+    def on_up(self, callback: Callable[[], None]) -> None:
+        """Call after every connection made."""
+        self._uplink.line.on_up(lambda _connection: callback(), at_once=False)
+
+    async def start(self) -> None:
+        """Connect, and wait for the first success."""
+        self._uplink.start()
+        await self._first.wait()
+
+    async def stop(self) -> None:
+        """Close and do not reconnect."""
+        self._stopping = True
+        await self._uplink.close()
+
+    async def request(
+        self, caller: GrpcCaller | None, code: int, fields: dict[str, str], body: bytes = b"", *, wait_ms: int = 0
+    ) -> Command:
+        """Send a request for a client, or for the proxy itself; `wait_ms`: how long the broker waits by request."""
+        if caller is not None:
+            fields = {**fields, ON_BEHALF_FIELD: caller.key, ON_BEHALF_HOST_FIELD: caller.host}
+        language = "PYTHON" if caller is None else caller.language
+        command = Command(code, fields=fields, body=body, language=language)
+        return checked(await self._uplink.connection.request(command, self._timeout_ms + wait_ms))
+
+    def _came_up(self, address: str) -> None:
+        self._log.info("broker_connected", address=address)
+        self._first.set()
+
+    def _went_down(self, reason: str) -> None:
+        if not self._stopping:
+            self._log.warning("broker_lost", reason=reason)

@@ -1,0 +1,253 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue, on POP of the broker.
+
+A receive is one POP of all queues of the topic; it waits at the broker until there is a message, and its answers go out
+one by one as the client reads them. Messages that a client leaves unread are given back. A push consumer's messages are
+renewed (`renewal`), a simple consumer's have the time that it asked for.
+Invariant: a message given by the broker reaches its client, is given back, or comes again after its invisible time;
+nothing about it is kept here that matters for that. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpc_proxy.access import ClientAdmission
+from grpc_proxy.config import GrpcConfig
+from grpc_proxy.link import BrokerLink
+from grpc_proxy.mapping.incoming import ReceiptHandle, handle_of, incoming, owned, parse_handle, plain_body
+from grpc_proxy.mapping.metadata import GrpcCaller
+from grpc_proxy.mapping.settings import expression_of
+from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
+from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of
+from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.renewal import Renewal, moved
+from grpc_proxy.stubs import service
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.records.stored_message import iter_stored
+from runtime.clock import Clock
+
+Send = Callable[[Any], Awaitable[None]]
+"""Sends one answer of a stream; returns when there is room for the next."""
+ACKS_MAX = 1_024
+"""Most messages of one AckMessage."""
+FORWARD_MS = 60_000
+"""Time in which a message is put into the dead-letter topic."""
+DEADLINE_MARGIN_MS = 500
+"""A waiting receive is answered this long before its client's deadline."""
+_ABOUT_HANDLE = (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Receive:
+    """One request for messages."""
+
+    group: str
+    topic: str
+    namespace: str
+    count: int
+    invisible_ms: int
+    wait_ms: int
+    is_renewed: bool
+    expression: tuple[str, str]
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A message that the broker gave, for the client."""
+
+    message: Any
+    handle: ReceiptHandle
+
+
+class Receiving:
+    """Gives messages to consumers, and ends or changes their ownership."""
+
+    def __init__(
+        self,
+        link: BrokerLink,
+        admission: ClientAdmission,
+        renewal: Renewal,
+        config: GrpcConfig,
+        clock: Clock,
+        metrics: GrpcMetrics,
+    ) -> None:
+        self._link = link
+        self._admission = admission
+        self._renewal = renewal
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def receive(self, caller: GrpcCaller, request: Any, left_ms: int | None, send: Send) -> None:
+        """Send what there is: a status, messages, the time of delivery. `left_ms`: until the client's deadline."""
+        ask = self._parsed(request, left_ms)
+        popping = asyncio.ensure_future(self._pop(caller, ask))
+        try:
+            given = await asyncio.shield(popping)
+        except asyncio.CancelledError:
+            self._later(self._abandoned(caller, ask, popping))
+            raise
+        if not given:
+            await send(service.ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no message")))
+            return
+        sent = 0
+        try:
+            await send(service.ReceiveMessageResponse(status=status()))
+            for one in given:
+                await send(service.ReceiveMessageResponse(message=one.message))
+                sent += 1
+                if ask.is_renewed:
+                    self._renewal.watch(caller, ask.group, ask.topic, one.handle)
+            await send(service.ReceiveMessageResponse(delivery_timestamp=timestamp(self._clock.now_ms())))
+        finally:
+            if sent < len(given):
+                self._later(self._give_back(caller, ask, given[sent:]))
+
+    async def ack_message(self, caller: GrpcCaller, request: Any) -> Any:
+        """Messages are done; each has its own status."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        if not 0 < len(request.entries) <= ACKS_MAX:
+            raise CallRejected(Code.BAD_REQUEST, f"{len(request.entries)} entries: a request has 1 to {ACKS_MAX}")
+        found = await asyncio.gather(*(self._acked(caller, group, topic, entry) for entry in request.entries))
+        entries = [
+            {"message_id": entry.message_id, "receipt_handle": entry.receipt_handle, "status": one}
+            for entry, one in zip(request.entries, found, strict=True)
+        ]
+        return service.AckMessageResponse(status=overall(list(found)), entries=entries)
+
+    async def change_invisible_duration(self, caller: GrpcCaller, request: Any) -> Any:
+        """The message is its consumer's for another time, under a new handle."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        invisible_ms = ms_of(request.invisible_duration)
+        if not 0 <= invisible_ms <= self._config.invisible_ms_max:
+            raise self._illegal_time(invisible_ms, 0)
+        handle = await self._present(request.receipt_handle)
+        changed = await self._change(caller, group, topic, handle, invisible_ms)
+        return service.ChangeInvisibleDurationResponse(status=status(), receipt_handle=str(changed))
+
+    async def forward_to_dead_letters(self, caller: GrpcCaller, request: Any) -> Any:
+        """Put a message into the dead-letter topic of the group, and end its ownership."""
+        group, topic = group_of(request.group), topic_of(request.topic)
+        handle = await self._present(request.receipt_handle)
+        handle = await self._change(caller, group, topic, handle, FORWARD_MS)  # refused unless the group owns it
+        fields = {
+            "offset": str(handle.position), "group": group, "delayLevel": "-1", "originMsgId": request.message_id,
+            "originTopic": topic, "maxReconsumeTimes": str(max(0, request.max_delivery_attempts)),
+        }  # fmt: skip
+        await self._link.request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        return service.ForwardMessageToDeadLetterQueueResponse(status=status())
+
+    async def settle(self) -> None:
+        """Wait until what was left unread has been given back."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _parsed(self, request: Any, left_ms: int | None) -> Receive:
+        config = self._config
+        invisible_ms = config.invisible_ms_default
+        if not request.auto_renew:
+            invisible_ms = ms_of(request.invisible_duration)
+            if not config.invisible_ms_min <= invisible_ms <= config.invisible_ms_max:
+                raise self._illegal_time(invisible_ms, config.invisible_ms_min)
+        wait_ms = config.long_poll_ms_max
+        if request.HasField("long_polling_timeout"):
+            wait_ms = min(wait_ms, ms_of(request.long_polling_timeout))
+        if left_ms is not None:
+            wait_ms = min(wait_ms, left_ms - DEADLINE_MARGIN_MS)
+        return Receive(
+            group=group_of(request.group),
+            topic=topic_of(request.message_queue.topic),
+            namespace=request.message_queue.topic.resource_namespace,
+            count=max(1, min(request.batch_size, config.limits.batch_max)),
+            invisible_ms=invisible_ms,
+            wait_ms=max(0, wait_ms),
+            is_renewed=request.auto_renew,
+            expression=expression_of(request.filter_expression),
+            attempt_id=request.attempt_id if request.HasField("attempt_id") else "",
+        )
+
+    async def _pop(self, caller: GrpcCaller, ask: Receive) -> list[Given]:
+        kind, expression = ask.expression
+        fields = {
+            "consumerGroup": ask.group, "topic": ask.topic, "queueId": "-1", "maxMsgNums": str(ask.count),
+            "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms), "initMode": "0", "order": "false",
+            "bornTime": str(self._clock.now_ms()), "expType": kind, "exp": expression,
+        }  # fmt: skip
+        try:
+            answer = await self._link.request(caller, RequestCode.POP_MESSAGE, fields, wait_ms=ask.wait_ms)
+        except Refused as refused:
+            if refused.code == ResponseCode.POLLING_TIMEOUT:
+                return []
+            raise
+        broker = self._admission.broker_name
+        pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
+        given = []
+        for stored in iter_stored(answer.body):
+            body, is_plain = plain_body(stored)
+            self._metrics.unreadable.value += not is_plain
+            handle = handle_of(stored, broker, pop_ms, invisible_ms)
+            message = incoming(stored, body, ask.topic, ask.namespace)
+            given.append(Given(owned(message, handle, invisible_ms), handle))
+        return given
+
+    async def _acked(self, caller: GrpcCaller, group: str, topic: str, entry: Any) -> Any:
+        try:
+            handle = await self._present(entry.receipt_handle)
+            await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        except LightMQError as error:
+            found = status_of(error)
+            self._metrics.refuse(reason_name(found.code))
+            return found
+        return status()
+
+    async def _present(self, given: str) -> ReceiptHandle:
+        """The present handle for one that a client gives."""
+        return await self._renewal.take(given, parse_handle(given))
+
+    async def _change(
+        self, caller: GrpcCaller, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
+    ) -> ReceiptHandle:
+        fields = {**handle.fields(group, topic), "invisibleTime": str(invisible_ms)}
+        return moved(handle, await self._about(caller, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields))
+
+    async def _about(self, caller: GrpcCaller, code: int, fields: dict[str, str]) -> Any:
+        """A request about one message; what the broker finds wrong with its place is the handle's fault."""
+        try:
+            return await self._link.request(caller, code, fields)
+        except Refused as refused:
+            if refused.code in _ABOUT_HANDLE:
+                raise CallRejected(Code.INVALID_RECEIPT_HANDLE, refused.remark) from refused
+            raise
+
+    async def _abandoned(self, caller: GrpcCaller, ask: Receive, popping: asyncio.Future[list[Given]]) -> None:
+        """Give back what a POP brings whose client does not wait for it any more."""
+        await self._give_back(caller, ask, await popping)
+
+    async def _give_back(self, caller: GrpcCaller, ask: Receive, given: Sequence[Given]) -> None:
+        self._metrics.returned.value += len(given)
+        for one in given:
+            await self._change(caller, ask.group, ask.topic, one.handle, 0)
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_quiet(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _illegal_time(self, invisible_ms: int, least_ms: int) -> CallRejected:
+        text = f"the invisible time {invisible_ms} ms is not in {least_ms}..{self._config.invisible_ms_max}"
+        return CallRejected(Code.ILLEGAL_INVISIBLE_TIME, text)
+
+
+async def _quiet(work: Coroutine[Any, Any, None]) -> None:
+    """What fails here comes again after its invisible time."""
+    try:
+        await work
+    except LightMQError:
+        return

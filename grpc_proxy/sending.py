@@ -1,0 +1,100 @@
+"""SendMessage, RecallMessage and EndTransaction: what producers ask for.
+
+The messages of one request are sent in their order on one connection, and each has its own result. Messages of a group
+go to one queue, chosen by a checksum of the group's name.
+Invariant: OK is answered when the broker has confirmed the message by its rule of durability. Loop rule: on the loop's
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from grpc_proxy.config import GrpcConfig
+from grpc_proxy.link import BrokerLink
+from grpc_proxy.mapping.metadata import GrpcCaller
+from grpc_proxy.mapping.outgoing import OutgoingMessage, Type, outgoing
+from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
+from grpc_proxy.mapping.transactions import decision_fields, transaction_id
+from grpc_proxy.mapping.values import topic_of
+from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.routes import Routes
+from grpc_proxy.stubs import service
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from runtime.clock import Clock
+
+MESSAGES_MAX = 1_024
+"""Most messages of one request."""
+
+
+class Sending:
+    """Sends, recalls and ends of transactions."""
+
+    def __init__(
+        self, link: BrokerLink, routes: Routes, config: GrpcConfig, clock: Clock, metrics: GrpcMetrics
+    ) -> None:
+        self._link = link
+        self._routes = routes
+        self._config = config
+        self._clock = clock
+        self._metrics = metrics
+
+    async def send_message(self, caller: GrpcCaller, request: Any) -> Any:
+        """Store messages; the status of each is in its entry."""
+        messages = self._parsed(request.messages)
+        types = (await self._routes.config(messages[0].topic)).types
+        if messages[0].type not in types:
+            text = f"the topic {messages[0].topic!r} does not take messages of the type {Type.Name(messages[0].type)}"
+            raise CallRejected(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+        entries = await asyncio.gather(*(self._send(caller, message) for message in messages))
+        return service.SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
+
+    async def recall_message(self, caller: GrpcCaller, request: Any) -> Any:
+        """Drop a delayed message by the handle of its send."""
+        topic = topic_of(request.topic)
+        if not request.recall_handle:
+            raise CallRejected(Code.BAD_REQUEST, "the recall handle is missing")
+        fields = {"topic": topic, "producerGroup": topic, "recallHandle": request.recall_handle}
+        answer = await self._link.request(caller, RequestCode.RECALL_MESSAGE, fields)
+        return service.RecallMessageResponse(status=status(), message_id=answer.fields.get("msgId", ""))
+
+    async def end_transaction(self, caller: GrpcCaller, request: Any) -> Any:
+        """Commit or roll back; answered when that is confirmed."""
+        fields = decision_fields(request, topic_of(request.topic))
+        await self._link.request(caller, RequestCode.END_TRANSACTION, fields)
+        return service.EndTransactionResponse(status=status())
+
+    def _parsed(self, messages: Any) -> list[OutgoingMessage]:
+        """The messages for the broker. CallRejected as a whole: for what is in one of them, or for a mixture."""
+        if not 0 < len(messages) <= MESSAGES_MAX:
+            raise CallRejected(Code.BAD_REQUEST, f"{len(messages)} messages: a request has 1 to {MESSAGES_MAX}")
+        now_ms = self._clock.now_ms()
+        parsed = [outgoing(message, self._config.limits, now_ms) for message in messages]
+        if len({(message.topic, message.type) for message in parsed}) > 1:
+            raise CallRejected(Code.BAD_REQUEST, "the messages of a request have one topic and one type")
+        if parsed[0].type == Type.TRANSACTION and len(parsed) > 1:
+            raise CallRejected(Code.BAD_REQUEST, "a transaction has one message")
+        return parsed
+
+    async def _send(self, caller: GrpcCaller, message: OutgoingMessage) -> Any:
+        """The result of one message."""
+        try:
+            config = await self._routes.config(message.topic)
+            fields = message.fields(message.queue_index(config.write_queue_nums))
+            answer = await self._link.request(caller, RequestCode.SEND_MESSAGE_V2, fields, message.body)
+        except LightMQError as error:
+            found = status_of(error)
+            if isinstance(error, Refused) and error.code == ResponseCode.MESSAGE_ILLEGAL and message.type == Type.DELAY:
+                found.code = Code.ILLEGAL_DELIVERY_TIME
+            self._metrics.refuse(reason_name(found.code))
+            return service.SendResultEntry(status=found)
+        given = answer.fields
+        entry = service.SendResultEntry(
+            status=status(), message_id=message.message_id, offset=int(given["queueOffset"]),
+            recall_handle=given.get("recallHandle", ""),
+        )  # fmt: skip
+        if message.type == Type.TRANSACTION:
+            entry.transaction_id = transaction_id(entry.offset, given["msgId"])
+        return entry

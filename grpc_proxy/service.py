@@ -1,0 +1,154 @@
+"""The calls of RocketMQ's gRPC service: from bytes to a handler and back.
+
+    name -> (type of request, type of response, handler)       one table for calls with one answer
+    ReceiveMessage                                              answers as a stream
+    Telemetry                                                   a stream in both directions
+
+Every call is read, admitted and answered here; a handler gets a parsed request of an admitted client. What is refused,
+wherever, becomes the status of the answer and one count.
+Invariant: a call that reaches the proxy is answered with a status of the service, whatever its bytes are; a stream that
+is not read ends with gRPC's RESOURCE_EXHAUSTED. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
+
+import grpc
+
+from grpc_proxy.access import ClientAdmission
+from grpc_proxy.clients import GrpcClients
+from grpc_proxy.mapping.metadata import GrpcCaller, caller_of
+from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
+from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.receiving import Receiving
+from grpc_proxy.routes import Routes
+from grpc_proxy.sending import Sending
+from grpc_proxy.stubs import service
+from remoting.protocol.errors import LightMQError
+from runtime.logs import get_logger
+
+NAME = "apache.rocketmq.v2.MessagingService"
+MS_PER_S = 1_000
+Answer = Callable[[GrpcCaller, Any], Awaitable[Any]]
+
+
+class MessagingService:
+    """The calls, by name."""
+
+    def __init__(
+        self,
+        admission: ClientAdmission,
+        metrics: GrpcMetrics,
+        *,
+        clients: GrpcClients,
+        routes: Routes,
+        sending: Sending,
+        receiving: Receiving,
+    ) -> None:
+        self._admission = admission
+        self._metrics = metrics
+        self._clients = clients
+        self._receiving = receiving
+        self._log = get_logger("grpc")
+        self._answers: Mapping[str, Answer] = {
+            "QueryRoute": routes.query_route,
+            "QueryAssignment": routes.query_assignment,
+            "Heartbeat": clients.heartbeat,
+            "NotifyClientTermination": clients.terminate,
+            "SendMessage": sending.send_message,
+            "RecallMessage": sending.recall_message,
+            "EndTransaction": sending.end_transaction,
+            "AckMessage": receiving.ack_message,
+            "ChangeInvisibleDuration": receiving.change_invisible_duration,
+            "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
+            "UpdateOffset": self._not_offered,
+            "GetOffset": self._not_offered,
+            "QueryOffset": self._not_offered,
+            "SyncLiteSubscription": self._not_offered,
+        }
+
+    def handlers(self) -> grpc.GenericRpcHandler:
+        """The table for a server."""
+        table = {name: grpc.unary_unary_rpc_method_handler(self._single(name)) for name in self._answers}
+        table["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive)
+        table["PullMessage"] = grpc.unary_stream_rpc_method_handler(self._pull)
+        table["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry)
+        return grpc.method_handlers_generic_handler(NAME, table)
+
+    def _single(self, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        """The call with one answer of this name."""
+        answer, calls = self._answers[name], self._metrics.calls.child(name)
+        asked, answered = getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
+
+        async def serve(raw: bytes, context: Any) -> bytes:
+            calls.value += 1
+            try:
+                found = await answer(await self._admitted(context), parsed(asked, raw))
+            except Exception as error:  # noqa: BLE001 - the client always gets a status
+                found = answered(status=self._refused(error, name))
+            return bytes(found.SerializeToString())
+
+        return serve
+
+    async def _receive(self, raw: bytes, context: Any) -> None:
+        self._metrics.calls.child("ReceiveMessage").value += 1
+        try:
+            caller = await self._admitted(context)
+            request = parsed(service.ReceiveMessageRequest, raw)
+            left_s = context.time_remaining()
+            left_ms = None if left_s is None else int(left_s * MS_PER_S)
+            await self._receiving.receive(
+                caller, request, left_ms, lambda answer: context.write(answer.SerializeToString())
+            )
+        except Exception as error:  # noqa: BLE001 - the client always gets a status
+            found = service.ReceiveMessageResponse(status=self._refused(error, "ReceiveMessage"))
+            await context.write(found.SerializeToString())
+
+    async def _pull(self, _raw: bytes, context: Any) -> None:
+        self._metrics.calls.child("PullMessage").value += 1
+        refused = self._refused(CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED), "PullMessage")
+        await context.write(service.PullMessageResponse(status=refused).SerializeToString())
+
+    async def _telemetry(self, received: AsyncIterator[bytes], context: Any) -> None:
+        self._metrics.calls.child("Telemetry").value += 1
+        try:
+            caller = await self._admitted(context)
+        except LightMQError as error:
+            refused = service.TelemetryCommand(status=self._refused(error, "Telemetry"))
+            await context.write(refused.SerializeToString())
+            return
+        why = await self._clients.telemetry(caller, received, context.write)
+        if why:
+            self._log.warning("stream_ended", client=caller.client_id, reason=why)
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+
+    async def _admitted(self, context: Any) -> GrpcCaller:
+        caller = caller_of(context.invocation_metadata() or (), context.peer())
+        await self._admission.ask(caller)
+        return caller
+
+    async def _not_offered(self, _caller: GrpcCaller, _request: Any) -> Any:
+        raise CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED)
+
+    def _refused(self, error: Exception, name: str) -> Any:
+        """The status for what went wrong, counted; an error of our own is logged."""
+        if isinstance(error, LightMQError):
+            found = status_of(error)
+        else:
+            self._log.exception("call_failed", call=name)
+            found = status(Code.INTERNAL_SERVER_ERROR, "the proxy failed; its log has the reason")
+        self._metrics.refuse(reason_name(found.code))
+        return found
+
+
+NOT_OFFERED = "this call is not offered by this proxy"
+
+
+def parsed(kind: Any, raw: bytes) -> Any:
+    """Return the request in these bytes. CallRejected(BAD_REQUEST) when they are malformed."""
+    try:
+        return kind.FromString(raw)
+    except Exception as error:  # each implementation of protobuf has errors of its own
+        raise CallRejected(Code.BAD_REQUEST, f"the request is malformed: {error}") from error

@@ -1,0 +1,180 @@
+"""Calls of producers through a real port to a real broker: routes, sends, transactions, and who may do what.
+
+They pass `grpc_proxy.app`, `grpc_proxy.service`, `grpc_proxy.routes`, `grpc_proxy.sending`, `grpc_proxy.metrics` and
+`grpc_proxy.link`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import pytest
+
+from grpc_proxy.access import KEPT_NS
+from grpc_proxy.config import GrpcConfig, GrpcLimitsConfig
+from grpc_proxy.mapping.values import ms_of, timestamp
+from grpc_proxy.stubs import definition as d
+from grpc_proxy.stubs import service as s
+from remoting.transport.signature import date_signature
+from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, message
+
+Code, Type = d.Code, d.MessageType
+
+
+async def test_a_route_leads_back_to_where_the_client_reaches_the_proxy(proxied):
+    found = await proxied.call("QueryRoute", s.QueryRouteRequest(topic=TOPIC, endpoints=ENDPOINTS))
+    assert (found.status.code, len(found.message_queues)) == (Code.OK, 4)
+    assert found.message_queues[0].broker.endpoints == ENDPOINTS
+    missing = s.QueryRouteRequest(topic=d.Resource(name="nothing"), endpoints=ENDPOINTS)
+    assert (await proxied.call("QueryRoute", missing)).status.code == Code.TOPIC_NOT_FOUND
+    asked = s.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=ENDPOINTS)
+    (assigned,) = (await proxied.call("QueryAssignment", asked)).assignments
+    assert assigned.message_queue.id == -1
+
+
+async def test_messages_are_stored_and_each_has_its_result(proxied):
+    found = await proxied.send(message(message_id="01"), message(message_id="02"))
+    assert found.status.code == Code.OK
+    assert [entry.message_id for entry in found.entries] == ["01", "02"]
+    got = await proxied.messages()
+    assert {one.system_properties.message_id for one in got} == {"01", "02"}
+
+
+async def test_a_message_group_stays_in_one_queue_and_in_order(proxied):
+    grouped = [message(b"%d" % number, message_group="g", message_type=Type.FIFO) for number in range(8)]
+    found = await proxied.send(*grouped)
+    assert [entry.offset for entry in found.entries] == list(range(8))
+    got = await proxied.messages()
+    assert [one.body for one in got] == [b"%d" % number for number in range(8)]
+    assert len({one.system_properties.queue_id for one in got}) == 1
+
+
+async def test_a_delayed_message_can_be_recalled_once(proxied):
+    due_ms = proxied.clock.now_ms() + 60_000
+    delayed = message(delivery_timestamp=timestamp(due_ms), message_type=Type.DELAY)
+    (entry,) = (await proxied.send(delayed)).entries
+    assert (await proxied.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+    request = s.RecallMessageRequest(topic=TOPIC, recall_handle=entry.recall_handle)
+    assert (await proxied.call("RecallMessage", request)).message_id == "0102"
+    request.recall_handle = "forged"
+    assert (await proxied.call("RecallMessage", request)).status.code == Code.BAD_REQUEST
+    assert (await proxied.call("RecallMessage", s.RecallMessageRequest(topic=TOPIC))).status.code == Code.BAD_REQUEST
+    beyond = message(delivery_timestamp=timestamp(due_ms + 400 * 86_400_000), message_type=Type.DELAY)
+    assert (await proxied.send(beyond)).status.code == Code.ILLEGAL_DELIVERY_TIME
+
+
+@pytest.mark.parametrize(("resolution", "visible"), [("COMMIT", 1), ("ROLLBACK", 0)])
+async def test_a_transaction_is_decided_by_its_id(proxied, resolution, visible):
+    (entry,) = (await proxied.send(message(message_type=Type.TRANSACTION))).entries
+    assert (await proxied.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+    wanted = d.TransactionResolution.Value(resolution)
+    request = s.EndTransactionRequest(
+        topic=TOPIC, message_id=entry.message_id, transaction_id=entry.transaction_id, resolution=wanted
+    )
+    assert (await proxied.call("EndTransaction", request)).status.code == Code.OK
+    assert len(await proxied.receive()) == (3 if visible else 1)
+    other = d.TransactionResolution.ROLLBACK if visible else d.TransactionResolution.COMMIT
+    request.resolution = other
+    assert (await proxied.call("EndTransaction", request)).status.code == Code.PRECONDITION_FAILED
+    request.transaction_id = "FFFF-FFFF"
+    assert (await proxied.call("EndTransaction", request)).status.code != Code.OK
+
+
+async def test_requests_that_mix_are_rejected_as_a_whole(proxied):
+    grouped = message(message_group="g", message_type=Type.FIFO)
+    transaction = message(message_type=Type.TRANSACTION)
+    for mixed in ((message(), grouped), (transaction, transaction), ()):
+        assert (await proxied.send(*mixed)).status.code == Code.BAD_REQUEST
+    too_many = await proxied.send(*[message()] * 1_025)
+    assert too_many.status.code == Code.BAD_REQUEST
+    assert (await proxied.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_topic_of_one_type_takes_no_other(proxied):
+    proxied.broker.broker.topics.table.ensure("first", 1)
+    config = proxied.broker.broker.topics.table.require("first")
+    config.attributes["message.type"] = "FIFO"
+    given = message()
+    given.topic.name = "first"
+    assert (await proxied.send(given)).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+@pytest.mark.parametrize("name", ["QueryRoute", "SendMessage", "AckMessage", "Heartbeat", "EndTransaction"])
+async def test_malformed_bytes_get_a_status_and_are_counted(proxied, name):
+    found = await proxied.call(name, b"\xff\xff\xff\xff")
+    assert found.status.code == Code.BAD_REQUEST
+    assert proxied.counted("rocketmq_grpc_refused_total") == {"bad_request": 1}
+
+
+async def test_calls_without_a_client_id_or_that_are_not_offered_are_refused(proxied):
+    assert (await proxied.call("Heartbeat", b"", metadata=())).status.code == Code.CLIENT_ID_REQUIRED
+    assert (await proxied.call("SyncLiteSubscription", b"")).status.code == Code.NOT_IMPLEMENTED
+
+
+async def test_a_request_that_is_too_large_ends_alone(tmp_path: Path):
+    limits = GrpcLimitsConfig(request_bytes_max=65_536)
+    bench = ProxyBench(tmp_path / "data", limits=limits)
+    await bench.start()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.send(message(b"x" * 70_000))
+    assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert (await bench.send(message())).status.code == Code.OK
+    await bench.stop()
+
+
+def by(key: str, secret: str, now: str = "20261124T040000Z"):
+    """The metadata of a client with a key."""
+    signature = date_signature(now, secret)
+    text = f"MQv2-HMAC-SHA1 Credential={key}, SignedHeaders=x-mq-date-time, Signature={signature}"
+    return (*METADATA, ("x-mq-date-time", now), ("authorization", text))
+
+
+async def test_a_client_has_the_rights_of_the_key_that_it_proves(tmp_path: Path):
+    bench = ProxyBench(tmp_path / "data", broker_options={"access_keys": ("ann:a", "bob:b")})
+    bench.broker.config.__dict__.get("access_list")
+    allowed = {("ann", "publish", "orders"), ("ann", "locate", "orders"), ("bob", "locate", "orders")}
+    bench.broker.judge_by(lambda identity, action, resource: (identity, action, resource) in allowed)
+    await bench.start()
+    assert (await bench.send(message(), metadata=by("ann", "a"))).status.code == Code.OK
+    assert (await bench.send(message(), metadata=by("bob", "b"))).status.code == Code.FORBIDDEN
+    assert (await bench.send(message())).status.code == Code.FORBIDDEN
+    await bench.stop()
+
+
+async def test_a_wrong_signature_is_not_served(tmp_path: Path):
+    listed = tmp_path / "rules"
+    listed.write_text("user ann\ntopic readwrite #\n")
+    bench = ProxyBench(tmp_path / "data", broker_options={"access_keys": ("ann:a",), "access_list": listed})
+    await bench.start()
+    assert (await bench.send(message(), metadata=by("ann", "a"))).status.code == Code.OK
+    bench.clock.advance_ms(KEPT_NS // 1_000_000)
+    for _ in range(2):
+        refused = await bench.send(message(), metadata=by("ann", "wrong"))
+        assert refused.status.code == Code.UNAUTHORIZED
+    assert bench.counted("rocketmq_grpc_refused_total") == {"unauthorized": 2}
+    await bench.stop()
+
+
+async def test_a_broker_that_is_away_is_waited_for_and_then_named(tmp_path: Path):
+    bench = ProxyBench(tmp_path / "data", request_timeout_ms=200)
+    await bench.start()
+    bench.broker_connection.peer.close("gone")
+    await asyncio.sleep(0)
+    found = await bench.send(message())
+    assert found.status.code in (Code.PROXY_TIMEOUT, Code.HA_NOT_AVAILABLE)
+    assert not bench.app.ready
+    await bench.stop()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"tls_certificate": Path("c")}, {"tls_client_ca": Path("c")}, {"invisible_ms_default": 1_000},
+    ],
+)  # fmt: skip
+def test_settings_that_contradict_each_other_are_refused(wrong):
+    with pytest.raises(ValueError, match=r"tls_|invisible_ms_default"):
+        GrpcConfig(**wrong)
+    assert ms_of(timestamp(1_500)) == 1_500
