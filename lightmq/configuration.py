@@ -12,6 +12,7 @@ from pathlib import Path
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
+from grpc_proxy.config import GrpcConfig
 from mqtt_bridge.config import BridgeConfig
 from mqtt_proxy.config import ProxyConfig
 from runtime.config import Flag, Loaded, load, setting
@@ -27,6 +28,9 @@ class UpConfig:
     """Address of the remoting and the administration port. The MQTT address is `proxy.host`."""
     remoting_port: int = setting(9876, minimum=0, maximum=65_535)
     """One port for RocketMQ clients and Spark that answers as name server and as broker; 0 takes any free one."""
+    grpc_port: int | None = setting(None, minimum=0, maximum=65_535)
+    """Port for RocketMQ's gRPC clients, usually 8081; 0 takes any free one, not set: none is open. The address and
+    everything else is set in `[grpc]`; the extra `grpc` must be installed."""
     admin_port: int = setting(8080, minimum=0, maximum=65_535)
     """Port of /metrics, /livez, /readyz and /status; 0 takes any free one."""
     admin_hosts: tuple[str, ...] = ()
@@ -52,6 +56,7 @@ class Configuration:
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
     bridge: BridgeConfig = field(default_factory=BridgeConfig)
+    grpc: GrpcConfig = field(default_factory=GrpcConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
 
 

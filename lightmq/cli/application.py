@@ -22,6 +22,7 @@ COMMANDS = (
     ("broker", "servers:broker", SERVERS, "Start a broker."),
     ("controller", "servers:controller", SERVERS, "Start a controller, which is also the name server."),
     ("proxy", "servers:proxy", SERVERS, "Start an MQTT proxy."),
+    ("grpc-proxy", "servers:grpc_proxy", SERVERS, "Start a proxy for RocketMQ's gRPC clients, see docs/howto/grpc.md."),
     ("bridge", "servers:bridge", SERVERS, "Start a bridge to other MQTT brokers, see docs/howto/bridge.md."),
     ("pub", "messages.publish:publish", CLIENTS, "Publish over MQTT."),
     ("sub", "messages.subscribe:subscribe", CLIENTS, "Subscribe over MQTT and print the messages."),

@@ -1,4 +1,4 @@
-"""``lightmq up``, ``broker``, ``controller``, ``proxy`` and ``bridge``: run servers until a signal.
+"""``lightmq up``, ``broker``, ``controller``, ``proxy``, ``grpc-proxy`` and ``bridge``: run servers until a signal.
 
 Invariant: what can be known to be wrong (configuration, ports, the password file) is reported before anything starts.
 """
@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import Configuration
+from lightmq.extras import install_command
 from lightmq.servers.serving import (
     Server,
     check_free,
@@ -27,11 +28,13 @@ from lightmq.servers.serving import (
     who_gets_in,
 )
 from mqtt_proxy.config import ProxyConfig
+from remoting.protocol.errors import LocalMisuse
 from runtime.config import Flag
 
 if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from controller.config import ControllerConfig
+    from grpc_proxy.config import GrpcConfig
     from mqtt_bridge.config import BridgeConfig
 
 Ports = Mapping[str, int]
@@ -42,6 +45,7 @@ Data = Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data direct
 MqttPort = Annotated[int | None, Parameter(name=["--mqtt-port"], help="MQTT port; 0: any free one.")]
 RemotingPort = Annotated[int | None, Parameter(name=["--remoting-port"], help="Remoting port; 0: any free one.")]
 AdminPort = Annotated[int | None, Parameter(name=["--admin-port"], help="Administration port; 0: any free one.")]
+GrpcPort = Annotated[int | None, Parameter(name=["--grpc-port"], help="Port for gRPC clients; 0: any free one.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the ports as one JSON line once ready.")]
 Passwords = Annotated[Path | None, Parameter(name=["--password-file"], help="MQTT users; see lightmq passwd.")]
 TlsPort = Annotated[int | None, Parameter(name=["--tls-port"], help="MQTT over TLS; 0: any free one.")]
@@ -111,6 +115,14 @@ def check_users(config: ProxyConfig) -> None:
         load(config.password_file)
 
 
+def check_grpc() -> None:
+    """Raise CommandFailed when the packages that gRPC needs are not installed."""
+    try:
+        import grpc_proxy.stubs  # noqa: F401
+    except (ImportError, LocalMisuse) as error:
+        raise CommandFailed(f"gRPC needs further packages; install them with: {install_command('grpc')}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class ServerCommand:
     """What one command starts, and what can be known to be wrong before it does."""
@@ -137,6 +149,7 @@ PARAMETERS = {
     "data": ("--data", "data_directory"),
     "mqtt_port": ("--mqtt-port", "port"),
     "remoting_port": ("--remoting-port", "port"),
+    "grpc_port": ("--grpc-port", "port"),
     "admin_port": ("--admin-port", "admin_port"),
     "controllers": ("--controllers", "controllers"),
     "broker_address": ("--broker", "broker"),
@@ -166,7 +179,7 @@ def _proxy(config: Configuration) -> Server:
     return made
 
 
-def _admin(config: BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig) -> tuple[str, int, str]:
+def _admin(config: BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig | GrpcConfig) -> tuple[str, int, str]:
     return config.admin_host, config.admin_port, "--admin-port"
 
 
@@ -175,6 +188,7 @@ UP = ServerCommand(
     ports=lambda config: (
         (config.up.host, config.up.remoting_port, "--remoting-port"),
         (config.up.host, config.up.admin_port, "--admin-port"),
+        (config.grpc.host, config.up.grpc_port or 0, "--grpc-port"),
     ),
     make=_all_in_one,
     greeting=lambda config, ports: up_greeting(ports, config.up, config.proxy, config.broker),
@@ -182,6 +196,7 @@ UP = ServerCommand(
     elsewhere={
         "mqtt_port": "proxy.port",
         "remoting_port": "up.remoting_port",
+        "grpc_port": "up.grpc_port",
         "password_file": "proxy.password_file",
         "acl_file": "proxy.acl_file",
         "readers": "broker.range_readers",
@@ -209,6 +224,12 @@ PROXY = ServerCommand(
     greeting=lambda config, ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(config.proxy)}.",
     is_mqtt=True,
 )
+GRPC = ServerCommand(
+    "grpc",
+    ports=lambda config: ((config.grpc.host, config.grpc.port, "--grpc-port"), _admin(config.grpc)),
+    make=lambda config: _parts().grpc_part(config.grpc),
+    greeting=lambda _, ports: part_greeting("grpc-proxy", ports),
+)
 BRIDGE = ServerCommand(
     "bridge",
     ports=lambda config: (_admin(config.bridge),),
@@ -231,6 +252,8 @@ def _start(
     config = configuration(options, [*flags, *listen.flags()]).value
     if command is BRIDGE and not config.bridge.connections:
         raise CommandFailed("no bridge is configured: put [[bridge.connections]] into the file given with --config")
+    if command is GRPC or (command is UP and config.up.grpc_port is not None):
+        check_grpc()
     if command.is_mqtt:
         check_mqtt_ports(config.proxy)
     for host, port, option in command.ports(config):
@@ -253,6 +276,7 @@ def up(
     data: Data = None,
     mqtt_port: MqttPort = None,
     remoting_port: RemotingPort = None,
+    grpc_port: GrpcPort = None,
     admin_port: AdminPort = None,
     password_file: Passwords = None,
     acl_file: Acl = None,
@@ -270,6 +294,7 @@ def up(
         data=data,
         mqtt_port=mqtt_port,
         remoting_port=remoting_port,
+        grpc_port=grpc_port,
         admin_port=admin_port,
         password_file=password_file,
         acl_file=acl_file,
@@ -338,6 +363,27 @@ def proxy(
         broker_address=broker_address,
         password_file=password_file,
         acl_file=acl_file,
+    )
+
+
+def grpc_proxy(
+    *,
+    grpc_port: GrpcPort = None,
+    admin_port: AdminPort = None,
+    controllers: Controllers = None,
+    broker_address: Annotated[str | None, Parameter(name=["--broker"], help="host:port of the broker.")] = None,
+    json_output: Json = False,
+    options: ConfigOptions = NONE,
+) -> None:
+    """Start a proxy for RocketMQ's gRPC clients, as a separate process."""
+    _start(
+        GRPC,
+        options,
+        json_output=json_output,
+        grpc_port=grpc_port,
+        admin_port=admin_port,
+        controllers=controllers,
+        broker_address=broker_address,
     )
 
 

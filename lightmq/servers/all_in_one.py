@@ -1,8 +1,8 @@
-"""Controller, broker, MQTT proxy and, if one is configured, the bridge in one event loop: what ``lightmq up`` runs.
+"""Controller, broker, MQTT proxy and, where configured, gRPC proxy and bridge in one loop: what ``lightmq up`` runs.
 
 The parts are the same as in separate processes and meet on the in-process twin of the transport; one remoting port
 answers the codes of both the controller (name server) and the broker. Order of start: data directory lock, controller,
-broker (recovery), remoting port, registration, MQTT, bridge, administration port; the stop is the reverse.
+broker (recovery), remoting port, registration, MQTT, gRPC, bridge, administration port; the stop is the reverse.
 Invariant: the data directory belongs to one process; ``broker/`` and ``controller/`` below it are what the separate
 processes would use. Loop rule: made and used on one event loop.
 """
@@ -14,11 +14,12 @@ import dataclasses
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.app import BrokerApp
 from broker.roles.serving import intake_limits, open_vip_port
 from controller.app import ControllerApp
+from grpc_proxy.metrics import GrpcMetrics
 from lightmq.configuration import Configuration
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 from lightmq.servers.serving import client_host, explain
@@ -40,6 +41,9 @@ from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
 from runtime.metrics import Registry, declare_port_metrics
 from runtime.service import ServiceGroup
+
+if TYPE_CHECKING:
+    from grpc_proxy.app import GrpcProxyApp
 
 FAULTS_VARIABLE = "LIGHTMQ_FAULTS"
 """For tests of whole processes only: named faults, see ``runtime.faults.parse_faults``."""
@@ -86,7 +90,11 @@ class AllInOne:
         )
         self._proxy: ProxyApp | ProxyPool | None = None
         self._pool_metrics = ProxyPoolMetrics(self._registry)
+        GrpcMetrics(
+            self._registry
+        )  # declared also where there is no port for gRPC, so that every page has the same names
         self._bridge: BridgeApp | None = None
+        self._grpc: GrpcProxyApp | None = None
         self._admin = AdminServer(
             up.host, up.admin_port, registry=self._registry, hosts=up.admin_hosts,
             guard=PageAccess(self._broker.access, self._broker.authorizer, page_actions()),
@@ -122,6 +130,7 @@ class AllInOne:
                 "proxy", _Port(self._open_mqtt, proxy.stop), ready=lambda: proxy.ready,
                 stop_deadline_s=self._configuration.proxy.stop_s_max + 1.0,
             )  # fmt: skip
+            await self._start_grpc(self._router)
             await self._start_bridge(self._router)
             await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
             self._vip_port = await self._open_vip_port(self._server)  # last: it must not take a port of another part
@@ -145,6 +154,7 @@ class AllInOne:
         assert self._proxy is not None
         ports = {"mqtt": 0, "remoting": self._server.port, "admin": self._admin.port}
         ports |= {"vip": self._vip_port} if self._vip_port else {}
+        ports |= {"grpc": self._grpc.port} if self._grpc else {}
         return ports | self._broker.reader_ports() | self._proxy.ports()
 
     def reload(self) -> None:
@@ -224,6 +234,25 @@ class AllInOne:
             await self._admin.start()
         except OSError as error:
             raise explain(self._admin.host, self._admin.port, "--admin-port", error) from error
+
+    async def _start_grpc(self, router: Router) -> None:
+        """The port for RocketMQ's gRPC clients, if one is set."""
+        port, config = self._configuration.up.grpc_port, self._configuration.grpc
+        if port is None:
+            return
+        from grpc_proxy.app import GrpcProxyApp
+
+        application = self._grpc = GrpcProxyApp(
+            dataclasses.replace(config, port=port), clock=self._clock, registry=self._registry,
+            connection=_trusted(inprocess.connect(router)),
+        )  # fmt: skip
+        try:
+            await self._group.begin(
+                "grpc", application, ready=lambda: application.ready,
+                stop_deadline_s=config.stop_deadline_ms / 1_000 + 5.0,
+            )  # fmt: skip
+        except OSError as error:
+            raise explain(config.host, port, "--grpc-port", error) from error
 
     async def _start_bridge(self, router: Router) -> None:
         """A peer that is away does not make this installation unready: see the reasons on /readyz."""

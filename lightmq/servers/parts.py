@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from broker.config import BrokerConfig
     from controller.app import ControllerApp
     from controller.config import ControllerConfig
+    from grpc_proxy.app import GrpcProxyApp
+    from grpc_proxy.config import GrpcConfig
     from lightmq.configuration import LogsConfig
     from lightmq.servers.proxy_pool import ProxyPool
     from mqtt_bridge.app import BridgeApp
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from mqtt_proxy.app import ProxyApp
     from mqtt_proxy.config import ProxyConfig
 
-    PartConfig = BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig
+    PartConfig = BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig | GrpcConfig
 
 
 class AdminKeys:
@@ -164,7 +166,10 @@ def _remoting_part(name: str, application: BrokerApp | ControllerApp, config: Pa
 
 
 def _keyed_part(
-    name: str, application: ProxyApp | ProxyPool | BridgeApp, config: ProxyConfig | BridgeConfig, **offers: Any
+    name: str,
+    application: ProxyApp | ProxyPool | BridgeApp | GrpcProxyApp,
+    config: ProxyConfig | BridgeConfig | GrpcConfig,
+    **offers: Any,
 ) -> Part:
     """A part without remoting: its pages have keys of their own."""
     keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
@@ -238,4 +243,21 @@ def bridge_part(config: BridgeConfig) -> Part:
         registry=registry,
         status=lambda: {**application.status(), "metrics": registry.values()},
         reason=application.reason,
+    )
+
+
+def grpc_part(config: GrpcConfig) -> Part:
+    """A proxy for RocketMQ's gRPC clients."""
+    from grpc_proxy.app import GrpcProxyApp
+
+    registry = Registry()
+    application = GrpcProxyApp(config, clock=SystemClock(), registry=registry)
+    return _keyed_part(
+        "grpc",
+        application,
+        config,
+        registry=registry,
+        status=lambda: {"port": application.port, "metrics": registry.values()},
+        port=("grpc", lambda: application.port),
+        stop_deadline_s=config.stop_deadline_ms / 1_000 + 5.0,
     )

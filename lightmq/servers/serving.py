@@ -82,7 +82,7 @@ def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig, brok
 LightMQ is ready; data in {up.data_directory}
   MQTT      {host}:{mqtt}   ({who_gets_in(proxy)}){_further(host, ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
-  admin     http://{here}:{admin}/status   /metrics   /readyz
+{_grpc(ports)}  admin     http://{here}:{admin}/status   /metrics   /readyz
   {durability(broker)}
 
 Try it in two other terminals:
@@ -98,6 +98,11 @@ From Spark:
           .option("mqttFilter", "plant/#").load())
 
 Ctrl-C stops it."""
+
+
+def _grpc(ports: Mapping[str, int]) -> str:
+    """The line of the gRPC port, if it is open."""
+    return f"  gRPC      port {ports['grpc']}   (RocketMQ's gRPC clients)\n" if "grpc" in ports else ""
 
 
 def _further(host: str, ports: Mapping[str, int], proxy: ProxyConfig) -> str:

@@ -475,7 +475,7 @@ def foreign(first: bytes) -> str:
     No frame is mistaken: as a length, each pattern would be a frame above 268 MB.
     """
     if first.startswith(HTTP2_PREFACE[:4]):
-        return "it uses HTTP/2, as gRPC clients do: gRPC is not offered, use a client of the remoting protocol"
+        return "it uses HTTP/2, as gRPC clients do: gRPC has a port of its own, see docs/howto/grpc.md"
     if first.startswith(HTTP_VERBS):
         return "it uses HTTP: metrics and health are at the administration port (admin_port)"
     if first[:1] == bytes((MQTT_CONNECT,)) and any(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,3 +96,21 @@ def test_a_bridge_needs_connections(
     make, how = served[0]
     assert "bridge is ready: admin port 3" in how["greeting"]({"admin": 3})
     assert make() is not None
+
+
+def test_a_grpc_proxy_names_the_packages_that_are_missing(
+    capsys: pytest.CaptureFixture[str], served: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`up` too, if a port for gRPC is set."""
+    arguments = ["grpc-proxy", "--grpc-port", "0", "--admin-port", "0", "--broker", "b:1"]
+    assert run(arguments) == 0
+    make, how = served[0]
+    assert "grpc-proxy is ready: grpc port 5" in how["greeting"]({"grpc": 5})
+    assert make() is not None
+    monkeypatch.setitem(sys.modules, "grpc_proxy.stubs", None)
+    assert run(arguments) == 1
+    assert "gRPC needs further packages" in capsys.readouterr().err
+    ports = ["--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0"]
+    assert run(["up", "--grpc-port", "0", *ports]) == 1
+    assert "install them with" in capsys.readouterr().err
+    assert len(served) == 1

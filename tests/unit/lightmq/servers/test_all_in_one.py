@@ -8,6 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from grpc_proxy.config import GrpcConfig
 from lightmq.configuration import Configuration, UpConfig
 from lightmq.servers.all_in_one import AllInOne, merged
 from lightmq.servers.serving import PortTaken
@@ -46,6 +47,19 @@ async def test_one_port_answers_as_name_server_and_as_broker(tmp_path: Path) -> 
             assert answer.status == 200
         async with http.get("/status") as answer:
             assert (await answer.json())["ports"] == ports
+    await everything.stop()
+
+
+async def test_a_port_for_grpc_is_open_if_one_is_set(tmp_path: Path) -> None:
+    wanted = configuration(tmp_path)
+    up = dataclasses.replace(wanted.up, grpc_port=0)
+    everything = AllInOne(dataclasses.replace(wanted, up=up, grpc=GrpcConfig(stop_deadline_ms=0)))
+    await everything.start()
+    port = everything.ports()["grpc"]
+    again = AllInOne(dataclasses.replace(configuration(tmp_path / "b"), up=dataclasses.replace(
+        up, data_directory=tmp_path / "b", grpc_port=port)))  # fmt: skip
+    with pytest.raises(PortTaken, match="--grpc-port"):
+        await again.start()
     await everything.stop()
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from broker.config import BrokerConfig
 from controller.config import ControllerConfig
-from lightmq.servers.parts import bridge_part, broker_part, controller_part, proxy_part
+from grpc_proxy.config import GrpcConfig
+from lightmq.servers.parts import bridge_part, broker_part, controller_part, grpc_part, proxy_part
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
 from mqtt_proxy.config import ProxyConfig
 
@@ -28,11 +29,14 @@ async def test_three_parts_meet_over_sockets(tmp_path: Path) -> None:
     proxy = proxy_part(ProxyConfig(host="127.0.0.1", port=0, admin_port=0, controllers=(address,)))
     await proxy.start()
     assert set(proxy.ports()) == {"mqtt", "admin"}
-    for part in (controller, broker, proxy):
+    grpc = grpc_part(GrpcConfig(port=0, admin_port=0, controllers=(address,), stop_deadline_ms=0))
+    await grpc.start()
+    assert set(grpc.ports()) == {"grpc", "admin"}
+    for part in (controller, broker, proxy, grpc):
         status, content = await page(part.ports()["admin"], "readyz")
         assert (status, content["ready"]) == (200, True)
         assert (await page(part.ports()["admin"], "status"))[0] == 200
-    for part in (proxy, broker, controller):
+    for part in (grpc, proxy, broker, controller):
         await part.stop()
 
 

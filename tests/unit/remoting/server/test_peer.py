@@ -252,7 +252,7 @@ async def test_a_connection_that_has_ended_is_freed_at_once(serve):
 @pytest.mark.parametrize(
     ("first", "said"),
     [
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC is not offered"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "gRPC has a port of its own"),
         (b"GET /metrics HTTP/1.1\r\n", "administration port"),
         (b"POST / HTTP/1.1\r\n", "administration port"),
         (CONNECT, "MQTT port"),

@@ -1,0 +1,171 @@
+"""Scenarios with RocketMQ's Python gRPC client; run by an interpreter of its own, because it writes logs below HOME.
+
+Arguments: scenario, port, and for some a key and a secret. What happened is printed as one JSON line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rocketmq import (
+    ClientConfiguration,
+    ConsumeResult,
+    Credentials,
+    FilterExpression,
+    Message,
+    MessageListener,
+    Producer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionChecker,
+    TransactionResolution,
+)
+
+DEADLINE_S = 40.0
+TOPIC = "orders"
+
+
+def configuration(port: str, key: str = "", secret: str = "") -> ClientConfiguration:
+    return ClientConfiguration(f"127.0.0.1:{port}", Credentials(key, secret), request_timeout=5)
+
+
+def message(body: str, **parts: Any) -> Message:
+    made = Message()
+    made.topic, made.body = TOPIC, body.encode()
+    for name, value in parts.items():
+        setattr(made, name, value)
+    return made
+
+
+def received(config: ClientConfiguration, count: int, *, group: str = "simple") -> list[Message]:
+    """So many messages, each acknowledged."""
+    consumer = SimpleConsumer(config, group, {TOPIC: FilterExpression()})
+    consumer.startup()
+    found: list[Message] = []
+    deadline = time.monotonic() + DEADLINE_S
+    while len(found) < count and time.monotonic() < deadline:
+        for one in consumer.receive(16, 15) or ():
+            consumer.ack(one)
+            found.append(one)
+    consumer.shutdown()
+    return found
+
+
+class Listener(MessageListener):
+    """Keeps what came; the first delivery of `retry` fails."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.bodies: list[str] = []
+        self.complete = threading.Event()
+
+    def consume(self, message: Message) -> ConsumeResult:
+        body = message.body.decode()
+        if body == "retry" and message.delivery_attempt == 1:
+            return ConsumeResult.FAILURE
+        self.bodies.append(body)
+        if len(self.bodies) >= self.count:
+            self.complete.set()
+        return ConsumeResult.SUCCESS
+
+
+class Committing(TransactionChecker):
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+
+    def check(self, message: Message) -> TransactionResolution:
+        self.asked.set()
+        return TransactionResolution.COMMIT
+
+
+def producer(config: ClientConfiguration, checker: TransactionChecker | None = None) -> Producer:
+    made = Producer(config, (TOPIC,), checker=checker)
+    made.startup()
+    return made
+
+
+def simple(config: ClientConfiguration) -> Any:
+    """Normal messages with tag, keys and properties; and in order, by a message group."""
+    sender = producer(config)
+    first = message("normal", tag="a", keys="k1")
+    first.add_property("color", "red")
+    receipts = [sender.send(first)]
+    receipts += [sender.send(message(f"fifo {number}", message_group="g")) for number in range(5)]
+    found = received(config, 6)
+    sender.shutdown()
+    normal = next(one for one in found if one.body == b"normal")
+    return {
+        "offsets": [receipt.offset for receipt in receipts[1:]],
+        "fifo": [one.body.decode() for one in found if one.message_group == "g"],
+        "normal": [normal.tag, sorted(normal.keys), normal.properties, normal.message_id == receipts[0].message_id],
+    }
+
+
+def push(config: ClientConfiguration) -> Any:
+    """A push consumer, with one message that it fails to handle at first."""
+    sender, listener = producer(config), Listener(3)
+    consumer = PushConsumer(config, "pushing", listener, {TOPIC: FilterExpression()})
+    consumer.startup()
+    for body in ("one", "retry", "two"):
+        sender.send(message(body))
+    listener.complete.wait(DEADLINE_S)
+    consumer.shutdown()
+    sender.shutdown()
+    return sorted(listener.bodies)
+
+
+def delayed(config: ClientConfiguration) -> Any:
+    """A delayed message that is recalled, and one that is delivered."""
+    sender, begun = producer(config), time.time()
+    soon = int(begun) + 3
+    handle = sender.send(message("recalled", delivery_timestamp=soon)).recall_handle
+    sender.send(message("delivered", delivery_timestamp=soon))
+    recalled = sender.recall_message(TOPIC, handle)
+    found = received(config, 1, group="late")
+    sender.shutdown()
+    in_time = [soon <= one.transport_delivery_timestamp / 1_000 <= soon + 5 for one in found]
+    return {"bodies": [one.body.decode() for one in found], "in time": in_time, "recalled": bool(recalled)}
+
+
+def transactions(config: ClientConfiguration) -> Any:
+    """One is committed, one rolled back, one left to the check."""
+    checker = Committing()
+    sender = producer(config, checker)
+    for outcome in ("commit", "roll back", "leave"):
+        transaction = sender.begin_transaction()
+        sender.send(message(outcome), transaction)
+        if outcome == "commit":
+            transaction.commit()
+        elif outcome == "roll back":
+            transaction.rollback()
+    asked = checker.asked.wait(DEADLINE_S)
+    found = received(config, 2, group="decided")
+    sender.shutdown()
+    return {"asked": asked, "bodies": sorted(one.body.decode() for one in found)}
+
+
+def refused(config: ClientConfiguration) -> Any:
+    """What a producer without the right is told."""
+    sender = producer(config)
+    try:
+        sender.send(message("no"))
+    except Exception as error:
+        return str(error)
+    finally:
+        sender.shutdown()
+    return "sent"
+
+
+SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
+    each.__name__: each for each in (simple, push, delayed, transactions, refused)
+}
+
+if __name__ == "__main__":
+    result = SCENARIOS[sys.argv[1]](configuration(*sys.argv[2:]))
+    sys.stdout.write(json.dumps(result) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,191 @@
+"""RocketMQ's Python gRPC client against real servers: all kinds of messages, rights, and a proxy that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from grpc_proxy.service import NAME
+from grpc_proxy.stubs import definition as d
+from grpc_proxy.stubs import service as s
+from tests.processes.rig import ROOT, Installation, Server
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.processes
+CLIENT = Path(__file__).with_name("grpc_client.py")
+TIMEOUT_S = 100
+
+
+def client(home: Path, scenario: str, *arguments: object) -> Any:
+    """What a scenario of the real client printed."""
+    variables = {**os.environ, "HOME": str(home), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(CLIENT), scenario, *map(str, arguments)]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def make_topic(server: Installation) -> None:
+    command = [sys.executable, "-m", "lightmq", "topics", "create", "orders", "--server", server.address]
+    subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+
+
+@pytest.fixture
+def serving(tmp_path: Path) -> Iterator[Installation]:
+    """`lightmq up` with a port for gRPC and the topic `orders`."""
+    server = Installation(tmp_path / "data", "--grpc-port", "0", "--set", "broker.transaction_check_after_ms=1000")
+    server.start()
+    make_topic(server)
+    yield server
+    server.kill_if_running()
+
+
+def test_messages_with_all_they_have_and_in_order(serving: Installation, tmp_path: Path) -> None:
+    found = client(tmp_path, "simple", serving.ports["grpc"])
+    assert found["offsets"] == list(range(found["offsets"][0], found["offsets"][0] + 5))
+    assert found["fifo"] == [f"fifo {number}" for number in range(5)]
+    assert found["normal"] == ["a", ["k1"], {"color": "red"}, True]
+
+
+def test_a_push_consumer_gets_a_message_again_that_it_failed_to_handle(serving: Installation, tmp_path: Path) -> None:
+    assert client(tmp_path, "push", serving.ports["grpc"]) == ["one", "retry", "two"]
+
+
+def test_delayed_messages_come_in_time_unless_they_are_recalled(serving: Installation, tmp_path: Path) -> None:
+    found = client(tmp_path, "delayed", serving.ports["grpc"])
+    assert found == {"bodies": ["delivered"], "in time": [True], "recalled": True}
+
+
+def test_transactions_are_decided_by_the_producer_or_by_its_check(serving: Installation, tmp_path: Path) -> None:
+    found = client(tmp_path, "transactions", serving.ports["grpc"])
+    assert found == {"asked": True, "bodies": ["commit", "leave"]}
+
+
+def test_a_client_has_the_rights_of_its_key_behind_a_proxy_too(tmp_path: Path) -> None:
+    """The proxy is a process of its own, with a key that may act for clients."""
+    rules, key = tmp_path / "rules", tmp_path / "key"
+    rules.write_text("user front\nrole proxy\nuser ops\nrole admin\nuser ann\ntopic readwrite orders/#\n"
+                     "topic read $group/simple\nuser bob\ntopic read orders/#\n")  # fmt: skip
+    key.write_text("front:f\n")
+    key.chmod(0o600)
+    keys = "broker.access_keys=front:f,ops:o,ann:a,bob:b"
+    server = Installation(tmp_path / "data", "--set", keys, "--set", f"broker.access_list={rules}")
+    proxy = Server(tmp_path / "proxy")
+    try:
+        server.start()
+        ops = tmp_path / "ops"
+        ops.write_text("ops:o\n")
+        ops.chmod(0o600)
+        create = [sys.executable, "-m", "lightmq", "topics", "create", "orders", "--server", server.address]
+        subprocess.run([*create, "--access-key-file", str(ops)], check=True, capture_output=True, cwd=ROOT)
+        ports = proxy.launch(
+            "grpc-proxy", "--grpc-port", "0", "--admin-port", "0", "--broker", server.address,
+            "--set", f"grpc.access_key_file={key}",
+        )  # fmt: skip
+        assert client(tmp_path, "simple", ports["grpc"], "ann", "a")["normal"][0] == "a"
+        assert "bob may not publish" in client(tmp_path, "refused", ports["grpc"], "bob", "b")
+        assert client(tmp_path, "refused", ports["grpc"], "ann", "wrong") != "sent"
+    finally:
+        proxy.kill_if_running()
+        server.kill_if_running()
+
+
+METADATA = (("x-mq-client-id", "judge"),)
+COUNT = 300
+
+
+class Judge:
+    """Sends, receives and acknowledges through a proxy that comes and goes; counts every message."""
+
+    def __init__(self, port: int) -> None:
+        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.max_reconnect_backoff_ms", 200)])
+        self.sent: set[bytes] = set()
+        self.acknowledged: set[bytes] = set()
+        self.repeated: list[bytes] = []
+        self.half = threading.Event()
+
+    def call(self, name: str, request: Any) -> Any:
+        raw = self.channel.unary_unary(f"/{NAME}/{name}")(
+            request.SerializeToString(), metadata=METADATA, timeout=10, wait_for_ready=True
+        )
+        return getattr(s, f"{name}Response").FromString(raw)
+
+    def send(self) -> None:
+        """Every message, each until it is answered with OK."""
+        for number in range(COUNT):
+            body = b"%d" % number
+            system = {"message_id": f"{number:032X}", "message_type": d.MessageType.NORMAL}
+            message = d.Message(topic={"name": "orders"}, body=body, system_properties=system)
+            while body not in self.sent:
+                try:
+                    answer = self.call("SendMessage", s.SendMessageRequest(messages=[message]))
+                except grpc.RpcError:
+                    continue
+                if answer.status.code == d.Code.OK:
+                    self.sent.add(body)
+            if number == COUNT // 2:
+                self.half.set()
+
+    def consume(self) -> None:
+        """Acknowledge one message after the other until all are."""
+        request = s.ReceiveMessageRequest(
+            group={"name": "judges"}, message_queue={"topic": {"name": "orders"}, "id": -1}, batch_size=8,
+            invisible_duration={"seconds": 1}, long_polling_timeout={"seconds": 2},
+        ).SerializeToString()  # fmt: skip
+        while len(self.acknowledged) < COUNT:
+            try:
+                call = self.channel.unary_stream(f"/{NAME}/ReceiveMessage")(
+                    request, metadata=METADATA, timeout=10, wait_for_ready=True
+                )
+                for raw in call:
+                    self._acknowledge(s.ReceiveMessageResponse.FromString(raw))
+            except grpc.RpcError:
+                continue
+
+    def _acknowledge(self, answer: Any) -> None:
+        if not answer.HasField("message"):
+            return
+        message = answer.message
+        if message.body in self.acknowledged and message.body in self.sent:
+            self.repeated.append(message.body)
+        entry = {"message_id": "m", "receipt_handle": message.system_properties.receipt_handle}
+        request = s.AckMessageRequest(group={"name": "judges"}, topic={"name": "orders"}, entries=[entry])
+        if self.call("AckMessage", request).status.code == d.Code.OK:
+            self.acknowledged.add(message.body)
+
+
+def test_a_killed_proxy_loses_nothing(serving: Installation, tmp_path: Path) -> None:
+    """Messages whose send was not answered may be there twice; no other comes again after its acknowledgement."""
+    port = free_port()
+    options = (
+        "grpc-proxy", "--grpc-port", str(port), "--admin-port", "0", "--broker", serving.address,
+        "--set", "grpc.invisible_ms_min=1000",
+    )  # fmt: skip
+    proxy = Server(tmp_path / "proxy")
+    proxy.launch(*options)
+    judge = Judge(port)
+    threads = [threading.Thread(target=work, daemon=True) for work in (judge.send, judge.consume)]
+    try:
+        for thread in threads:
+            thread.start()
+        assert judge.half.wait(60)
+        proxy.kill()
+        proxy.launch(*options)
+        for thread in threads:
+            thread.join(60)
+        assert (len(judge.sent), len(judge.acknowledged)) == (COUNT, COUNT)
+        assert len(judge.repeated) <= 2, "only what was sent or acknowledged without an answer may come twice"
+        assert proxy.end(signal.SIGTERM) == 0
+    finally:
+        judge.channel.close()
+        proxy.kill_if_running()
