@@ -54,6 +54,11 @@ class PopFeature(Feature):
         outcomes = registry.counter(
             "rocketmq_pop_expired_total", "Messages whose time with a POP consumer was over, by outcome", ("outcome",)
         )
+        by_priority = registry.counter(
+            "rocketmq_pop_by_priority_total",
+            "Messages of topics with priorities that were given, by priority",
+            ("priority",),
+        )
         queues = PopQueues(
             tools, topics=topics.table, queues=topics.queues, groups=groups, in_flight=in_flight,
             long_polls=long_polls, refuse=self._refuse,
@@ -64,7 +69,7 @@ class PopFeature(Feature):
         self._requests = (
             PopRequests(
                 tools, queues=queues, groups=groups, long_polls=long_polls, in_flight=in_flight,
-                lost=outcomes.child(GONE), refuse=self._refuse,
+                lost=outcomes.child(GONE), by_priority=by_priority, refuse=self._refuse,
             ),
             AckRequests(
                 tools, topics=topics.table, queues=queues, in_flight=in_flight, acknowledged=acknowledged,

@@ -1,7 +1,8 @@
 """Where the messages of a group are that pops a topic: its offsets in the queues of the topic and of the retry topic.
 
 The queues take turns: each pop begins with the next one. The group's retry topic comes first in every fifth pop, else
-last, so that neither starves the other.
+last, so that neither starves the other. The queues of a topic with priorities do not take turns: the highest comes
+first, each with the queue of the retry topic that has its messages.
 
 A queue gives a group nothing while it is closed to it: with too many messages in flight, or, in order, as long as those
 in flight are invisible. In order a group gets first what it had of the queue and did not acknowledge.
@@ -143,11 +144,13 @@ class PopQueues:
         ids = self._topics.queue_ids(ask.topic)
         indices = range(len(ids)) if ask.index == ALL_QUEUES else (ask.index,)
         found = [(ask.topic, index, ids[index]) for index in indices]
+        retry, retry_first = retry_topic(ask.group, ask.topic), turn % RETRY_FIRST_EVERY == 0
+        retries = [(retry, index, queue_id) for index, queue_id in enumerate(self._topics.queue_ids(retry))]
+        if not ask.ordered and self.has_priorities(ask.topic):
+            return sorted(found + retries, key=lambda place: (-place[1], (place[0] == ask.topic) == retry_first))
         first = turn % len(found)
         found = found[first:] + found[:first]
-        retry = retry_topic(ask.group, ask.topic)
-        retries = [(retry, index, queue_id) for index, queue_id in enumerate(self._topics.queue_ids(retry))]
-        return retries + found if turn % RETRY_FIRST_EVERY == 0 else found + retries
+        return retries + found if retry_first else found + retries
 
     def front(self, group: str, topic: str, index: int, queue_id: int) -> int:
         """The next offset to give the group."""
@@ -256,4 +259,13 @@ class PopQueues:
             changes += [offset_change(ask.group, ask.topic, index, end) for index, end in ends]
         if changes:
             store.append_state(changes)
-        self._topics.ensure(retry, 1)  # last: as long as it is missing, the next pop does all of this
+        self._topics.ensure(retry, self.retry_queues(ask.topic))  # last: as long as it is missing, this is done again
+
+    def retry_queues(self, topic: str) -> int:
+        """How many queues the retry topics of a topic have: one, or one for each priority."""
+        return self._topics.require(topic).read_queue_count if self.has_priorities(topic) else 1
+
+    def has_priorities(self, topic: str) -> bool:
+        """Whether the queues of a topic are priorities."""
+        config = self._topics.get(topic)
+        return config is not None and config.has_priorities

@@ -56,15 +56,17 @@ class PopRequests:
         long_polls: LongPolls,
         in_flight: MessagesInFlight,
         lost: Counter,
+        by_priority: Counter,
         refuse: Refuse,
     ) -> None:
-        """`lost` counts messages in order that can no longer be read."""
+        """`lost` counts messages in order that can no longer be read, `by_priority` those that were given."""
         self._tools = tools
         self._queues = queues
         self._traffic = groups.traffic
         self._long_polls = long_polls
         self._in_flight = in_flight
         self._lost = lost
+        self._by_priority = by_priority
         self._refuse = refuse
         self._origin = origin_of(tools.config.cluster_name)
 
@@ -209,6 +211,9 @@ class PopRequests:
             reply.fields["orderCountInfo"] = self._counts(ask.group, given)
         count = sum(len(each.offsets) for each in given)
         self._tools.metrics.messages_out.value += count
+        if self._queues.has_priorities(ask.topic):
+            for each in given:
+                self._by_priority.child(str(each.index)).value += len(each.offsets)
         self._traffic.gave(ask.group, ask.topic, now_ms, count, len(reply.body))
         return position, reply
 

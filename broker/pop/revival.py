@@ -115,11 +115,11 @@ class Revival:
         queues: list[tuple[int, ...]] = []
         counts = dict.fromkeys((RETRY, DEAD, GONE), 0)
         for offset in offsets:
-            outcome, target, image = self._image(due, offset)
+            outcome, queue_id, image = self._image(due, offset)
             counts[outcome] += 1
-            if target:
+            if image:
                 images.append(image)
-                queues.append((self._topics.queue_ids(target)[0],))
+                queues.append((queue_id,))
         placed = Placed(b"".join(images), queues) if queues else None
         closed = self._queues.is_closed(due.group, due.queue_id)
         table = self._in_flight.table
@@ -130,19 +130,21 @@ class Revival:
         for outcome, count in counts.items():
             self._outcomes.child(outcome).value += count
 
-    def _image(self, due: Due, offset: int) -> tuple[str, str, bytes]:
-        """(what becomes of the message, its new topic, its new image); no topic where it is not stored again."""
+    def _image(self, due: Due, offset: int) -> tuple[str, int, bytes]:
+        """(what becomes of the message, its new queue, its new image); no image where it is not stored again."""
         owner, config = self._topics.owner(due.queue_id), self._groups.get(due.group)
         record = self._record(due.queue_id, offset) if owner is not None and config is not None else None
         if owner is None or config is None or record is None:
-            return GONE, "", b""
+            return GONE, 0, b""
         properties = {bytes(key): bytes(value) for key, value in record.properties()}
         count = properties.get(RECONSUME_KEY, b"0")
         times = (int(count) if count.isdigit() else 0) + 1
         topic = original_topic(due.group, owner[0])
         dead = times > config.retry_max_times
         target = dead_letter_topic(due.group) if dead else retry_topic(due.group, topic)
-        self._topics.ensure(target, 1)
+        self._topics.ensure(target, 1 if dead else self._queues.retry_queues(topic))
+        ids = self._topics.queue_ids(target)
+        index = 0 if dead else min(owner[1], len(ids) - 1)
         properties.pop(INNER_MULTI_DISPATCH, None)  # its light queues have it already
         properties[RECONSUME_KEY] = b"%d" % times
         properties.setdefault(FIRST_POP_TIME, b"%d" % due.pop_ms)
@@ -150,10 +152,10 @@ class Revival:
         properties.setdefault(ORIGIN_ID, properties.get(UNIQUE_KEY, b""))
         image = encode_image(
             flags=record.flags >> FLAG_SYS_SHIFT << FLAG_SYS_SHIFT, born_ms=record.born_ms, topic=target.encode(),
-            queue_index=0, keys=bytes(record.keys), tags=bytes(record.tags), properties=list(properties.items()),
+            queue_index=index, keys=bytes(record.keys), tags=bytes(record.tags), properties=list(properties.items()),
             body=bytes(record.body),
         )  # fmt: skip
-        return DEAD if dead else RETRY, target, image
+        return DEAD if dead else RETRY, ids[index], image
 
     def _record(self, queue_id: int, offset: int) -> RecordView | None:
         try:

@@ -9,7 +9,7 @@ native core makes the record images of its messages in one call and gives those 
 RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
 request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it, the half message of a
 transaction (`broker.transactions`) for its outcome; the answer names the place where it waits, and for one that waits
-for its time the handle to recall it by. What is not offered (priorities, lite topics) is refused by name. A send is
+for its time the handle to recall it by. What is not offered (lite topics) is refused by name. A send is
 answered when the message is confirmed and, for a topic that was just created, when the name servers know its route.
 
 A message whose property `originMqttTopic` names a topic below the one it is sent to is an MQTT message
@@ -31,6 +31,7 @@ from broker.requests import TRUE, number, text
 from broker.rocketmq.mqtt_messages import mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
+from broker.topics.topics import PRIORITY_KEY, TopicSettings, queue_of_priority
 from remoting.access.rights import CONSUME, PUBLISH, of_group
 from remoting.native import core as native
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
@@ -87,7 +88,6 @@ NOT_OFFERED_FLAGS = {
 """Bits of sysFlag that request what this broker does not do."""
 NOT_OFFERED_PROPERTIES = {
     b"TIMER_DEL_UNIQKEY": "recalling a delayed message by a message is not offered by this broker: send RECALL_MESSAGE",
-    b"_SYS_MSG_PRIORITY_": "priorities of messages are not offered by this broker",
     b"__LITE_TOPIC": "lite topics are not offered by this broker",
 }
 """The same for properties, unless their value is `false`."""
@@ -160,8 +160,20 @@ def holds_half(request: SendRequest, body: bytes, *, batch: bool) -> bool:
     state = request.system_flag & TRANSACTION_MASK
     if not state and TRANSACTION_PREPARED not in (body if batch else request.text):
         return False
-    parts = [dict(one.properties) for one in decode_batch(body)] if batch else [request.properties]
+    parts = properties_of_parts(request, body, batch=batch)
     return any(is_half(request.system_flag, one, batch=batch) for one in parts)
+
+
+def properties_of_parts(request: SendRequest, body: bytes, *, batch: bool) -> list[dict[bytes, bytes]]:
+    """The properties of each message of the request."""
+    return [dict(one.properties) for one in decode_batch(body)] if batch else [request.properties]
+
+
+def wanted_queue(request: SendRequest, body: bytes, config: TopicSettings, *, batch: bool) -> int:
+    """The queue that the request names, or that of its priority; refusals are those of `queue_of_priority`."""
+    if not config.has_priorities and PRIORITY_KEY not in (body if batch else request.text):
+        return request.queue_index
+    return queue_of_priority(config, properties_of_parts(request, body, batch=batch), request.queue_index)
 
 
 def is_half(system_flag: int, properties: Mapping[bytes, bytes], *, batch: bool) -> bool:
@@ -281,7 +293,7 @@ class SendRequests:
         topic = self._target(request)
         choice = self.placement.choice
         config = choice.topic_for_write(topic, min(request.queue_count, self.tools.config.template_queue_count))
-        index = choice.queue_index(config, request.queue_index)
+        index = choice.queue_index(config, wanted_queue(request, body, config, batch=batch))
         fields = SentFields(
             topic.encode(), index, request.system_flag, request.born_ms, born_host_of(peer.address),
             request.reconsume_times,

@@ -30,7 +30,7 @@ check costs one look-up in an empty dict. Loop thread only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 QUEUE_TYPE = "queue.type"
 SIMPLE_QUEUE = "SimpleCQ"
 BATCH_QUEUE = "BatchCQ"
+MESSAGE_TYPE, PRIORITY = "message.type", "PRIORITY"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
 NUMBER_DIGITS_MAX = 18
@@ -77,7 +78,7 @@ ATTRIBUTES: dict[str, Attribute] = {
     QUEUE_TYPE: _one_of(SIMPLE_QUEUE, BATCH_QUEUE, fixed=True),
     RETENTION_MS: Attribute(_number, "a number of milliseconds, 0 for ever"),
     RETENTION_BYTES: Attribute(_number, "a number of bytes, 0 without a limit"),
-    "message.type": _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"),
+    MESSAGE_TYPE: _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY),
 }
 """Every attribute a topic can have; an unknown one is refused, because it would have no effect."""
 
@@ -156,6 +157,44 @@ class TopicSettings(msgspec.Struct, kw_only=True, frozen=True):
     def takes_batches(self) -> bool:
         """True for queue type BatchCQ: a producer may store a batch of messages as one record."""
         return is_batch(self.attributes)
+
+    @property
+    def has_priorities(self) -> bool:
+        """True for message type PRIORITY: its queues are the priorities of its messages."""
+        return self.attributes.get(MESSAGE_TYPE) == PRIORITY
+
+
+PRIORITY_KEY = b"_SYS_MSG_PRIORITY_"
+PRIORITY_DIGITS_MAX = 10
+"""A priority is a Java int."""
+
+
+def queue_of_priority(config: TopicSettings, parts: Sequence[Mapping[bytes, bytes]], wanted: int) -> int:
+    """The queue of the messages of a request, given by their properties; `wanted` without priorities.
+
+    The queues of a topic with priorities are its priorities. A priority that is higher than those is in the last queue;
+    a message without the property has the lowest, 0.
+
+    Raises:
+        Refused: MESSAGE_ILLEGAL where the topic has no priorities, a priority is not a number, or those of a batch
+            differ.
+    """
+    if not config.has_priorities:
+        if any(properties.get(PRIORITY_KEY, b"false") not in (b"false", b"") for properties in parts):
+            remark = f"the topic [{config.name}] has no priorities: set its attribute message.type to PRIORITY"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        return wanted
+    queues = {_queue_of_priority(config, properties.get(PRIORITY_KEY, b"0")) for properties in parts}
+    if len(queues) > 1:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the messages of a batch have different priorities")
+    return queues.pop()
+
+
+def _queue_of_priority(config: TopicSettings, text: bytes) -> int:
+    if not text.isdigit() or len(text) > PRIORITY_DIGITS_MAX:
+        remark = f"the priority {text.decode(errors='replace')!r} is not a number from 0"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+    return min(int(text), config.write_queue_count - 1)
 
 
 _decode = msgspec.json.Decoder(TopicSettings).decode

@@ -19,7 +19,7 @@ NOISE = ("|-INFO", "|-WARN", "\tat ")
 FEATURES = (
     "sync", "async", "oneway", "batch", "orderly", "orderly_suspended", "delay_level", "delay_ms", "recall", "tags",
     "sql", "retry", "lite_pull", "query_key", "large", "transaction", "request_reply", "server_rebalance", "pop",
-    "pop_ordered", "trace", "first_send", "asked_members",
+    "pop_ordered", "priority", "trace", "first_send", "asked_members",
 )  # fmt: skip
 """Scenarios of ClientFeatures that a LightMQ broker must pass; the others are not supported yet."""
 COMMANDS = [

@@ -86,6 +86,7 @@ public final class ClientFeatures {
         run(wanted, "server_rebalance", ClientFeatures::serverRebalance);
         run(wanted, "pop", ClientFeatures::pop);
         run(wanted, "pop_ordered", ClientFeatures::popOrdered);
+        run(wanted, "priority", ClientFeatures::priority);
         run(wanted, "trace", ClientFeatures::trace);
         run(wanted, "first_send", ClientFeatures::firstSend);
         run(wanted, "asked_members", ClientFeatures::askedMembers);
@@ -466,9 +467,26 @@ public final class ClientFeatures {
         }
     }
 
+    /** Higher priorities come first, and in order within each. */
+    private static void priority(String topic) throws Exception {
+        producer.getDefaultMQProducerImpl().getMqClientFactory().getMQAdminImpl()
+            .createTopic("TBW102", topic, 4, 0, java.util.Map.of("+message.type", "PRIORITY"));
+        for (int number = 0; number < 24; number++) {
+            Message message = message(topic, number);
+            message.setPriority(number % 4);
+            check(producer.send(message).getMessageQueue().getQueueId() == number % 4, "in another queue");
+        }
+        check(pop(topic, 7).equals("3 7 11 15 19 23 2"), "popped: " + popped);
+        check(pop(topic, 32).equals("6 10 14 18 22 1 5 9 13 17 21 0 4 8 12 16 20"), "popped: " + popped);
+    }
+
+    private static String pop(String topic, int count) {
+        return popInOrder(topic, null, count);
+    }
+
     private static List<MessageExt> popped = List.of();
 
-    /** The numbers of the messages that a POP in order gets, kept in `popped`. */
+    /** The numbers of the messages, kept in `popped`, that a POP gets; in order where it has an attempt. */
     private static String popInOrder(String topic, String attempt, int count) {
         MQClientInstance factory = producer.getDefaultMQProducerImpl().getMqClientFactory();
         PopMessageRequestHeader header = new PopMessageRequestHeader();
@@ -478,7 +496,7 @@ public final class ClientFeatures {
         header.setMaxMsgNums(count);
         header.setInvisibleTime(3_000);
         header.setBornTime(System.currentTimeMillis());
-        header.setOrder(true);
+        header.setOrder(attempt != null);
         header.setAttemptId(attempt);
         CompletableFuture<PopResult> answer = new CompletableFuture<>();
         try {

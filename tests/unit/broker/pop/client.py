@@ -47,8 +47,11 @@ def popping(code: int = RequestCode.POP_MESSAGE, **fields: object) -> Command:
     return Command(code, fields={name: str(value) for name, value in (named | fields).items()})
 
 
-async def send(connection: Connection, *bodies: bytes, topic: str = TOPIC, queue: int = -1, tag: str = "") -> None:
+async def send(
+    connection: Connection, *bodies: bytes, topic: str = TOPIC, queue: int = -1, tag: str = "", priority: int = -1
+) -> None:
     properties = f"TAGS\x01{tag}\x02" if tag else ""
+    properties += f"_SYS_MSG_PRIORITY_\x01{priority}\x02" if priority >= 0 else ""
     fields = {"a": "p", "b": topic, "c": "TBW102", "d": "4", "e": str(queue), "f": "0", "g": "5", "h": "0",
               "i": properties}  # fmt: skip
     for body in bodies:

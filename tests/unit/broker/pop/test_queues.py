@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import msgspec
+
+from broker.pop.handles import retry_topic
+from broker.topics.topics import TopicSettings
+from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import ResponseCode
-from tests.unit.broker.pop.client import ack, pop, popping, send
+from tests.unit.broker.pop.client import GROUP, TOPIC, ack, expire, pop, popping, send
 
 
 async def test_only_matching_messages_are_given_and_others_are_passed_over(running) -> None:
@@ -48,3 +55,87 @@ async def test_a_queue_with_too_many_in_flight_gives_no_more_and_others_go_on(li
     assert [message.body for message in await pop(connection)] == [b"4"]
     assert await ack(connection, first) == ResponseCode.SUCCESS
     assert [message.body for message in await pop(connection)] == [b"3"]
+
+
+async def ranked(running, connection: Connection) -> None:
+    settings = TopicSettings(name=TOPIC, read_queue_count=3, write_queue_count=3)
+    running.broker.topics.table.put(msgspec.structs.replace(settings, attributes={"message.type": "PRIORITY"}))
+    for number, priority in enumerate((0, 2, 1, 9, 1, 0)):
+        await send(connection, b"%d: %d" % (priority, number), priority=priority)
+
+
+async def test_higher_priorities_are_given_first_and_in_order_within_each(running) -> None:
+    connection = running.connect()
+    await ranked(running, connection)
+    assert [message.body for message in await pop(connection, maxMsgNums=4)] == [b"2: 1", b"9: 3", b"1: 2", b"1: 4"]
+    await send(connection, b"2: late", priority=2)
+    assert [message.body for message in await pop(connection)] == [b"2: late", b"0: 0", b"0: 5"]
+    given = {key: value for key, value in running.registry.values().items() if "by_priority" in key}
+    assert {key.split("{")[1]: value for key, value in given.items() if "{" in key} == {"0}": 2, "1}": 2, "2}": 3}
+
+
+async def test_what_comes_again_keeps_its_priority(running) -> None:
+    connection = running.connect()
+    await ranked(running, connection)
+    assert len(await pop(connection)) == 6
+    await expire(running)
+    again = await pop(connection)
+    assert [message.body[:1] for message in again] == [b"2", b"9", b"1", b"1", b"0", b"0"]
+    assert {message.topic for message in again} == {retry_topic(GROUP, TOPIC)}
+    for message in again:
+        assert await ack(connection, message) == ResponseCode.SUCCESS
+    await expire(running)
+    assert await pop(connection) == []
+
+
+async def test_no_message_is_kept_back_by_a_busy_queue(running) -> None:
+    connection = running.connect()
+    for _ in range(8):
+        await send(connection, *(b"busy" for _ in range(40)), queue=0)
+    await send(connection, b"rare", queue=3)
+    found = [message.body for _ in range(5) for message in await pop(connection)]
+    assert b"rare" in found
+
+
+async def test_waiting_members_of_a_group_get_messages_in_turn(running) -> None:
+    connection, members = running.connect(), [running.connect() for _ in range(3)]
+    await send(connection, b"first", queue=0)
+    assert len(await pop(connection)) == 1
+    order = []
+
+    async def member(number: int) -> None:
+        order.append((number, (await pop(members[number], pollTime=60_000, maxMsgNums=1))[0].body))
+
+    waiting = []
+    for number in range(3):
+        waiting.append(asyncio.ensure_future(member(number)))
+        while len(running.broker.reading.long_polls) <= number:
+            await asyncio.sleep(0)
+    for number in range(3):
+        await send(connection, b"%d" % number, queue=0)
+    await asyncio.wait_for(asyncio.gather(*waiting), 10)
+    assert sorted(order) == [(0, b"0"), (1, b"1"), (2, b"2")]
+
+
+async def test_a_pop_that_waits_for_room_is_woken_by_an_acknowledgement(limited) -> None:
+    connection, other = limited.connect(), limited.connect()
+    await send(connection, b"1", b"2", b"3", queue=0)
+    first, _second = await pop(connection)
+    waiting = asyncio.ensure_future(pop(other, pollTime=60_000))
+    while not limited.broker.reading.long_polls:
+        await asyncio.sleep(0)
+    assert await ack(connection, first) == ResponseCode.SUCCESS
+    assert [message.body for message in await asyncio.wait_for(waiting, 10)] == [b"3"]
+
+
+async def test_a_pop_that_waits_for_room_is_woken_when_a_time_is_over(limited) -> None:
+    connection, other = limited.connect(), limited.connect()
+    groups = limited.broker.groups.groups
+    groups.put(msgspec.structs.replace(groups.ensure(GROUP), retry_max_times=0))
+    await send(connection, b"1", b"2", b"3", queue=0)
+    assert len(await pop(connection)) == 2
+    waiting = asyncio.ensure_future(pop(other, pollTime=60_000))
+    while not limited.broker.reading.long_polls:
+        await asyncio.sleep(0)
+    await expire(limited)
+    assert [message.body for message in await asyncio.wait_for(waiting, 10)] == [b"3"]

@@ -70,7 +70,7 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     heartbeat = beat("c@1")
     heartbeat.language, heartbeat.version = "JAVA", 513
     await connection.request(heartbeat)
-    fields = {"topic": "t", "producerGroup": "p", "queueId": "0", "properties": "_SYS_MSG_PRIORITY_\x013\x02"}
+    fields = {"topic": "t", "producerGroup": "p", "queueId": "0", "properties": "TIMER_DEL_UNIQKEY\x017F\x02"}
     for code, sent, answered in (
         (RequestCode.SEND_MESSAGE, fields, 13),
         (RequestCode.SEND_MESSAGE, fields, 13),
@@ -85,7 +85,7 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     lite, send = found["refused"]
     assert (lite["client"], lite["name"], lite["answer"], lite["count"]) == ("c@1", "POP_LITE_MESSAGE", 3, 1)
     assert (send["client"], send["code"], send["answer"], send["count"]) == ("c@1", 10, 13, 2)
-    assert "priorities" in send["remark"]
+    assert "recalling" in send["remark"]
 
 
 async def test_only_administrators_see_the_list(running) -> None:
