@@ -8,12 +8,14 @@ A run grows while messages are copied without a gap at either side. A message of
 that were deleted before they were copied, begin a new one. Where there are `RUNS_MAX`, the two oldest become one coarse
 run, so the oldest offsets are mapped too low: a group that moves there gets messages again and misses none.
 
-Invariant: runs rise in both offsets, and every message s of a run lies at `target + s - source` or above, and below
-`target + span`. Pure.
+Invariants: runs rise in both offsets. Every message s of a run lies at `target + s - source` or above, and below
+`target + span`. `to_target` is never above, and `to_source` never above, the first message that is not consumed yet.
+Pure.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import attrgetter
@@ -21,7 +23,7 @@ from operator import attrgetter
 RUNS_MAX = 4_096
 """Most runs of one queue."""
 
-_source = attrgetter("source")
+_source, _target = attrgetter("source"), attrgetter("target")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,3 +81,38 @@ class OffsetMap:
         merged = CopiedRun(first.source, target, count, second.target_end - target)
         self.runs[:2] = [merged]
         return [(second.source, None), (first.source, merged)]
+
+    def to_target(self, source: int) -> int:
+        """The target offset for a group that has consumed all source messages below `source`."""
+        at = bisect_right(self.runs, source, key=_source) - 1
+        if at < 0:
+            return max(0, self.runs[0].target) if self.runs else 0
+        run = self.runs[at]
+        if source < run.source_end:
+            return max(0, run.target + source - run.source)
+        return run.target_end if at + 1 == len(self.runs) else max(0, self.runs[at + 1].target)
+
+    def reach(self, since: int | None, target: int) -> int:
+        """The highest target offset up to `target` that a group may move on to from `since` without skipping messages
+        of other producers, which it can have consumed here only; `since` None: it has consumed none here."""
+        if not self.runs:
+            return target if since is None else min(since, target)
+        at = 0 if since is None else max(0, bisect_right(self.runs, since, key=_target) - 1)
+        reached = max(0, self.runs[0].target) if since is None else since
+        for run in self.runs[at:]:
+            if reached >= target or max(0, run.target) > reached or run.count != run.span:
+                break
+            reached = max(reached, run.target_end)
+        return min(reached, target)
+
+    def to_source(self, target: int) -> int | None:
+        """The source offset for a group that has consumed all target messages below `target`; None without a run."""
+        if not self.runs:
+            return None
+        at = bisect_right(self.runs, target, key=_target) - 1
+        if at < 0:
+            return self.runs[0].source
+        run = self.runs[at]
+        if target >= run.target_end:
+            return run.source_end
+        return run.source + target - run.target if run.count == run.span else run.source

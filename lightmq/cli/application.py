@@ -50,6 +50,7 @@ COMMANDS = (
     ("demo", "demo:demo", ADMINISTRATION, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and suggest remedies."),
     ("cluster", "admin.cluster:cluster", ADMINISTRATION, "Show and change who is master of the broker groups."),
+    ("migrate", "admin.migrate:migrate", ADMINISTRATION, "Move in from a RocketMQ cluster while it is in use."),
     ("acl", "admin.acl:acl", ADMINISTRATION, "Check an access list, or explain what it decides."),
     ("passwd", "admin.credentials:passwd", ADMINISTRATION, "Add, change or remove a user in a password file."),
     (

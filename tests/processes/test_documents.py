@@ -49,6 +49,7 @@ NOT_RUN = {
     "docs/howto/install.md": 2,
     "docs/howto/pop.md": 1,
     "docs/howto/access.md": 1,
+    "docs/howto/migrate.md": 3,
     "docs/howto/rocketmq.md": 3,
     "docs/howto/run-as-processes.md": 1,
     "docs/howto/spark.md": 3,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,11 +34,18 @@ def built(steps: list[tuple[str, int]]) -> tuple[OffsetMap, list[tuple[int, int]
 
 
 def check(found: OffsetMap, pairs: list[tuple[int, int]], *, exact: bool) -> None:
-    """Every message lies in a run, at its place in an exact one, at it or above in a coarse one."""
-    for source, target in pairs:
-        (run,) = [run for run in found.runs if run.source <= source < run.source_end]
-        place = run.target + source - run.source
-        assert place == target if exact or run.count == run.span else place <= target < run.target_end
+    sources, targets = [one for one, _ in pairs], [one for _, one in pairs]
+    for offset in range(max(sources) + 3):
+        at = bisect_left(sources, offset)
+        first = targets[at] if at < len(pairs) else targets[-1] + 1
+        assert found.to_target(offset) == first if exact else found.to_target(offset) <= first
+    for offset in range(max(targets) + 3):
+        at = bisect_left(targets, offset)
+        mapped = found.to_source(offset)
+        assert mapped is not None
+        # Every source message below the mapped offset is consumed at the target.
+        consumed = bisect_left(sources, mapped)
+        assert consumed == at if exact else consumed <= at
 
 
 @given(STEPS)
@@ -44,7 +53,7 @@ def test_offsets_are_mapped_both_ways(steps: list[tuple[str, int]]) -> None:
     found, pairs, stored = built(steps)
     assert OffsetMap(stored.values()).runs == found.runs
     if not pairs:
-        assert found.copied is None
+        assert (found.copied, found.to_target(7), found.to_source(7)) == (None, 0, None)
         return
     assert found.copied == pairs[-1][0] + 1
     check(found, pairs, exact=True)
@@ -61,4 +70,5 @@ def test_coarse_runs_never_map_too_high(steps: list[tuple[str, int]], limit: int
     assert OffsetMap(stored.values()).runs == found.runs
     if pairs:
         assert found.copied == pairs[-1][0] + 1
+        assert found.to_target(pairs[-1][0] + 1) == pairs[-1][1] + 1
         check(found, pairs, exact=False)

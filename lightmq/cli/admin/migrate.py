@@ -1,0 +1,130 @@
+"""``lightmq migrate rocketmq``: mirror a live RocketMQ cluster into this one, see how far it is, compare, switch.
+
+lightmq migrate rocketmq --from old:9876                    copy what is there now, then end
+lightmq migrate rocketmq --from old:9876 --follow           go on for ever
+lightmq migrate rocketmq status|verify --from old:9876
+lightmq migrate rocketmq switch|switch-back --from old:9876 move the producers
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.connections import ServerTarget
+from lightmq.cli.outcome import CommandFailed, print_rows, printable
+from remoting.client.connection import signing_dial
+from remoting.client.tls import ClientTls
+
+HERE = ServerTarget()
+HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "LAG", "STATE")
+
+migrate = App(name="migrate", help="Move into this installation from another one.", help_format="plaintext")
+
+Patterns = Annotated[list[str] | None, Parameter(negative=(), help="Only these; * and ? match. May be repeated.")]
+
+
+@migrate.command
+def rocketmq(
+    action: Annotated[
+        Literal["copy", "status", "verify", "switch", "switch-back"],
+        Parameter(help="copy mirrors; status and verify show; switch and switch-back move the producers."),
+    ] = "copy",
+    *,
+    source: Annotated[str, Parameter(name="--from", help="RocketMQ's name servers as host:port,…")],
+    name: Annotated[str, Parameter(help="Names the source; keep it for later runs.")] = "rocketmq",
+    follow: Annotated[bool, Parameter(negative=(), help="Go on mirroring until interrupted.")] = False,
+    topic: Patterns = None,
+    group: Patterns = None,
+    rate: Annotated[int, Parameter(help="Copy at most so many messages a second; 0: no limit.")] = 0,
+    settle: Annotated[
+        float, Parameter(help="switch: seconds without a message at the source before it is done.")
+    ] = 35.0,
+    from_key_file: Annotated[Path | None, Parameter(help="File key:secret for the source.")] = None,
+    from_tls: Annotated[bool, Parameter(negative=(), help="Connect to the source with TLS.")] = False,
+    from_tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities of the source, PEM.")] = None,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per line.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Mirror topics, groups, offsets and messages from a live RocketMQ cluster."""
+    from lightmq.migrate.cluster import Cluster
+    from lightmq.migrate.migration import Migration, Options
+    from runtime.clock import SystemClock
+
+    if not name or "/" in name or not name.isprintable():
+        raise CommandFailed(f"--name {name!r} is empty or has a slash")
+    if rate < 0 or settle < 0:
+        raise CommandFailed("--rate and --settle are not negative")
+    tls = ClientTls(from_tls_ca, None, None, "", verify=True) if from_tls else None
+    options = Options(name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, settle_s=settle)
+
+    async def work() -> None:
+        there = Cluster(source, signing_dial(from_key_file, tls))
+        here = Cluster(target.server, signing_dial(target.security.access_key_file, target.security.client_tls))
+        try:
+            await _carry_out(action, Migration(there, here, options, SystemClock()), follow=follow, as_json=json_output)
+        finally:
+            await there.close()
+            await here.close()
+
+    asyncio.run(work())
+
+
+def _chosen(patterns: list[str] | None) -> Callable[[str], bool]:
+    if not patterns:
+        return lambda _: True
+    return lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool) -> None:
+    from lightmq.migrate.report import lags, verified
+
+    if action == "copy" and follow:
+        await migration.follow(lambda: _say("mirroring; interrupt to stop\n"))
+    elif action == "copy":
+        await migration.copy_to_the_end()
+        _left_out(migration, as_json=as_json)
+        rows = await lags(migration)
+        _say(f"copied {sum(row['copied'] for row in rows)} messages in {len(rows)} queues\n")
+    elif action == "status":
+        await migration.read()
+        _left_out(migration, as_json=as_json)
+        print_rows(await lags(migration), HEADINGS, _cells, json_output=as_json)
+    elif action == "verify":
+        await migration.read()
+        rows = await verified(migration)
+        print_rows(rows, HEADINGS, _cells, json_output=as_json)
+        if any(row["state"] != "equal" for row in rows):
+            raise CommandFailed("the copies differ, see above")
+    else:
+        topics = await (migration.let_producers_in() if action == "switch" else migration.send_producers_back())
+        side = "here" if action == "switch" else "at the source"
+        _say(f"producers write {side} now: {', '.join(map(printable, topics)) or 'no topic'}\n")
+
+
+def _left_out(migration: Any, *, as_json: bool) -> None:
+    found = {**migration.plan.left_out, **migration.refused}
+    for what, why in sorted(found.items()):
+        if as_json:
+            sys.stdout.write(json.dumps({"left_out": what, "reason": why}) + "\n")
+        else:
+            sys.stderr.write(f"not mirrored: {printable(what)}: {printable(why)}\n")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        printable(row["topic"]), printable(row["source"]), printable(row["target"]), str(row["copied"]),
+        str(row["lag"]), printable(row["state"]),
+    )  # fmt: skip

@@ -1,0 +1,222 @@
+"""A migration while it runs: it finds what is at the source, makes it here, copies every queue, keeps offsets alike.
+
+    refresh     topics and groups of the source, every `REFRESH_S`: new ones are made here and copied too
+    copiers     one task for each queue
+    offsets     every `OFFSETS_S`: what a group has committed at one side is committed at the other
+
+A topic is made here without the permission to write, so no producer can overtake messages that are not copied yet;
+`let_producers_in` takes that permission from the source, waits for the rest and gives it here.
+
+Invariant: all progress is in the target's log or follows from both clusters; a new process continues where an earlier
+one was killed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lightmq.migrate.cluster import Cluster
+from lightmq.migrate.copier import QueueCopier
+from lightmq.migrate.offsets import OffsetMirror
+from lightmq.migrate.plan import Chosen, Plan, QueueCopy, make_plan
+from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
+from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
+from runtime.clock import Clock
+from runtime.logs import get_logger
+
+REFRESH_S = 10.0
+OFFSETS_S = 1.0
+SETTLE_S = 35.0
+"""RocketMQ's brokers do not check a topic's permission; its producers learn of it with their routes, every 30 s."""
+LOOK_S = 0.2
+"""Pause before the ends of the queues are looked at again."""
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the user chose."""
+
+    name: str
+    """Names the source in the target's records."""
+    topic: Chosen = field(default=lambda _: True)
+    group: Chosen = field(default=lambda _: True)
+    messages_per_second: int = 0
+    """Most messages copied in a second; 0: without a limit."""
+    settle_s: float = SETTLE_S
+    """How long no message must have come before producers are let in here."""
+
+
+class SteadyPace:
+    """Lets so many messages pass in a second, all copiers together; 0: without a limit."""
+
+    def __init__(self, per_second: int, clock: Clock) -> None:
+        self._per_second = per_second
+        self._clock = clock
+        self._free_ns = 0
+
+    async def take(self, messages: int) -> None:
+        """Wait until the messages before these have had their time."""
+        if not self._per_second:
+            return
+        now_ns = self._clock.monotonic_ns()
+        begin_ns = max(now_ns, self._free_ns)
+        self._free_ns = begin_ns + messages * NANOSECONDS // self._per_second
+        await asyncio.sleep((self._free_ns - now_ns) / NANOSECONDS)
+
+
+class Migration:
+    """One source, one target."""
+
+    def __init__(self, source: Cluster, target: Cluster, options: Options, clock: Clock) -> None:
+        self.source, self.target = source, target
+        self.plan = Plan()
+        self.refused: dict[str, str] = {}
+        """What could not be made here -> why."""
+        self._options = options
+        self._clock = clock
+        self._pace = SteadyPace(options.messages_per_second, clock)
+        self._copiers: dict[QueueCopy, QueueCopier] = {}
+        self._tasks: dict[QueueCopy, asyncio.Task[None]] = {}
+        self._offsets = OffsetMirror(source, target)
+        self._log = get_logger("migrate")
+
+    @property
+    def copiers(self) -> Iterable[QueueCopier]:
+        """The copiers, one for each queue."""
+        return self._copiers.values()
+
+    async def read(self) -> Plan:
+        """Learn what is at the source; changes nothing. Raises LightMQError."""
+        await self.source.refresh()
+        await self.target.refresh()
+        options, source = self._options, self.source
+        self.plan = make_plan(
+            {broker: await source.topics(broker) for broker in source.brokers},
+            {broker: await source.groups(broker) for broker in source.brokers},
+            self.target.brokers, wanted_topic=options.topic, wanted_group=options.group, clusters=source.clusters,
+        )  # fmt: skip
+        for queue in self.plan.queues:
+            if queue not in self._copiers:
+                self._copiers[queue] = QueueCopier(queue, source, self.target, options.name, self._pace, self._clock)
+        return self.plan
+
+    async def make(self) -> None:
+        """Make the groups and topics that are not here yet; those that are here keep their permissions."""
+        for broker in self.target.brokers:
+            present, groups = await self.target.topics(broker), await self.target.groups(broker)
+            for name, group in self.plan.groups.items():
+                if name not in groups:
+                    await self._try(f"group {name}", self.target.put_group(broker, group))
+            for name, wanted in self.plan.topics.get(broker, {}).items():
+                known = present.get(name)
+                if known is not None and _has_room(known, wanted):
+                    continue
+                own = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
+                perm = known.perm if known is not None else wanted.perm if own else wanted.perm & ~PERM_WRITE
+                await self._try(f"topic {name}", self.target.put_topic(broker, wanted, perm))
+
+    async def _try(self, what: str, making: Any) -> None:
+        try:
+            await making
+        except Refused as refused:
+            if self.refused.get(what) != refused.remark:
+                self._log.warning("not_made", what=what, reason=refused.remark)
+            self.refused[what] = refused.remark
+        else:
+            self.refused.pop(what, None)
+
+    async def copy_to_the_end(self) -> None:
+        """Copy what is there now, and the offsets. Raises the error of a queue that cannot be copied."""
+        await self.read()
+        await self.make()
+        await self._copied_to_the_end(self._copiers)
+        await self.keep_offsets_alike()
+
+    async def _copied_to_the_end(self, queues: Iterable[QueueCopy]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for queue in queues:
+                group.create_task(self._copiers[queue].run(follow=False))
+
+    async def follow(self, ready: Callable[[], None] = lambda: None) -> None:
+        """Mirror for ever; ends by being cancelled. `ready` is called once everything is being copied."""
+        refreshed_s, is_ready = float("-inf"), False
+        try:
+            while True:
+                try:
+                    if self._now_s() - refreshed_s >= REFRESH_S:
+                        await self.read()
+                        await self.make()
+                        refreshed_s = self._now_s()
+                        self._start_copiers()
+                        if not is_ready:
+                            is_ready = True
+                            ready()
+                    await self.keep_offsets_alike()
+                except (LightMQError, OSError) as error:
+                    self._log.warning("refresh_failed", error=str(error))
+                await asyncio.sleep(OFFSETS_S)
+        finally:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _start_copiers(self) -> None:
+        for queue, copier in self._copiers.items():
+            if queue not in self._tasks:
+                self._tasks[queue] = asyncio.get_running_loop().create_task(copier.run(follow=True))
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ns() / NANOSECONDS
+
+    async def keep_offsets_alike(self) -> int:
+        """Commit at each side what has moved at the other; returns how many offsets. Raises LightMQError."""
+        return await self._offsets.align(self.plan.groups, self._copiers.values())
+
+    # -- producers -----------------------------------------------------------------------------------------------------
+
+    async def let_producers_in(self) -> list[str]:
+        """Stop producers at the source, copy the rest, let them write here; returns the topics. Raises LightMQError."""
+        await self.copy_to_the_end()
+        topics = self._own_topics()
+        await self._permit(self.source, topics, write=False)
+        queues = [queue for queue in self._copiers if queue.topic in topics]
+        copied, quiet_since_s = -1, self._now_s()
+        while self._now_s() - quiet_since_s < self._options.settle_s:
+            await asyncio.sleep(LOOK_S)
+            await self._copied_to_the_end(queues)
+            before, copied = copied, sum(self._copiers[queue].counts.copied for queue in queues)
+            if copied != before:
+                quiet_since_s = self._now_s()
+        await self._permit(self.target, topics, write=True)
+        return topics
+
+    async def send_producers_back(self) -> list[str]:
+        """Stop producers here and let them write at the source again; returns the topics. Raises LightMQError."""
+        await self.read()
+        topics = self._own_topics()
+        await self._permit(self.target, topics, write=False)
+        await self._permit(self.source, topics, write=True)
+        return topics
+
+    def _own_topics(self) -> list[str]:
+        names = {queue.topic for queue in self._copiers}
+        return sorted(name for name in names if not name.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+
+    @staticmethod
+    async def _permit(cluster: Cluster, topics: Iterable[str], *, write: bool) -> None:
+        for broker in cluster.brokers:
+            known = await cluster.topics(broker)
+            for config in (known[name] for name in topics if name in known):
+                perm = config.perm | PERM_WRITE if write else config.perm & ~PERM_WRITE
+                config.attributes = None  # they stay as they are
+                await cluster.put_topic(broker, config, perm)
+
+
+def _has_room(known: TopicConfig, wanted: TopicConfig) -> bool:
+    return known.read_queue_nums >= wanted.read_queue_nums and known.write_queue_nums >= wanted.write_queue_nums

@@ -1,0 +1,116 @@
+"""What there is to see of a migration: lag of each queue, and a comparison of every copied message with its original.
+
+Reads both clusters and changes nothing. Messages are compared field by field: body, flag, retries, born time and host,
+and properties, which include tags, keys and unique id, without those that a broker adds to every message. Loop thread
+only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from broker.migration.offset_map import OffsetMap
+from lightmq.migrate.copier import PULL_COUNT_MAX, PULL_GROUP
+from remoting.client.consumer import AsyncConsumer
+from remoting.protocol.errors import Refused
+from remoting.protocol.records.rocketmq_form import ORIGIN_KEYS
+
+if TYPE_CHECKING:
+    from lightmq.migrate.copier import QueueCopier
+    from lightmq.migrate.migration import Migration
+    from remoting.protocol.records.stored_message import StoredMessage
+
+MERGED = "coarse: its oldest part is no longer mapped message by message"
+ADDED_KEYS = ORIGIN_KEYS | {b"WAIT", b"INNER_MULTI_QUEUE_OFFSET"}
+
+
+def reader(migration: Migration, copier: QueueCopier, *, at_source: bool) -> AsyncConsumer:
+    """Reads one side of a queue."""
+    queue = copier.queue
+    if at_source:
+        connection = migration.source.connection(queue.source_broker)
+        return AsyncConsumer(connection, PULL_GROUP, queue.topic, queue.source_queue)
+    return AsyncConsumer(migration.target.connection(queue.target_broker), PULL_GROUP, queue.topic, queue.target_queue)
+
+
+async def lags(migration: Migration) -> list[dict[str, Any]]:
+    """A row for each queue: messages copied, and messages at the source that are not."""
+    rows = []
+    for copier in sorted(migration.copiers, key=_order):
+        row = _row(copier)
+        try:
+            await copier.load()
+            there = reader(migration, copier, at_source=True)
+            begin, end = await there.min_offset(), await there.max_offset()
+        except Refused as refused:
+            rows.append({**row, "state": refused.remark})
+            continue
+        copied = copier.copied
+        row["copied"] = sum(run.count for run in copied.runs)
+        row["lag"] = max(0, end - max(begin, copied.copied or 0))
+        rows.append({**row, "state": "behind" if row["lag"] else "up to date"})
+    return rows
+
+
+async def verified(migration: Migration) -> list[dict[str, Any]]:
+    """The rows of `lags` with what a comparison of all messages that both sides still have found."""
+    rows = await lags(migration)
+    for row, copier in zip(rows, sorted(migration.copiers, key=_order), strict=True):
+        compared, digest, difference = await _compared(migration, copier)
+        row["compared"], row["digest"] = compared, digest
+        row["state"] = difference or "equal"
+    return rows
+
+
+async def _compared(migration: Migration, copier: QueueCopier) -> tuple[int, str, str]:
+    """(messages, their digest at the source, the first difference or nothing)."""
+    there = reader(migration, copier, at_source=True)
+    here = reader(migration, copier, at_source=False)
+    copied: OffsetMap = copier.copied
+    compared, digest = 0, hashlib.sha256()
+    begin_there, begin_here = await there.min_offset(), await here.min_offset()
+    for run in copied.runs:
+        if run.count != run.span:
+            return compared, digest.hexdigest(), MERGED
+        skipped = max(0, begin_there - run.source, begin_here - run.target)
+        offset = run.source + skipped
+        while offset < run.source_end:
+            originals = (await there.pull(offset, PULL_COUNT_MAX, 0)).messages
+            originals = [one for one in originals if one.queue_offset < run.source_end]
+            if not originals:
+                return compared, digest.hexdigest(), f"source offset {offset} cannot be read"
+            at = offset
+            while at < offset + len(originals):
+                copies = (await here.pull(run.target + at - run.source, offset + len(originals) - at, 0)).messages
+                if not copies:
+                    return compared, digest.hexdigest(), f"source offset {at} is missing here"
+                for original, copy in zip(originals[at - offset :], copies, strict=False):
+                    if _kept(original) != _kept(copy):
+                        return compared, digest.hexdigest(), f"source offset {original.queue_offset} differs here"
+                    digest.update(repr(_kept(original)).encode())
+                    compared += 1
+                at += len(copies)
+            offset += len(originals)
+    return compared, digest.hexdigest(), ""
+
+
+def _kept(message: StoredMessage) -> tuple[object, ...]:
+    properties = sorted((key, value) for key, value in message.properties if key not in ADDED_KEYS and value)
+    return message.body, message.flag, message.born_ms, message.born_host, message.reconsume_times, tuple(properties)
+
+
+def _row(copier: QueueCopier) -> dict[str, Any]:
+    queue = copier.queue
+    return {
+        "topic": queue.topic,
+        "source": f"{queue.source_broker}/{queue.source_queue}",
+        "target": f"{queue.target_broker}/{queue.target_queue}",
+        "copied": 0,
+        "lag": 0,
+        "state": "",
+    }
+
+
+def _order(copier: QueueCopier) -> tuple[str, str, int]:
+    return copier.queue.topic, copier.queue.source_broker, copier.queue.source_queue

@@ -1,0 +1,108 @@
+"""Moving in from a running RocketMQ 5.5.0 cluster (name server and broker from Maven) under 500 messages a second.
+
+The migration is killed, consumers switch in the middle and switch back, then producers and consumers move: every
+message is consumed, none out of the order of its queue, and repeats are counted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.maven import jars
+from benchmarks.rocketmq_clients import rocketmq
+from remoting.client.blocking import BlockingConnection, checked, cluster
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from tests.processes.migrations import (
+    GROUP,
+    QUEUES,
+    TOPIC,
+    Consumer,
+    Migrator,
+    Producer,
+    all_of,
+    judge,
+    make_topic,
+    sending,
+)
+from tests.processes.rig import Installation, no_traceback
+
+pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
+PER_SECOND = 500
+
+
+@pytest.fixture
+def theirs(tmp_path: Path) -> Iterator[tuple[str, str]]:
+    """RocketMQ's name server and broker; their addresses."""
+    folder = jars("rocketmq")
+    if folder is None:
+        pytest.skip("RocketMQ's jars cannot be fetched: see the output")
+    home = tmp_path / "rocketmq"
+    home.mkdir()
+    with rocketmq("SYNC_FLUSH", home, folder, home) as (names, _pid):
+        with BlockingConnection.dial(names) as connection:
+            (broker,) = cluster(connection).broker_addr_table.values()
+        address = broker.master()
+        assert address is not None
+        yield names, address
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Iterator[Installation]:
+    made = Installation(tmp_path / "ours")
+    try:
+        made.start()
+        yield made
+        no_traceback(made)
+    finally:
+        made.kill_if_running()
+
+
+def test_a_cluster_in_use_moves_in(theirs: tuple[str, str], ours: Installation, tmp_path: Path) -> None:
+    names, broker = theirs
+    make_topic(broker)
+    producer = Producer(broker, PER_SECOND)
+    producer.start()
+    producer.flowing()
+    migrator = Migrator(names, ours.address, tmp_path / "migrate.log")
+    consumers = [Consumer(broker)]
+    try:
+        migrator.start()
+        producer.flowing()
+        migrator.kill()
+        producer.flowing()
+        migrator.start()
+        for address in (ours.address, broker, ours.address):  # there, back, and there again
+            consumers[-1].until(5 * PER_SECOND)
+            consumers[-1].stop()  # the next one begins at once, with offsets that are up to a second old
+            consumers.append(Consumer(address))
+        producer.finish()
+        migrator.run("switch", "--topic", TOPIC, "--settle", "1")
+        sent = set(producer.answered)
+        last = set(range(max(sent) + 1, max(sent) + 101))
+        for number in sorted(last):
+            checked(send(ours.address, number))
+        sent |= last
+        consumers[-1].until(sent - {number for one in consumers for seen in one.seen.values() for number in seen})
+        consumers[-1].stop()
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+    finally:
+        producer.stopped.set()
+        migrator.kill()
+    for queue in range(QUEUES):
+        assert all_of(ours.address, queue) == [number for number in sorted(sent) if number % QUEUES == queue]
+    repeats = judge(consumers, sent)
+    print(f"{len(sent)} messages, {repeats} of them again after a switch")
+    assert repeats <= 3 * 2 * PER_SECOND  # the offsets of a switch are at most two rounds of the mirror old
+    with BlockingConnection.dial(ours.address) as connection:
+        groups = json.loads(checked(connection.request(Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))).body)
+    assert groups["subscriptionGroupTable"][GROUP]["retryMaxTimes"] == 7
+
+
+def send(address: str, number: int) -> Command:
+    with BlockingConnection.dial(address) as connection:
+        return connection.request(sending(number))

@@ -1,0 +1,68 @@
+"""Moving between two clusters over RocketMQ's protocol while messages are sent and the migration is killed.
+
+Every message is there once, in the order of its queue; consumers switch in the middle and switch back, and get every
+message; producers switch without an order broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.processes.migrations import GROUP, QUEUES, TOPIC, Consumer, Migrator, Producer, all_of, judge, make_topic
+from tests.processes.rig import Installation, no_traceback
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture
+def clusters(tmp_path: Path) -> Iterator[tuple[Installation, Installation]]:
+    pair = Installation(tmp_path / "old"), Installation(tmp_path / "new")
+    try:
+        for one in pair:
+            one.start()
+        yield pair
+        no_traceback(*pair)
+    finally:
+        for one in pair:
+            one.kill_if_running()
+
+
+@pytest.mark.timeout(240)
+def test_consumers_switch_and_switch_back_while_the_migration_is_killed(
+    clusters: tuple[Installation, Installation], tmp_path: Path
+) -> None:
+    old, new = clusters
+    make_topic(old.address)
+    producer = Producer(old.address)
+    producer.start()
+    producer.flowing()
+    migrator = Migrator(old.address, new.address, tmp_path / "migrate.log")
+    consumers = [Consumer(old.address)]
+    try:
+        for _ in range(3):
+            migrator.start()
+            producer.flowing()
+            migrator.kill()
+            producer.flowing()
+        migrator.start()
+        for address in (new.address, old.address):  # there, and back
+            consumers[-1].until(100)
+            consumers[-1].stop()
+            migrator.until_offsets_agree()
+            consumers.append(Consumer(address))
+        producer.finish()
+        sent = set(producer.answered)
+        consumers[-1].until(sent - {number for one in consumers for seen in one.seen.values() for number in seen})
+        consumers[-1].stop()
+        rows = migrator.until_copied()
+        assert {row["topic"] for row in rows} >= {TOPIC, f"%RETRY%{GROUP}"}
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+    finally:
+        producer.stopped.set()
+        migrator.kill()
+    assert judge(consumers, sent) == 0
+    for queue in range(QUEUES):
+        assert all_of(new.address, queue) == [number for number in sorted(sent) if number % QUEUES == queue]
