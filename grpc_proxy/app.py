@@ -16,8 +16,10 @@ import grpc.aio
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig
+from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.offsets import Offsets
 from grpc_proxy.receiving import Receiving
 from grpc_proxy.renewal import Renewal
 from grpc_proxy.routes import Routes
@@ -55,10 +57,11 @@ class GrpcProxyApp:
         )  # fmt: skip
         self.link = link = BrokerLink(uplink, timeout_ms=config.request_timeout_ms)
         self._admission = admission = ClientAdmission(link, clock)
-        routes = Routes(link, admission, clock)
-        clients = GrpcClients(link, config, metrics)
+        groups = ConsumedGroups(link, clock)
+        routes = Routes(link, admission, groups, clock)
+        clients = GrpcClients(link, groups, config, metrics)
         self.renewal = renewal = Renewal(link, config, clock, metrics, clients.is_here)
-        self._receiving = receiving = Receiving(link, admission, renewal, config, clock, metrics)
+        self._receiving = receiving = Receiving(link, admission, groups, renewal, config, clock, metrics)
         self._service = MessagingService(
             admission,
             metrics,
@@ -66,6 +69,7 @@ class GrpcProxyApp:
             routes=routes,
             sending=Sending(link, routes, config, clock, metrics),
             receiving=receiving,
+            offsets=Offsets(link, config, metrics),
         )
         metrics.clients.function = lambda: len(clients)
         metrics.renewed.function = lambda: len(renewal)

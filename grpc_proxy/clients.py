@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from grpc_proxy.config import GrpcConfig
+from grpc_proxy.groups import ConsumedGroups, GroupRules
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.mapping import settings as mapping
 from grpc_proxy.mapping.incoming import incoming, plain_body
@@ -71,8 +72,9 @@ class Stream:
 class GrpcClients:
     """The clients of this proxy."""
 
-    def __init__(self, link: BrokerLink, config: GrpcConfig, metrics: GrpcMetrics) -> None:
+    def __init__(self, link: BrokerLink, groups: ConsumedGroups, config: GrpcConfig, metrics: GrpcMetrics) -> None:
         self._link = link
+        self._groups = groups
         self._config = config
         self._metrics = metrics
         self._streams: dict[str, Stream] = {}
@@ -147,8 +149,14 @@ class GrpcClients:
     async def _settle(self, stream: Stream, settings: Any) -> None:
         """Take a client's settings: answer them, then register it."""
         config = self._config
+        mapping.check(settings)
+        rules = GroupRules()
+        if settings.client_type != definition.ClientType.PRODUCER:
+            rules = await self._groups.rules(stream.caller, group_of(settings.subscription.group))
         answer = mapping.answered(
             settings,
+            fifo=rules.consume_message_orderly,
+            deliveries_max=rules.retry_max_times + 1,
             body_bytes_max=config.limits.body_bytes_max,
             batch_max=config.limits.batch_max,
             long_poll_ms_max=config.long_poll_ms_max,

@@ -59,12 +59,21 @@ class BrokerLink:
     async def request(
         self, caller: GrpcCaller | None, code: int, fields: dict[str, str], body: bytes = b"", *, wait_ms: int = 0
     ) -> Command:
-        """Send a request for a client, or for the proxy itself; `wait_ms`: how long the broker waits by request."""
+        """Return the answer of code 0 to a request for a client, or for the proxy itself. Raises Refused for another.
+
+        `wait_ms`: how long the broker waits by request.
+        """
+        return checked(await self.answer(caller, code, fields, body, wait_ms=wait_ms))
+
+    async def answer(
+        self, caller: GrpcCaller | None, code: int, fields: dict[str, str], body: bytes = b"", *, wait_ms: int = 0
+    ) -> Command:
+        """Return the answer, whatever its code is."""
         if caller is not None:
             fields = {**fields, ON_BEHALF_FIELD: caller.key, ON_BEHALF_HOST_FIELD: caller.host}
         language = "PYTHON" if caller is None else caller.language
         command = Command(code, fields=fields, body=body, language=language)
-        return checked(await self._uplink.connection.request(command, self._timeout_ms + wait_ms))
+        return await self._uplink.connection.request(command, self._timeout_ms + wait_ms)
 
     def _came_up(self, address: str) -> None:
         self._log.info("broker_connected", address=address)

@@ -1,8 +1,9 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue, on POP of the broker.
 
-A receive is one POP of all queues of the topic; it waits at the broker until there is a message, and its answers go out
-one by one as the client reads them. Messages that a client leaves unread are given back. A push consumer's messages are
-renewed (`renewal`), a simple consumer's have the time that it asked for.
+A receive is one POP of all queues of the topic, or, for a group that consumes in order, of one of them; it waits at the
+broker until there is a message, and its answers go out one by one as the client reads them. Messages that a client
+leaves unread are given back. A push consumer's messages are renewed (`renewal`), a simple consumer's have the time that
+it asked for.
 Invariant: a message given by the broker reaches its client, is given back, or comes again after its invisible time;
 nothing about it is kept here that matters for that. Loop rule: on the loop's thread.
 """
@@ -16,9 +17,19 @@ from typing import Any
 
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.config import GrpcConfig
+from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.link import BrokerLink
-from grpc_proxy.mapping.incoming import ReceiptHandle, handle_of, incoming, owned, parse_handle, plain_body
+from grpc_proxy.mapping.incoming import (
+    ReceiptHandle,
+    deliveries_before,
+    handle_of,
+    incoming,
+    owned,
+    parse_handle,
+    plain_body,
+)
 from grpc_proxy.mapping.metadata import GrpcCaller
+from grpc_proxy.mapping.routes import ALL_QUEUES
 from grpc_proxy.mapping.settings import expression_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
 from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of
@@ -48,6 +59,7 @@ class Receive:
     group: str
     topic: str
     namespace: str
+    queue_index: int
     count: int
     invisible_ms: int
     wait_ms: int
@@ -71,6 +83,7 @@ class Receiving:
         self,
         link: BrokerLink,
         admission: ClientAdmission,
+        groups: ConsumedGroups,
         renewal: Renewal,
         config: GrpcConfig,
         clock: Clock,
@@ -78,6 +91,7 @@ class Receiving:
     ) -> None:
         self._link = link
         self._admission = admission
+        self._groups = groups
         self._renewal = renewal
         self._config = config
         self._clock = clock
@@ -165,6 +179,7 @@ class Receiving:
             group=group_of(request.group),
             topic=topic_of(request.message_queue.topic),
             namespace=request.message_queue.topic.resource_namespace,
+            queue_index=max(ALL_QUEUES, request.message_queue.id),
             count=max(1, min(request.batch_size, config.limits.batch_max)),
             invisible_ms=invisible_ms,
             wait_ms=max(0, wait_ms),
@@ -175,9 +190,11 @@ class Receiving:
 
     async def _pop(self, caller: GrpcCaller, ask: Receive) -> list[Given]:
         kind, expression = ask.expression
+        in_order = (await self._groups.rules(caller, ask.group)).consume_message_orderly
         fields = {
-            "consumerGroup": ask.group, "topic": ask.topic, "queueId": "-1", "maxMsgNums": str(ask.count),
-            "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms), "initMode": "0", "order": "false",
+            "consumerGroup": ask.group, "topic": ask.topic, "queueId": str(ask.queue_index if in_order else ALL_QUEUES),
+            "maxMsgNums": str(ask.count), "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms),
+            "initMode": "0", "order": str(in_order).lower(), "attemptId": ask.attempt_id,
             "bornTime": str(self._clock.now_ms()), "expType": kind, "exp": expression,
         }  # fmt: skip
         try:
@@ -188,12 +205,13 @@ class Receiving:
             raise
         broker = self._admission.broker_name
         pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
-        given = []
+        before, given = deliveries_before(answer.fields.get("orderCountInfo", "")), []
         for stored in iter_stored(answer.body):
             body, is_plain = plain_body(stored)
             self._metrics.unreadable.value += not is_plain
             handle = handle_of(stored, broker, pop_ms, invisible_ms)
             message = incoming(stored, body, ask.topic, ask.namespace)
+            message.system_properties.delivery_attempt += before.get((stored.queue_id, stored.queue_offset), 0)
             given.append(Given(owned(message, handle, invisible_ms), handle))
         return given
 

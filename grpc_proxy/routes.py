@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from grpc_proxy.access import ClientAdmission
+from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.mapping import routes as mapping
 from grpc_proxy.mapping.metadata import GrpcCaller
@@ -33,9 +34,10 @@ _decode = msgspec.json.Decoder(RoutedTopic).decode
 class Routes:
     """Topics as the broker has them."""
 
-    def __init__(self, link: BrokerLink, admission: ClientAdmission, clock: Clock) -> None:
+    def __init__(self, link: BrokerLink, admission: ClientAdmission, groups: ConsumedGroups, clock: Clock) -> None:
         self._link = link
         self._admission = admission
+        self._groups = groups
         self._clock = clock
         self._known: dict[str, tuple[int, RoutedTopic]] = {}
 
@@ -48,12 +50,12 @@ class Routes:
         return service.QueryRouteResponse(status=status(), message_queues=queues)
 
     async def query_assignment(self, caller: GrpcCaller, request: Any) -> Any:
-        """What a consumer receives from: all queues of the broker at once, because messages are owned one by one."""
-        topic = topic_of(request.topic)
-        group_of(request.group)
+        """What a consumer receives from: all queues at once, because messages are owned one by one; each, in order."""
+        topic, group = topic_of(request.topic), group_of(request.group)
         mapping.check_endpoints(request.endpoints)
         config = await self._ask(caller, topic)
-        queues = mapping.assignment(config, request.topic, self._admission.broker_name, request.endpoints, fifo=False)
+        fifo = (await self._groups.rules(caller, group)).consume_message_orderly
+        queues = mapping.assignment(config, request.topic, self._admission.broker_name, request.endpoints, fifo=fifo)
         assignments = [{"message_queue": queue} for queue in queues]
         return service.QueryAssignmentResponse(status=status(), assignments=assignments)
 

@@ -1,7 +1,7 @@
 """The calls of RocketMQ's gRPC service: from bytes to a handler and back.
 
     name -> (type of request, type of response, handler)       one table for calls with one answer
-    ReceiveMessage                                              answers as a stream
+    ReceiveMessage, PullMessage                                 answers as a stream
     Telemetry                                                   a stream in both directions
 
 Every call is read, admitted and answered here; a handler gets a parsed request of an admitted client. What is refused,
@@ -22,6 +22,7 @@ from grpc_proxy.clients import GrpcClients
 from grpc_proxy.mapping.metadata import GrpcCaller, caller_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
 from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.offsets import Offsets
 from grpc_proxy.receiving import Receiving
 from grpc_proxy.routes import Routes
 from grpc_proxy.sending import Sending
@@ -32,6 +33,7 @@ from runtime.logs import get_logger
 NAME = "apache.rocketmq.v2.MessagingService"
 MS_PER_S = 1_000
 Answer = Callable[[GrpcCaller, Any], Awaitable[Any]]
+Streamed = Callable[[GrpcCaller, Any, int | None, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
 class MessagingService:
@@ -46,12 +48,13 @@ class MessagingService:
         routes: Routes,
         sending: Sending,
         receiving: Receiving,
+        offsets: Offsets,
     ) -> None:
         self._admission = admission
         self._metrics = metrics
         self._clients = clients
-        self._receiving = receiving
         self._log = get_logger("grpc")
+        self._streamed: Mapping[str, Streamed] = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         self._answers: Mapping[str, Answer] = {
             "QueryRoute": routes.query_route,
             "QueryAssignment": routes.query_assignment,
@@ -63,17 +66,17 @@ class MessagingService:
             "AckMessage": receiving.ack_message,
             "ChangeInvisibleDuration": receiving.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
-            "UpdateOffset": self._not_offered,
-            "GetOffset": self._not_offered,
-            "QueryOffset": self._not_offered,
+            "UpdateOffset": offsets.update_offset,
+            "GetOffset": offsets.get_offset,
+            "QueryOffset": offsets.query_offset,
             "SyncLiteSubscription": self._not_offered,
         }
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """The table for a server."""
         table = {name: grpc.unary_unary_rpc_method_handler(self._single(name)) for name in self._answers}
-        table["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(self._receive)
-        table["PullMessage"] = grpc.unary_stream_rpc_method_handler(self._pull)
+        for name in self._streamed:
+            table[name] = grpc.unary_stream_rpc_method_handler(self._several(name))
         table["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry)
         return grpc.method_handlers_generic_handler(NAME, table)
 
@@ -92,24 +95,25 @@ class MessagingService:
 
         return serve
 
-    async def _receive(self, raw: bytes, context: Any) -> None:
-        self._metrics.calls.child("ReceiveMessage").value += 1
-        try:
-            caller = await self._admitted(context)
-            request = parsed(service.ReceiveMessageRequest, raw)
-            left_s = context.time_remaining()
-            left_ms = None if left_s is None else int(left_s * MS_PER_S)
-            await self._receiving.receive(
-                caller, request, left_ms, lambda answer: context.write(answer.SerializeToString())
-            )
-        except Exception as error:  # noqa: BLE001 - the client always gets a status
-            found = service.ReceiveMessageResponse(status=self._refused(error, "ReceiveMessage"))
-            await context.write(found.SerializeToString())
+    def _several(self, name: str) -> Callable[[bytes, Any], Awaitable[None]]:
+        """The call of this name, whose answers are a stream."""
+        answer, calls = self._streamed[name], self._metrics.calls.child(name)
+        asked, answered = getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
 
-    async def _pull(self, _raw: bytes, context: Any) -> None:
-        self._metrics.calls.child("PullMessage").value += 1
-        refused = self._refused(CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED), "PullMessage")
-        await context.write(service.PullMessageResponse(status=refused).SerializeToString())
+        async def serve(raw: bytes, context: Any) -> None:
+            calls.value += 1
+
+            async def send(message: Any) -> None:
+                await context.write(message.SerializeToString())
+
+            try:
+                caller = await self._admitted(context)
+                left_s = context.time_remaining()
+                await answer(caller, parsed(asked, raw), None if left_s is None else int(left_s * MS_PER_S), send)
+            except Exception as error:  # noqa: BLE001 - the client always gets a status
+                await send(answered(status=self._refused(error, name)))
+
+        return serve
 
     async def _telemetry(self, received: AsyncIterator[bytes], context: Any) -> None:
         self._metrics.calls.child("Telemetry").value += 1

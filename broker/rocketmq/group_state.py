@@ -18,7 +18,7 @@ import msgspec
 
 from broker.requests import text
 from broker.rocketmq.statistics import queue_key, stored_ms
-from remoting.access.rights import ADMIN, of_group
+from remoting.access.rights import ADMIN, CONSUME, of_group
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -146,9 +146,10 @@ class GroupStateRequests:
         return command.reply(body=_encode({"group": group, "topic": topic, "subscriptionData": found}))
 
     def group_config(self, peer: Peer, command: Command) -> Command:
-        """352: the configuration of one group."""
-        group = text(command.fields, "group")
-        self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
+        """352: the configuration of one group, for administrators and for its consumers."""
+        group, authorizer = text(command.fields, "group"), self.tools.authorizer
+        if not authorizer.allows(peer, command, ADMIN, of_group(group)):
+            authorizer.authorize(peer, command, CONSUME, of_group(group))
         found = self.groups.groups.get(group)
         if found is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"the group [{group}] does not exist")

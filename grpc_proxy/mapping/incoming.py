@@ -32,6 +32,7 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 TOPIC_MARK, RETRY_MARK = "0", "2"
 HANDLE_PARTS = 9
 NUMBER_DIGITS_MAX = 18
+ORDER_WORDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,17 @@ def handle_of(stored: StoredMessage, broker: str, pop_ms: int, invisible_ms: int
     """Return the handle of a message that was popped."""
     is_retry = stored.topic.decode("utf-8", "replace").startswith(names.RETRY_PREFIX)
     return ReceiptHandle(pop_ms, invisible_ms, is_retry, broker, stored.queue_id, stored.queue_offset, stored.position)
+
+
+def deliveries_before(order_count_info: str) -> dict[tuple[int, int], int]:
+    """Return (queue, offset) -> how often it was delivered before, from the answer to a POP in order."""
+    found = {}
+    for part in filter(None, order_count_info.split(";")):
+        words = part.split(" ")
+        if len(words) == ORDER_WORDS and words[1].startswith("qo"):
+            queue, _, offset = words[1].removeprefix("qo").partition("%")
+            found[int(queue), int(offset)] = int(words[2])
+    return found
 
 
 def incoming(stored: StoredMessage, body: bytes, topic: str, namespace: str) -> Any:

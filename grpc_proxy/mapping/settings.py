@@ -17,17 +17,19 @@ ClientType = definition.ClientType
 CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, ClientType.PULL_CONSUMER)
 NOT_OFFERED = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
 SEND_ATTEMPTS, SEND_PAUSE_MS, SEND_PAUSE_MS_MAX, SEND_FACTOR = 3, 10, 1_000, 2.0
-DELIVERIES_MAX = 17
-"""The first delivery and 16 repetitions, the default of a consumer group."""
 RETRY_PAUSES_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
 """Pause before each repetition: RocketMQ's delay levels."""
 TOPICS_MAX = 1_000
 """Most topics or subscriptions of one client."""
 
 
-def answered(settings: Any, *, body_bytes_max: int, batch_max: int, long_poll_ms_max: int) -> Any:
-    """Return a client's settings with the server's part. CallRejected for a type of client that is unknown."""
-    check(settings)
+def answered(
+    settings: Any, *, body_bytes_max: int, batch_max: int, long_poll_ms_max: int, fifo: bool, deliveries_max: int
+) -> Any:
+    """Return a client's settings, which `check` has passed, with the server's part.
+
+    `fifo`: whether the consumer's group consumes in order; `deliveries_max`: how often it gets a message at most.
+    """
     answer = definition.Settings()
     answer.CopyFrom(settings)
     answer.metric.on = False
@@ -42,8 +44,8 @@ def answered(settings: Any, *, body_bytes_max: int, batch_max: int, long_poll_ms
         return answer
     answer.subscription.receive_batch_size = batch_max
     answer.subscription.long_polling_timeout.CopyFrom(duration(long_poll_ms_max))
-    answer.subscription.fifo = False
-    answer.backoff_policy.max_attempts = DELIVERIES_MAX
+    answer.subscription.fifo = fifo
+    answer.backoff_policy.max_attempts = deliveries_max
     pauses = [duration(seconds * 1_000) for seconds in RETRY_PAUSES_S]
     answer.backoff_policy.customized_backoff.next.extend(pauses)
     return answer

@@ -119,6 +119,34 @@ def push(config: ClientConfiguration) -> Any:
     return sorted(listener.bodies)
 
 
+class InOrder(Listener):
+    """The second message fails twice."""
+
+    failures = 2
+
+    def consume(self, message: Message) -> ConsumeResult:
+        self.bodies.append(message.body.decode())
+        if message.body == b"2" and self.failures:
+            self.failures -= 1
+            return ConsumeResult.FAILURE
+        if len(self.bodies) >= self.count:
+            self.complete.set()
+        return ConsumeResult.SUCCESS
+
+
+def ordered(config: ClientConfiguration) -> Any:
+    """A push consumer of a group that consumes in order."""
+    sender, listener = producer(config), InOrder(6)
+    consumer = PushConsumer(config, "orderly", listener, {TOPIC: FilterExpression()})
+    consumer.startup()
+    for number in range(1, 5):
+        sender.send(message(str(number), message_group="g"))
+    listener.complete.wait(DEADLINE_S)
+    consumer.shutdown()
+    sender.shutdown()
+    return listener.bodies
+
+
 def delayed(config: ClientConfiguration) -> Any:
     """A delayed message that is recalled, and one that is delivered."""
     sender, begun = producer(config), time.time()
@@ -162,7 +190,7 @@ def refused(config: ClientConfiguration) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
-    each.__name__: each for each in (simple, push, delayed, transactions, refused)
+    each.__name__: each for each in (simple, push, ordered, delayed, transactions, refused)
 }
 
 if __name__ == "__main__":

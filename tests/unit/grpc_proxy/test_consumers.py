@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from broker.groups.groups import GroupConfig
 from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig, GrpcLimitsConfig
+from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.mapping.incoming import ReceiptHandle, parse_handle
 from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.metrics import GrpcMetrics
@@ -24,7 +26,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.transport.failures import ConnectionLost
 from runtime.metrics import Registry
 from tests.support.clock import ManualClock
-from tests.unit.grpc_proxy.conftest import GROUP, METADATA, TOPIC, ProxyBench, message
+from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, message
 
 Code = d.Code
 
@@ -128,6 +130,47 @@ async def test_a_receive_waits_for_the_first_message(proxied):
 async def test_a_receive_that_cannot_be_served_gets_the_code(proxied, asked, code):
     (answer,) = await proxied.receive(**asked)
     assert Code.Name(answer.status.code) == Code.Name(code)
+
+
+def orderly(proxied: ProxyBench) -> None:
+    """The group consumes in order."""
+    groups = proxied.broker.broker.groups.groups
+    groups.put(GroupConfig(group_name="billing", consume_message_orderly=True, retry_max_times=3))
+
+
+async def test_a_group_in_order_gets_nothing_behind_a_message_that_it_has(proxied):
+    """Its queues are assigned one by one; what is not acknowledged comes again before the rest."""
+    orderly(proxied)
+    asked = s.QueryAssignmentRequest(topic=TOPIC, group=GROUP, endpoints=ENDPOINTS)
+    found = await proxied.call("QueryAssignment", asked)
+    assert [one.message_queue.id for one in found.assignments] == [0, 1, 2, 3]
+    grouped = [message(b"%d" % number, message_group="g", message_type=d.MessageType.FIFO) for number in range(3)]
+    await proxied.send(*grouped)
+    (first,) = await proxied.messages(batch_size=1)
+    assert (await proxied.receive())[0].status.code == Code.MESSAGE_NOT_FOUND
+    await proxied.revive(40_000)
+    again = await proxied.messages()
+    assert [(one.body, one.system_properties.delivery_attempt) for one in again] == [(b"0", 2), (b"1", 1), (b"2", 1)]
+    assert (await proxied.acknowledge(first.system_properties.receipt_handle)).status.code != Code.OK
+    handles = [one.system_properties.receipt_handle for one in again]
+    assert (await proxied.acknowledge(*handles)).status.code == Code.OK
+
+
+async def test_a_lost_answer_in_order_is_repeated_for_its_attempt(proxied):
+    orderly(proxied)
+    await proxied.send(message(b"0", message_group="g", message_type=d.MessageType.FIFO))
+    (first,) = await proxied.messages(attempt_id="one")
+    (again,) = await proxied.messages(attempt_id="one")
+    assert (first.body, again.body) == (b"0", b"0")
+    assert (await proxied.receive(attempt_id="two"))[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_consumer_in_order_is_told_so(proxied):
+    orderly(proxied)
+    settings = d.Settings(client_type=d.ClientType.PUSH_CONSUMER, subscription={"group": GROUP})
+    async with telemetry(proxied, settings) as stream:
+        assert stream.answer.settings.subscription.fifo
+        assert stream.answer.settings.backoff_policy.max_attempts == 4
 
 
 async def test_filters_select(proxied):
@@ -332,10 +375,15 @@ async def test_a_producer_is_asked_about_an_orphaned_transaction(proxied):
         assert [one.body for one in await proxied.messages()] == [b"hello"]
 
 
+def clients_with(proxied: ProxyBench, **limits: int) -> GrpcClients:
+    """Clients of the same broker with limits of their own."""
+    config, link = GrpcConfig(limits=GrpcLimitsConfig(**limits)), proxied.app.link
+    return GrpcClients(link, ConsumedGroups(link, proxied.clock), config, GrpcMetrics(Registry()))
+
+
 async def test_a_stream_that_is_not_read_ends_and_no_other_waits(proxied):
     """Its client floods the proxy with settings and reads no answer."""
-    clients, writes = GrpcClients(proxied.app.link, GrpcConfig(limits=GrpcLimitsConfig(commands_max=3)),
-                                  GrpcMetrics(Registry())), []  # fmt: skip
+    clients, writes = clients_with(proxied, commands_max=3), []
     raw = s.TelemetryCommand(settings=PRODUCER).SerializeToString()
 
     async def flood():
@@ -352,7 +400,12 @@ async def test_a_stream_that_is_not_read_ends_and_no_other_waits(proxied):
 
 
 async def test_too_many_clients_are_refused(proxied):
-    clients = GrpcClients(proxied.app.link, GrpcConfig(limits=GrpcLimitsConfig(clients_max=1)), GrpcMetrics(Registry()))
+    clients = GrpcClients(
+        proxied.app.link,
+        ConsumedGroups(proxied.app.link, proxied.clock),
+        GrpcConfig(limits=GrpcLimitsConfig(clients_max=1)),
+        GrpcMetrics(Registry()),
+    )
     got: asyncio.Queue[Any] = asyncio.Queue()
 
     async def reading(ended: asyncio.Event):

@@ -6,7 +6,7 @@ import pytest
 
 from grpc_proxy.mapping.metadata import caller_of, host_of
 from grpc_proxy.mapping.routes import RoutedTopic, assignment, check_endpoints, route
-from grpc_proxy.mapping.settings import answered, consumer_heartbeat, expression_of, producer_heartbeat
+from grpc_proxy.mapping.settings import answered, check, consumer_heartbeat, expression_of, producer_heartbeat
 from grpc_proxy.mapping.statuses import CODES, CallRejected, overall, reason_name, status, status_of
 from grpc_proxy.mapping.values import ms_of
 from grpc_proxy.stubs import definition as d
@@ -53,7 +53,7 @@ def test_the_name_of_a_peer_has_its_address(peer, host):
 
 
 def test_settings_are_answered_with_the_servers_part():
-    limits = {"body_bytes_max": 9, "batch_max": 5, "long_poll_ms_max": 1_500}
+    limits = {"body_bytes_max": 9, "batch_max": 5, "long_poll_ms_max": 1_500, "fifo": True, "deliveries_max": 4}
     producer = d.Settings(client_type=d.ClientType.PRODUCER, publishing={"topics": [{"name": "orders"}]})
     found = answered(producer, **limits)
     assert (found.publishing.max_body_size, found.publishing.validate_message_type) == (9, True)
@@ -62,7 +62,7 @@ def test_settings_are_answered_with_the_servers_part():
     found = answered(consumer, **limits)
     assert (found.subscription.receive_batch_size, ms_of(found.subscription.long_polling_timeout)) == (5, 1_500)
     assert len(found.backoff_policy.customized_backoff.next) == 18
-    assert found.subscription.group.name == "g"
+    assert (found.subscription.group.name, found.subscription.fifo, found.backoff_policy.max_attempts) == ("g", True, 4)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_settings_are_answered_with_the_servers_part():
 )
 def test_settings_that_fit_no_client_are_rejected(settings, code):
     with pytest.raises(CallRejected) as caught:
-        answered(settings, body_bytes_max=1, batch_max=1, long_poll_ms_max=1)
+        check(settings)
     assert caught.value.code == code
 
 

@@ -9,7 +9,15 @@ import zlib
 import pytest
 
 from grpc_proxy.config import GrpcLimitsConfig
-from grpc_proxy.mapping.incoming import ReceiptHandle, handle_of, incoming, owned, parse_handle, plain_body
+from grpc_proxy.mapping.incoming import (
+    ReceiptHandle,
+    deliveries_before,
+    handle_of,
+    incoming,
+    owned,
+    parse_handle,
+    plain_body,
+)
 from grpc_proxy.mapping.outgoing import outgoing
 from grpc_proxy.mapping.statuses import CallRejected
 from grpc_proxy.mapping.transactions import checked_id, decision_fields, parse_id, transaction_id
@@ -150,6 +158,11 @@ def test_a_message_of_a_retry_topic_names_it_in_its_handle():
     found = incoming(source, b"", "orders", "")
     assert found.system_properties.message_type == Type.TRANSACTION
     assert found.system_properties.message_id == offset_message_id(("10.0.0.8", 2), 4_096)
+
+
+def test_deliveries_of_messages_in_order():
+    assert deliveries_before("0 qo3%17 2;0 qo3%18 1;0 3 0") == {(3, 17): 2, (3, 18): 1}
+    assert deliveries_before("") == {}
 
 
 @pytest.mark.parametrize(
