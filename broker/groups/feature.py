@@ -134,6 +134,8 @@ class ClientRequests:
             peer.attributes[CLIENT_ATTRIBUTE] = client_id
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
         client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
+        if body.get("withoutSub"):
+            consumers = self._clients.with_subscriptions(client_id, consumers)
         changed = self._clients.heartbeat(client, producers, consumers)
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "true" if changed else "false"}
         retried = [retry_topic(group) for group in consumers]
@@ -213,8 +215,10 @@ class OffsetRequests:
             offset, position = found
             self._tools.answers.reply_at(position, peer, command.reply(fields={"offset": str(offset)}))
             return None
-        queue_id = self._queues.find(topic, index)
+        queue_id = self._found(topic, index)
         low = self._tools.store.reading.bounds(queue_id)[0] if queue_id is not None else 0
+        if queue_id is None and not is_light(topic):
+            return command.reply(ResponseCode.QUERY_NOT_FOUND, f"Not found, there is no queue {topic}/{index}")
         if low == 0 and flag(fields, "setZeroIfNotFound", default=True):
             return command.reply(fields={"offset": "0"})
         return command.reply(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
@@ -262,7 +266,7 @@ class OffsetRequests:
         return _offset(command, max(self._tools.store.reading.bounds(queue_id)[0], found - 1) if upper else found)
 
     def max_offset(self, peer: Peer, command: Command) -> Command:
-        """30: confirmed end of a queue; 0 for a topic that does not exist, as RocketMQ answers."""
+        """30: confirmed end of a queue; 0 for one that does not exist, as RocketMQ answers."""
         bounds = self._bounds(peer, command)
         return _offset(command, bounds[1])
 
@@ -285,9 +289,14 @@ class OffsetRequests:
     def _queue(self, peer: Peer, command: Command) -> int | None:
         topic = text(command.fields, "topic")
         self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
-        if not is_light(topic) and self._topics.get(topic) is None:
+        return self._found(topic, number(command.fields, "queueId"))
+
+    def _found(self, topic: str, index: int) -> int | None:
+        """The queue's id; None when there is none: RocketMQ answers such requests as for an empty queue."""
+        try:
+            return self._queues.find(topic, index)
+        except Refused:
             return None
-        return self._queues.find(topic, number(command.fields, "queueId"))
 
     def _bounds(self, peer: Peer, command: Command) -> tuple[int, int]:
         queue_id = self._queue(peer, command)

@@ -112,6 +112,12 @@ class Clients:
                     return dict(subscription)
         return None
 
+    def with_subscriptions(self, client_id: str, consumers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """A short heartbeat's groups with the subscriptions of the client's last full one, which it leaves out."""
+        known = self._clients.get(client_id)
+        kept = {} if known is None else known.consumer_groups
+        return {group: {**kept.get(group, {}), **_named(consumer)} for group, consumer in consumers.items()}
+
     def heartbeat(
         self,
         client: GroupClient,
@@ -220,6 +226,11 @@ class _Window:
             self._buckets.popleft()
 
 
+def _named(consumer: dict[str, Any]) -> dict[str, Any]:
+    """What a consumer's part of a short heartbeat says."""
+    return {name: value for name, value in consumer.items() if name != "subscriptionDataSet"}
+
+
 class GroupTraffic:
     """Messages given to groups, by group and topic."""
 
@@ -272,6 +283,9 @@ class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     retry_max_times: int = RETRY_TIMES_MAX
     notify_consumer_ids_changed_enable: bool = True
     consume_timeout_minute: int = 15
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    group_sys_flag: int = 0
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 

@@ -8,6 +8,7 @@ gets exactly that, all others standard JSON with the queue as text.
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
+from remoting.protocol.records import names
+from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from broker.topics.topics import Topics
 
 QUEUES_PER_TOPIC_MAX = 1_024
+CLEANING_STEPS_MAX, CLEANING_PAUSE_S = 500, 0.01
+"""Most steps of one cleaning request, and the pause between two; the broker's own upkeep continues what is left."""
 
 _encode = msgspec.json.encode
 
@@ -59,6 +63,9 @@ class AdminRequests:
             Code.GET_TOPIC_CONFIG: self.topic_config,
             Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
             Code.GET_TOPIC_STATS_INFO: self.topic_stats,
+            Code.DELETE_EXPIRED_COMMITLOG: self.clean,
+            Code.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean,
+            Code.CLEAN_UNUSED_TOPIC: self.clean,
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update_group,
             Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_groups,
             Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.all_groups,
@@ -92,6 +99,7 @@ class AdminRequests:
 
     def _settings(self, name: str, fields: Mapping[str, str], attributes: str) -> TopicSettings:
         """A topic as the fields of a request describe it. Refused where they are wrong."""
+        _require_own(name)
         known = self.topics.get(name)
         kept = known.attributes if known is not None else {}
         config = TopicSettings(
@@ -109,13 +117,12 @@ class AdminRequests:
         return config
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
-        """215: remove a topic and its queues. A retry or dead-letter topic need not exist any more."""
+        """215: remove a topic and its queues. It need not exist: not every broker group has every topic."""
         name = text(command.fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, name)
-        if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) and self.topics.get(name) is None:
-            self.tools.answers.reply_at(self.tools.store.end_position, peer, command.reply())
-            return
-        self.tools.answers.reply_at(self.topics.delete(name), peer, command.reply())
+        _require_own(name)
+        end = self.tools.store.end_position if self.topics.get(name) is None else self.topics.delete(name)
+        self.tools.answers.reply_at(end, peer, command.reply())
 
     def all_topics(self, _peer: Peer, command: Command) -> Command:
         """21: all topics with the version of the table."""
@@ -162,6 +169,22 @@ class AdminRequests:
         }
         return command.reply(body=_encode({"table": table}))
 
+    def clean(self, peer: Peer, command: Command) -> None:
+        """306, 316, 329: a round of upkeep now, which deletes the segments and index runs that are over.
+
+        It removes what the next rounds would. Queues of deleted topics went with the topics, so 316 finds none.
+        """
+        self.tools.authorizer.authorize(peer, command, ADMIN, "clean")
+        later(peer, command, self._cleaned(command))
+
+    async def _cleaned(self, command: Command) -> Command:
+        store, before = self.tools.store, self.tools.store.begin_position
+        for _ in range(CLEANING_STEPS_MAX):
+            if not store.maintain(self.tools.clock.now_ms()):
+                break
+            await asyncio.sleep(CLEANING_PAUSE_S)
+        return command.reply(remark=f"{store.begin_position - before} bytes of log were over and are deleted")
+
     def topic_stats(self, _peer: Peer, command: Command) -> Command:
         """202: offsets of every queue of a topic, the time of its newest message, and its rate."""
         store, topic = self.tools.store, self.topics.require(text(command.fields, "topic")).name
@@ -193,8 +216,8 @@ class AdminRequests:
         self.groups.check(config.group_name for config in configs)
         for config in configs:
             self.groups.put(config)
-        names = [retry_topic(config.group_name) for config in configs]
-        self.tools.answers.reply_when_found(self.tools.store.end_position, names, peer, command.reply())
+        topics = [retry_topic(config.group_name) for config in configs]
+        self.tools.answers.reply_when_found(self.tools.store.end_position, topics, peer, command.reply())
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
         """201: all subscription groups."""
@@ -208,6 +231,14 @@ class AdminRequests:
             "timestamp": self.tools.identity.started_ms,
             "counter": self.topics.version,
         }
+
+
+def _require_own(name: str) -> None:
+    """Refused: the name is empty, or belongs to RocketMQ."""
+    if not name.strip():
+        raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+    if name in names.CONFLICTING_TOPICS:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
 
 
 def _group_of(body: dict[str, Any]) -> GroupConfig:

@@ -256,7 +256,8 @@ class GroupAdminRequests:
     def delete_group(self, peer: Peer, command: Command) -> None:
         """207: remove a group, which its next heartbeat would create again; with `cleanOffset` its offsets too.
 
-        Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected.
+        Its retry and dead-letter topics stay, with what could not be consumed. Refused while a member is connected. It
+        need not exist: not every broker group has every consumer group.
         """
         group = text(command.fields, "groupName")
         self.tools.authorizer.authorize(peer, command, ADMIN, of_group(group))
@@ -265,7 +266,8 @@ class GroupAdminRequests:
                 ResponseCode.SYSTEM_ERROR, f"the group [{group}] has members that are connected: stop them first"
             )
         self.groups.commits.flush()
-        removed = self.groups.groups.delete(group)
+        known = self.groups.groups.get(group) is not None
+        removed = self.groups.groups.delete(group) if known else 0
         forgotten = self.groups.offsets.forget(group) if flag(command.fields, "cleanOffset") else 0
         self.tools.answers.reply_at(max(removed, forgotten), peer, command.reply())
 

@@ -347,6 +347,9 @@ class SendRequests:
 
     def _target(self, request: SendRequest) -> str:
         """The topic a message goes to: one retried too often goes to the dead-letter topic."""
+        if request.topic in names.RESERVED_TOPICS:
+            remark = f"Sending message to topic[{request.topic}] is forbidden."
+            raise Refused(ResponseCode.NO_PERMISSION, remark)
         if not request.topic.startswith(names.RETRY_PREFIX):
             return request.topic
         group = request.topic.removeprefix(names.RETRY_PREFIX)

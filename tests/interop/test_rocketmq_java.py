@@ -72,6 +72,10 @@ COMMANDS = [
     ("cleanBrokerMetadata -a {controller} -bn broker-a -b 9 -c DefaultCluster", "CODE: 2009"),
     ("electMaster -a {controller} -n {ns} -b 2 -bn broker-a -c DefaultCluster", "broker-a"),
     ("getSyncStateSet -a {controller} -b broker-a", "#MasterBrokerId\t2"),
+    ("deleteExpiredCommitLog -n {ns} -c DefaultCluster", "success"),
+    ("cleanExpiredCQ -n {ns} -c DefaultCluster", "success"),
+    ("cleanUnusedTopic -n {ns} -c DefaultCluster", "success"),
+    ("deleteTopic -n {ns} -c DefaultCluster -t admin", "success"),
     ("deleteTopic -n {ns} -c DefaultCluster -t admin", "success"),
 ]
 """Commands to a group of three whose master is broker 1, and what their output must contain, in this order."""

@@ -56,6 +56,16 @@ SYSTEM_TOPICS = frozenset(
 )  # fmt: skip
 """Topics with a special meaning in RocketMQ; no device may publish to them by its choice of a first level."""
 _SYSTEM_PREFIXES = (b"rmq_sys_", b"RMQ_SYS_")
+RESERVED_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "SELF_TEST_TOPIC",
+    }
+)  # fmt: skip
+"""Topics to which no client sends, in RocketMQ as here."""
+CONFLICTING_TOPICS = RESERVED_TOPICS | {"TBW102", "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC", "CHECKPOINT_TOPIC"}
+"""Topics that no administrator creates, changes or deletes, in RocketMQ as here."""
 
 
 def escape(name: bytes) -> bytes:

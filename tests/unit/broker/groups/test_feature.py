@@ -166,8 +166,8 @@ async def test_ends_and_times(running) -> None:
     for timestamp, offset in ((0, "0"), (now_ms - 2_000, "1"), (now_ms, "3")):
         found = await ask(connection, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp=str(timestamp))
         assert found.fields["offset"] == offset
-    bad = await ask(connection, RequestCode.GET_MAX_OFFSET, queueId="7")
-    assert bad.code == ResponseCode.INVALID_PARAMETER
+    missing = await ask(connection, RequestCode.GET_MAX_OFFSET, queueId="7")
+    assert missing.fields["offset"] == "0"
 
 
 async def test_the_upper_boundary_is_the_last_message_stored_at_or_before_a_time(running) -> None:
@@ -198,3 +198,30 @@ async def test_a_feature_has_handlers_and_upkeep(running) -> None:
     assert isinstance(groups, ConsumerGroups)
     assert {RequestCode.HEART_BEAT, RequestCode.QUERY_CONSUMER_OFFSET} <= set(groups.handlers())
     assert groups.maintain(running.clock.now_ms()) == {"client_silent": 0}
+
+
+async def test_a_short_heartbeat_keeps_the_subscriptions_of_the_last_full_one(running) -> None:
+    connection = running.connect()
+    subscribed = {"groupName": "g", "subscriptionDataSet": [{"topic": "t", "subString": "a"}]}
+    assert (await connection.request(beat("c", consumerDataSet=[subscribed]))).code == 0
+    short = beat("c", consumerDataSet=[{"groupName": "g", "subscriptionDataSet": []}], withoutSub=True)
+    assert (await connection.request(short)).fields["IS_SUB_CHANGE"] == "false"
+    assert running.broker.groups.clients.subscription("g", "t") == {"topic": "t", "subString": "a"}
+    new = beat("new", consumerDataSet=[{"groupName": "g"}], withoutSub=True)
+    assert (await connection.request(new)).fields["IS_SUB_CHANGE"] == "true"
+
+
+@pytest.mark.parametrize("place", [{"topic": "unknown", "queueId": "0"}, {"topic": "t", "queueId": "9"}])
+async def test_queues_that_do_not_exist_are_answered_like_empty_ones(running, place) -> None:
+    connection = running.connect()
+    running.broker.topics.table.ensure("t", 1)
+
+    async def ask(code: int, **more: str) -> Command:
+        return await connection.request(Command(code, fields={**place, **more}))
+
+    for code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
+        assert (await ask(code)).fields["offset"] == "0"
+    assert (await ask(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp="0")).fields["offset"] == "0"
+    assert (await ask(RequestCode.GET_EARLIEST_MSG_STORETIME)).fields["timestamp"] == "-1"
+    reply = await ask(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g")
+    assert reply.code == ResponseCode.QUERY_NOT_FOUND

@@ -178,3 +178,12 @@ async def test_unsupported_requests_are_refused_by_name_and_nothing_is_stored(ru
     assert (
         await connection.request(sending(topic="fresh", properties="TRAN_MSG\x01false\x02"))
     ).code == ResponseCode.SUCCESS
+
+
+async def test_nobody_sends_to_the_topics_that_rocketmq_reserves(running) -> None:
+    connection = running.connect()
+    for topic in ("SCHEDULE_TOPIC_XXXX", "TRANS_CHECK_MAX_TIME_TOPIC", "SELF_TEST_TOPIC"):
+        fields = {"topic": topic, "queueId": "0", "producerGroup": "p", "sysFlag": "0", "bornTimestamp": "1"}
+        reply = await connection.request(Command(RequestCode.SEND_MESSAGE, fields=fields, body=b"x"))
+        assert reply.code == ResponseCode.NO_PERMISSION
+        assert running.broker.topics.table.get(topic) is None
