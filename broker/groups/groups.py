@@ -286,6 +286,7 @@ class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     broker_id: int = 0
     which_broker_when_consume_slowly: int = 1
     group_sys_flag: int = 0
+    group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
 
