@@ -341,6 +341,10 @@ class ConsumerGroups(Feature):
         """Take over how long a silent client counts as present."""
         self.clients.expiry_ms = self._config.client_expiry_s * 1_000
 
+    def stop(self) -> None:
+        """Write the commits that have gathered."""
+        self.commits.flush()
+
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Drop silent clients, and locks and figures that were not renewed; how many clients, by reason."""
         self._locks.expire(now_ms)

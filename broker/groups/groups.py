@@ -8,8 +8,10 @@ A group exists from its first heartbeat or by an administrator. Its retry topic 
 with it, because clients ask for that route at once.
 
 Offsets may move back (an administrator resets a group), so the last write wins. Clients commit often, queue by queue;
-what arrives in one turn of the loop is one record (`OffsetGather`), the last commit of a queue wins. Invariant: a query
-in the same turn sees the commits before it (they are written first). Loop thread only.
+what arrives in one turn of the loop is one record (`OffsetGather`), the last commit of a queue wins. A pull commits
+without an answer about it, with every request: such commits are gathered for `COMMITS_WAIT_S`, so that a kill makes a
+consumer read what it pulled in that time again. Invariant: a query sees all commits before it (they are written first).
+Loop thread only.
 
 Consumer groups in memory: the RocketMQ clients that are connected now, and how many messages each group was given.
 
@@ -427,8 +429,12 @@ class GroupOffsets:
 Done = Callable[[Exception | None], None]
 
 
+COMMITS_WAIT_S = 0.1
+"""How long a commit that is not answered may wait for others."""
+
+
 class OffsetGather:
-    """Collects commits and writes them at the end of the turn."""
+    """Collects commits and writes them at the end of the turn, or later when none of them is to be answered."""
 
     def __init__(self, offsets: GroupOffsets, store: LogStore, metrics: BrokerMetrics) -> None:
         self._offsets = offsets
@@ -436,21 +442,29 @@ class OffsetGather:
         self._metrics = metrics
         self._items: dict[tuple[str, str, int], int] = {}
         self._waiting: list[Done] = []
+        self._timer: asyncio.TimerHandle | None = None
 
     def add(self, group: str, topic: str, index: int, offset: int, done: Done | None = None) -> None:
         """Commit an offset; `done` is called with None when it is confirmed, else with the error."""
-        if not self._items:
-            asyncio.get_running_loop().call_soon(self.flush)
         self._items[group, topic, index] = offset
         if done is not None:
+            if not self._waiting:
+                asyncio.get_running_loop().call_soon(self.flush)
             self._waiting.append(done)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(COMMITS_WAIT_S, self.flush)
 
     def flush(self) -> None:
-        """Write the gathered commits as one record."""
-        if not self._items:
-            return
-        items, self._items = self._items, {}
+        """Write the gathered commits as one record, without those that change nothing and need no answer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         waiting, self._waiting = self._waiting, []
+        items, self._items = self._items, {}
+        if not waiting:
+            items = {key: offset for key, offset in items.items() if self._changes(key, offset)}
+        if not items:
+            return
         try:
             position = self._offsets.commit((*key, offset) for key, offset in items.items())
         except StoreError as error:
@@ -465,3 +479,7 @@ class OffsetGather:
 
         if waiting:
             self._store.when_confirmed(position, confirmed)
+
+    def _changes(self, key: tuple[str, str, int], offset: int) -> bool:
+        known = self._offsets.get(*key)
+        return known is None or known[0] != offset

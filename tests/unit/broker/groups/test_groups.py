@@ -77,3 +77,32 @@ async def test_flush_writes_at_once_and_only_once(running) -> None:
     end = running.store.end_position
     await asyncio.sleep(0)
     assert running.store.end_position == end
+
+
+async def test_commits_without_an_answer_wait_for_others_and_change_something(running, monkeypatch) -> None:
+    """A pull's commit is written after a while, by the next query or with an answered one; an equal one never."""
+    gather, offsets, store = running.broker.groups.commits, running.broker.groups.offsets, running.store
+    gather.add("g", "t", 0, 5)
+    await asyncio.sleep(0)
+    assert offsets.get("g", "t", 0) is None
+    done = asyncio.get_running_loop().create_future()
+    gather.add("g", "t", 1, 6, done.set_result)
+    assert await done is None
+    assert offsets.of_group("g") == {("t", 0): 5, ("t", 1): 6}
+    end = store.end_position
+    gather.add("g", "t", 0, 5)
+    gather.flush()
+    assert store.end_position == end, "nothing has changed"
+    written = asyncio.Event()
+    append_state = store.append_state
+    monkeypatch.setattr(store, "append_state", lambda changes: written.set() or append_state(changes))
+    gather.add("g", "t", 0, 7)
+    await asyncio.wait_for(written.wait(), 10)
+    assert offsets.get("g", "t", 0)[0] == 7
+
+
+async def test_commits_that_have_gathered_are_written_at_the_end(running) -> None:
+    running.broker.groups.commits.add("g", "t", 0, 5)
+    running.broker.groups.stop()
+    await running.restart()
+    assert running.broker.groups.offsets.get("g", "t", 0)[0] == 5
