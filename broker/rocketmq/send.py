@@ -374,7 +374,7 @@ class SendRequests:
             assert appended is not None, "a message that is not refused was stored"
             offset = appended.offsets[first]
             fields = {
-                "msgId": self._message_ids(placed.queues[0][0], offset, len(placed)),
+                "msgId": self._message_ids(appended, first, placed.queues[0][0], len(placed)),
                 "queueId": str(index),
                 "queueOffset": str(offset),
                 "transactionId": unique,
@@ -395,11 +395,11 @@ class SendRequests:
         else:
             peer.send(reply)
 
-    def _message_ids(self, queue_id: int, offset: int, count: int) -> str:
-        """Ids made of log positions, read from the index because a segment may end in between; 0 for expired ones."""
-        positions = self.tools.store.reading.positions(queue_id, offset, count)
+    def _message_ids(self, appended: Appended, first: int, queue_id: int, count: int) -> str:
+        """Ids made of the log positions of messages that stand in one queue."""
         identity = self.tools.identity
-        missing = [0] * (count - len(positions))
+        positions = appended.entries.positions(queue_id, appended.offsets[first], count, first)
+        missing = [0] * (count - len(positions))  # messages of the same batch that stand elsewhere, delayed ones
         return native.core.message_ids(ipv4_host(identity.host, identity.port), missing + positions)
 
 

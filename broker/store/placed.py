@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
+from remoting.native.contracts import EntryBlock
 from remoting.protocol.records.record import RecordView
 
 Queues = tuple[int, ...]
@@ -40,6 +41,11 @@ class Appended(Protocol):
     first_position: int
     end_position: int
     offsets: list[int]
+
+    @property
+    def entries(self) -> EntryBlock:
+        """The index entries of the append: one for each queue of each message."""
+        ...
 
 
 def parts_of(placed: Sequence[Placed]) -> tuple[list[bytes], list[list[Queues]]]:

@@ -69,6 +69,13 @@ class EntryBlock(Protocol):
         """Return the log position of entry `at`."""
         ...
 
+    def positions(self, queue: int, offset: int, count: int, hint: int) -> list[int]:
+        """Return the log positions of the messages [offset, offset + count) of a queue, as far as they are here.
+
+        They must stand in this order; the entries from `hint` on are examined first.
+        """
+        ...
+
     def columns(self) -> tuple[list[int], list[int], list[int], list[int], list[int], list[int]]:
         """Return queue ids, queue offsets, positions, sizes, tag hashes, counts."""
         ...

@@ -41,6 +41,22 @@ class EntryBlock:
         assert 0 <= at < self._length
         return self._at[at].position
 
+    def positions(self, queue: cython.uint, offset: cython.longlong, count: cython.longlong, hint: cython.Py_ssize_t):
+        """Return the log positions of the messages [offset, offset + count) of a queue, as far as they are here.
+
+        The entries from `hint` on are examined first.
+        """
+        found: list = []
+        _step: cython.Py_ssize_t
+        at: cython.Py_ssize_t = hint if 0 <= hint < self._length else 0
+        for _step in range(self._length):
+            if len(found) == count:
+                break
+            if self._at[at].queue == queue and self._at[at].offset == offset + len(found):
+                found.append(self._at[at].position)
+            at = at + 1 if at + 1 < self._length else 0
+        return found
+
     def columns(self):
         """Return the six columns as lists."""
         rows = range(self._length)

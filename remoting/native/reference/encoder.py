@@ -70,6 +70,11 @@ class EntryBlock:
         """Return the log position of entry `at`."""
         return self.lists[2][at]
 
+    def positions(self, queue: int, offset: int, count: int, hint: int) -> list[int]:  # noqa: ARG002 - of the other twin
+        """Return the log positions of the messages [offset, offset + count) of a queue, as far as they are here."""
+        known = {at: position for one, at, position in zip(*self.lists[:3], strict=True) if one == queue}
+        return [known[at] for at in range(offset, offset + count) if at in known]
+
     def columns(self) -> Lists:
         """Return the six columns."""
         queues, offsets, positions, sizes, tags, counts = self.lists

@@ -23,11 +23,28 @@ from tests.sim.batches import CAPACITY, FLAGS_BATCH, QUEUES, Bench, bare
 from tests.support.images import make_image, placed
 
 
+def makers() -> list[object]:
+    """The functions that make a block, of the twins there are."""
+    return [make_block, *([native.compiled_core().make_block] if native.choice.name == "compiled" else [])]
+
+
 def test_lists_of_a_block_and_its_parts() -> None:
     """A part of a block is a block."""
     block = make_block([1, 2, 3], [0, 0, 0], [0, 8, 16], [8, 8, 8], [5, 6, 7], [1, 2, 1])
     assert block.slice(1, 3).columns() == ([2, 3], [0, 0], [8, 16], [8, 8], [6, 7], [2, 1])
     assert (len(block), block.position(2), lists_of(block)[5]) == (3, 16, [1, 2, 1])
+
+
+@pytest.mark.parametrize("make", makers())
+def test_positions_of_messages_are_found_wherever_the_search_begins(make) -> None:
+    """Messages of one queue among those of others; none but those that are there."""
+    block = make([1, 2, 1, 2, 1], [7, 0, 8, 1, 9], [0, 8, 16, 24, 32], [8] * 5, [0] * 5, [1] * 5)
+    for hint in (0, 2, 9):
+        assert block.positions(1, 8, 2, min(hint, 2)) == [16, 32]
+        assert block.positions(2, 1, 1, hint) == [24]
+    assert block.positions(1, 9, 2, 0) == [32]
+    assert block.positions(3, 0, 1, 0) == block.positions(1, 7, 0, 0) == []
+    assert make([], [], [], [], [], []).positions(1, 0, 1, 0) == []
 
 
 message = placed
