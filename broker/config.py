@@ -79,6 +79,10 @@ class LimitsConfig:
     pop_in_flight_max: int = setting(100_000, minimum=1, live=True)
     """Messages of one queue that a consumer group may have by POP at the same time; with more the queue gives it none,
     until some are acknowledged or their time is over."""
+    lite_topics_max: int = setting(1_000_000, minimum=1)
+    """Lite topics of one parent topic; a message that would make one more is refused with LMQ_QUOTA_EXCEEDED (2017)."""
+    lite_subscriptions_max: int = setting(1_000_000, minimum=1)
+    """Subscriptions of all clients to lite topics; one more is refused with LITE_SUBSCRIPTION_QUOTA_EXCEEDED (2018)."""
     access_users_max: int = setting(10_000, minimum=1, live=True)
     """Users made by requests; one more is refused with SYSTEM_BUSY."""
     commit_group_bytes_max: int = setting(8_388_608, minimum=65_536)
@@ -233,6 +237,8 @@ class BrokerConfig:
     shared_wait_ms: int = setting(2_000, minimum=0, live=True)
     """How long after a restart of the broker a shared subscription waits for the members that have its messages, before
     it hands those to others; longer than a proxy needs to come back."""
+    lite_client_expiry_s: int = setting(180, minimum=1)
+    """A client of lite topics that neither pops nor repeats its subscriptions for so long loses them."""
     maintain_interval_ms: int = setting(1_000, minimum=50)
     """How often retention, expiry and snapshots are checked."""
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)

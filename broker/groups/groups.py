@@ -30,7 +30,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -290,6 +290,43 @@ class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     group_sys_flag: int = 0
     group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+LITE_QUOTA_MAX = 2**31 - 1
+
+
+def _quota(value: str) -> bool:
+    return value == "-1" or (value.isascii() and value.isdigit() and int(value[:11]) <= LITE_QUOTA_MAX)
+
+
+GROUP_ATTRIBUTES: dict[str, Callable[[str], bool]] = {
+    "lite.bind.topic": names.valid_rocketmq_topic,
+    "lite.sub.model": ("Shared", "Exclusive").__contains__,
+    "lite.sub.client.quota": _quota,
+    "lite.sub.client.max.event.cnt": _quota,
+    "lite.sub.reset.offset.exclusive": ("true", "false").__contains__,
+    "lite.sub.reset.offset.unsubscribe": ("true", "false").__contains__,
+}
+"""Rules for the values of some attributes of a group; others are kept as they are."""
+
+
+def changed_attributes(kept: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """A group's attributes after a request's changes: `+name` or `name` sets, `-name` removes.
+
+    Raises:
+        Refused: a value outside its rule.
+    """
+    result = dict(kept)
+    for signed, value in changes.items():
+        name = signed.removeprefix("+").removeprefix("-")
+        accepts = GROUP_ATTRIBUTES.get(name)
+        if signed.startswith("-"):
+            result.pop(name, None)
+        elif accepts is not None and not accepts(value):
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"attribute {name!r} of a group cannot be {value!r}")
+        else:
+            result[name] = value
+    return result
 
 
 _decode = msgspec.json.Decoder(GroupConfig).decode

@@ -76,8 +76,11 @@ def _count(value: bytes | None) -> int:
 class OrderedQueues:
     """The queues of one broker of which groups have messages in order."""
 
-    def __init__(self, lookup: Lookup, items: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """`items`: what is there; `lookup` finds it later, with what was written since."""
+    def __init__(
+        self, lookup: Lookup, items: Iterable[tuple[bytes, bytes]] = (), kind: int = state_kinds.ORDERED_BATCH
+    ) -> None:
+        """`items`: what is there; `lookup` finds it later, with what was written since; `kind`: its state table."""
+        self._kind = kind
         self._lookup = lookup
         self._total = 0
         self._planned: dict[bytes, int] = {}
@@ -164,9 +167,9 @@ class OrderedQueues:
         key = queue_key(group, queue_id)
         growth = len(entries) - _count(self._lookup(key))
         if not entries:
-            return BlockChange(key, None, growth, None, state_kinds.ORDERED_BATCH)
+            return BlockChange(key, None, growth, None, self._kind)
         end_ms = max(pop + invisible for _offset, pop, invisible, _times in entries)
-        return BlockChange(key, encode_batch(attempt, entries), growth, end_ms, state_kinds.ORDERED_BATCH)
+        return BlockChange(key, encode_batch(attempt, entries), growth, end_ms, self._kind)
 
     def _plan(self, key: bytes, at_ms: int) -> None:
         planned = self._planned.get(key)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.groups.groups import GroupConfig, retry_topic
+from broker.groups.groups import GroupConfig, changed_attributes, retry_topic
 from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.topics import TopicSettings, changed
@@ -114,6 +114,9 @@ class AdminRequests:
         )
         if not all(1 <= count <= QUEUES_PER_TOPIC_MAX for count in (config.read_queue_count, config.write_queue_count)):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"a topic has 1 to {QUEUES_PER_TOPIC_MAX} queues")
+        if config.takes_lite and names.parent_topic(name.encode()) != name.encode():
+            remark = f"a topic of type LITE is named with letters, digits, - and _, not [{name}]"
+            raise Refused(ResponseCode.INVALID_PARAMETER, remark)
         return config
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
@@ -212,12 +215,26 @@ class AdminRequests:
     def _put_groups(self, peer: Peer, command: Command, bodies: list[dict[str, Any]]) -> None:
         for body in bodies:
             self.tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
-        configs = [_group_of(body) for body in bodies]
+        configs = [self._group_of(body) for body in bodies]
         self.groups.check(config.group_name for config in configs)
         for config in configs:
             self.groups.put(config)
         topics = [retry_topic(config.group_name) for config in configs]
         self.tools.answers.reply_when_found(self.tools.store.end_position, topics, peer, command.reply())
+
+    def _group_of(self, body: dict[str, Any]) -> GroupConfig:
+        """A group as its JSON describes it, with the attributes that it does not name. Refused where it is wrong."""
+        policy = body.get("groupRetryPolicy")
+        if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
+            remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
+            raise NotOffered(ResponseCode.INVALID_PARAMETER, remark)
+        try:
+            config = msgspec.convert(body, GroupConfig, strict=False)
+        except msgspec.ValidationError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
+        known = self.groups.get(config.group_name)
+        attributes = changed_attributes(known.attributes if known is not None else {}, config.attributes)
+        return msgspec.structs.replace(config, attributes=attributes)
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
         """201: all subscription groups."""
@@ -239,18 +256,6 @@ def _require_own(name: str) -> None:
         raise Refused(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
     if name in names.CONFLICTING_TOPICS:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
-
-
-def _group_of(body: dict[str, Any]) -> GroupConfig:
-    """A group as its JSON describes it. Refused where it is malformed."""
-    policy = body.get("groupRetryPolicy")
-    if isinstance(policy, dict) and any(value for key, value in policy.items() if key != "type"):
-        remark = "retry policies of a group are not offered by this broker: retries follow the delay levels"
-        raise NotOffered(ResponseCode.INVALID_PARAMETER, remark)
-    try:
-        return msgspec.convert(body, GroupConfig, strict=False)
-    except msgspec.ValidationError as error:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
 
 
 def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:

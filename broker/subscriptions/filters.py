@@ -171,6 +171,10 @@ class Subscribers:
             del self._counts[queue_id]
         self._forget(client_id, queue_id, options)
 
+    def any(self, queue_id: int) -> bool:
+        """Whether a queue has a subscription."""
+        return queue_id in self._counts
+
     def want(self, image: RecordView, queues: tuple[int, ...]) -> bool:
         """Whether there is a subscriber to the topic of a placed message.
 
@@ -274,6 +278,10 @@ class Dispatcher:
                 raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
             ids.append(open_queue(name))
         return tuple(ids)
+
+    def forget(self, topic: bytes) -> None:
+        """The light queue of a topic was deleted: its next message gets a new one."""
+        self._drop([topic])
 
     def _miss(self, topic: bytes) -> tuple[int, ...]:
         self.misses += 1

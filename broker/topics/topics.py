@@ -51,9 +51,11 @@ if TYPE_CHECKING:
 QUEUE_TYPE = "queue.type"
 SIMPLE_QUEUE = "SimpleCQ"
 BATCH_QUEUE = "BatchCQ"
-MESSAGE_TYPE, PRIORITY = "message.type", "PRIORITY"
 RETENTION_MS = "retention.ms"
 RETENTION_BYTES = "retention.bytes"
+MESSAGE_TYPE, PRIORITY, LITE = "message.type", "PRIORITY", "LITE"
+LITE_EXPIRATION = "lite.topic.expiration"
+LITE_EXPIRATION_MINUTES_MAX = 30 * 24 * 60
 NUMBER_DIGITS_MAX = 18
 
 
@@ -74,11 +76,16 @@ def _number(value: str) -> bool:
     return value.isascii() and value.isdigit() and len(value) <= NUMBER_DIGITS_MAX
 
 
+def _expiration(value: str) -> bool:
+    return value == "-1" or (_number(value) and int(value) <= LITE_EXPIRATION_MINUTES_MAX)
+
+
 ATTRIBUTES: dict[str, Attribute] = {
     QUEUE_TYPE: _one_of(SIMPLE_QUEUE, BATCH_QUEUE, fixed=True),
     RETENTION_MS: Attribute(_number, "a number of milliseconds, 0 for ever"),
     RETENTION_BYTES: Attribute(_number, "a number of bytes, 0 without a limit"),
-    MESSAGE_TYPE: _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY),
+    MESSAGE_TYPE: _one_of("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED", PRIORITY, LITE),
+    LITE_EXPIRATION: Attribute(_expiration, f"-1 or a number of minutes up to {LITE_EXPIRATION_MINUTES_MAX}"),
 }
 """Every attribute a topic can have; an unknown one is refused, because it would have no effect."""
 
@@ -162,6 +169,11 @@ class TopicSettings(msgspec.Struct, kw_only=True, frozen=True):
     def has_priorities(self) -> bool:
         """True for message type PRIORITY: its queues are the priorities of its messages."""
         return self.attributes.get(MESSAGE_TYPE) == PRIORITY
+
+    @property
+    def takes_lite(self) -> bool:
+        """True for message type LITE: the parent of lite topics."""
+        return self.attributes.get(MESSAGE_TYPE) == LITE
 
 
 PRIORITY_KEY = b"_SYS_MSG_PRIORITY_"

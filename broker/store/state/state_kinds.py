@@ -50,6 +50,8 @@ QUEUE_LOCK = 25
 """Group, topic and queue index -> fencing token and client id of the consumer that has locked the queue."""
 ORDERED_BATCH = 26
 """Consumer group and queue id -> the messages that the group has of the queue by POP in order, and by which attempt."""
+LITE_BATCH = 27
+"""The same for lite topics."""
 ACCESS = 30
 """`user/` or `acl/` and a user's name -> the user, or its rules, as requests made them."""
 MIGRATION = 31
@@ -79,6 +81,7 @@ NAMES = {
     REQUEST_MODE: "request_mode",
     QUEUE_LOCK: "queue_lock",
     ORDERED_BATCH: "ordered_batch",
+    LITE_BATCH: "lite_batch",
     ACCESS: "access",
     MIGRATION: "migration",
     OPTION: "option",

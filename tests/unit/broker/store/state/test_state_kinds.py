@@ -35,6 +35,7 @@ def test_numbers_are_fixed() -> None:
         24: "request_mode",
         25: "queue_lock",
         26: "ordered_batch",
+        27: "lite_batch",
         30: "access",
         31: "migration",
         32: "option",
