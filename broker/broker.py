@@ -15,6 +15,7 @@ from broker.access.feature import AccessFeature
 from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
+from broker.lite.feature import LiteFeature
 from broker.metrics import BrokerMetrics, watch_store
 from broker.migration.feature import MigrationFeature
 from broker.options.feature import OptionFeature, OptionsInForce
@@ -93,8 +94,17 @@ class BrokerParts:
             clients=self.groups.clients,
             registry=registry,
         )
+        lite = LiteFeature(
+            self.tools,
+            topics=self.topics,
+            groups=self.groups,
+            subscriptions=self.subscriptions,
+            appender=self.publishing.appender,
+            long_polls=self.reading.long_polls,
+            registry=registry,
+        )
         self.features = [
-            *self._gathered(registry),
+            *self._gathered(registry, lite),
             AccessFeature(self.tools, registry),
             MigrationFeature(self.tools, topics=self.topics, registry=registry),
             OptionFeature(self.tools, options, self.topics.table, self._configure),
@@ -137,7 +147,7 @@ class BrokerParts:
             visible=visible,
         )
 
-    def _gathered(self, registry: Registry) -> list[Feature]:
+    def _gathered(self, registry: Registry, lite: LiteFeature) -> list[Feature]:
         """Every feature, in the order of start and upkeep: sessions expire before their wills and subscriptions."""
         tools, topics = self.tools, self.topics
         return [
@@ -151,9 +161,18 @@ class BrokerParts:
                 transactions=self.transactions.messages,
                 handles=self.delayed.handles,
                 refusals=Refusals(registry),
+                lite=lite,
             ),
             self.transactions,
-            PopFeature(tools, topics=topics, groups=self.groups, long_polls=self.reading.long_polls, registry=registry),
+            PopFeature(
+                tools,
+                topics=topics,
+                groups=self.groups,
+                long_polls=self.reading.long_polls,
+                registry=registry,
+                lite=lite.acks,
+            ),
+            lite,
             topics,
             self.publishing,
             self.sink,

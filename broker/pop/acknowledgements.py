@@ -10,7 +10,7 @@ Invariant: a refusal changes nothing; an acknowledgement is answered when its re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.pop.check_points import INVISIBLE_MS_MAX, BlockChange
 from broker.pop.handles import BatchAck, original_topic, parse_batch, parse_handle
@@ -30,6 +30,20 @@ if TYPE_CHECKING:
     from runtime.metrics import Counter as MetricCounter
 
 
+LITE_TOPIC = "liteTopic"
+"""Field of 200051 and 200053 about messages of lite topics."""
+
+
+class LiteHandlers(Protocol):
+    """What answers 200051 and 200053 about messages of lite topics."""
+
+    def acknowledge(self, peer: Peer, command: Command, /) -> None:
+        """The message is done."""
+
+    def change_time(self, peer: Peer, command: Command, /) -> None:
+        """The group owns the message for another time."""
+
+
 class AckRequests:
     """Ends ownership of messages, or changes its time."""
 
@@ -42,6 +56,7 @@ class AckRequests:
         in_flight: MessagesInFlight,
         acknowledged: MetricCounter,
         refuse: Refuse,
+        lite: LiteHandlers,
     ) -> None:
         self._tools = tools
         self._topics = topics
@@ -49,6 +64,7 @@ class AckRequests:
         self._in_flight = in_flight
         self._acknowledged = acknowledged
         self._refuse = refuse
+        self._lite = lite
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -60,6 +76,9 @@ class AckRequests:
 
     def acknowledge(self, peer: Peer, command: Command) -> None:
         """200051: the message is done; answered when that is confirmed."""
+        if command.fields.get(LITE_TOPIC):
+            self._lite.acknowledge(peer, command)
+            return
         group, topic, queue_id, offset = self._owned(peer, command)
         position = self._write(group, topic, queue_id, self._in_flight.release(group, queue_id, (offset,)))
         self._acknowledged.value += 1
@@ -67,6 +86,9 @@ class AckRequests:
 
     def change_time(self, peer: Peer, command: Command) -> None:
         """200053: the group owns the message from now on for another time, under a new handle."""
+        if command.fields.get(LITE_TOPIC):
+            self._lite.change_time(peer, command)
+            return
         invisible_ms = number(command.fields, "invisibleTime")
         if not 0 <= invisible_ms <= INVISIBLE_MS_MAX:
             remark = f"invisibleTime {invisible_ms} is not in 0..{INVISIBLE_MS_MAX}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.pop.acknowledgements import AckRequests
+from broker.pop.acknowledgements import AckRequests, LiteHandlers
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.modes import ModeRequests
 from broker.pop.queues import PopQueues
@@ -40,7 +40,9 @@ class PopFeature(Feature):
         groups: ConsumerGroups,
         long_polls: LongPolls,
         registry: Registry,
+        lite: LiteHandlers,
     ) -> None:
+        """`lite` answers acknowledgements that name a lite topic."""
         self._tools = tools
         self.in_flight = in_flight = MessagesInFlight(tools.store)
         self._refused = registry.counter(
@@ -73,7 +75,7 @@ class PopFeature(Feature):
             ),
             AckRequests(
                 tools, topics=topics.table, queues=queues, in_flight=in_flight, acknowledged=acknowledged,
-                refuse=self._refuse,
+                refuse=self._refuse, lite=lite,
             ),
             ModeRequests(tools, topics=topics.table, groups=groups, in_flight=in_flight),
         )  # fmt: skip

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.publishing.feature import PublishingFeature
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
-    from broker.rocketmq.send import HalfMessages, HandleSource
+    from broker.rocketmq.send import HalfMessages, HandleSource, LiteSends
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
@@ -40,10 +40,10 @@ class RocketmqFeature(Feature):
         transactions: HalfMessages,
         handles: HandleSource,
         refusals: Refusals,
+        lite: LiteSends,
     ) -> None:
         self._metrics, self.refusals = tools.metrics, refusals
-        self._rates_in, self._rates_out = Rates(), Rates()
-        placement = publishing.placement
+        self._rates_in, self._rates_out, placement = Rates(), Rates(), publishing.placement
         replies = ReplyRequests(
             tools, topics=topics, clients=groups.clients, placement=placement, appender=publishing.appender
         )
@@ -64,6 +64,7 @@ class RocketmqFeature(Feature):
                 replies=replies,
                 transactions=transactions,
                 handles=handles,
+                lite=lite,
             ),
             RocketmqPullRequests(
                 tools,

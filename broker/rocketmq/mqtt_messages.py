@@ -115,7 +115,7 @@ def mqtt_image(
     kept = dict(properties)
     tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
     qos = QOS_VALUES[kept.pop(QOS_KEY, b"%d" % QOS_DEFAULT)]
-    del kept[MQTT_TOPIC_KEY]
+    kept.pop(MQTT_TOPIC_KEY, None)
     if is_request(kept) and record_properties.RESPONSE_TOPIC not in kept:
         kept[record_properties.RESPONSE_TOPIC] = record_properties.quoted(_address(answers_at, kept[REPLY_TO_CLIENT]))
         kept[record_properties.CORRELATION_DATA] = b64encode(kept[CORRELATION_ID])

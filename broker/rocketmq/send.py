@@ -9,11 +9,12 @@ native core makes the record images of its messages in one call and gives those 
 RocketMQ clients get what RocketMQ's broker answers: message id, queue, offset. Unknown topics are created as the
 request asks where that is allowed. A message that names a time (`broker.delayed`) waits for it, the half message of a
 transaction (`broker.transactions`) for its outcome; the answer names the place where it waits, and for one that waits
-for its time the handle to recall it by. What is not offered (lite topics) is refused by name. A send is
-answered when the message is confirmed and, for a topic that was just created, when the name servers know its route.
+for its time the handle to recall it by. What is not offered is refused by name. A send is answered when the message is
+confirmed and, for a topic that was just created, when the name servers know its route.
 
 A message whose property `originMqttTopic` names a topic below the one it is sent to is an MQTT message
-(`mqtt_messages`). A request needs the topic of its answer (`replies`), which is created with it. Loop thread only.
+(`mqtt_messages`), and so is one with a lite topic (`broker.lite`). A request needs the topic of its answer (`replies`),
+which is created with it. Loop thread only.
 """
 
 from __future__ import annotations
@@ -88,16 +89,18 @@ NOT_OFFERED_FLAGS = {
 """Bits of sysFlag that request what this broker does not do."""
 NOT_OFFERED_PROPERTIES = {
     b"TIMER_DEL_UNIQKEY": "recalling a delayed message by a message is not offered by this broker: send RECALL_MESSAGE",
-    b"__LITE_TOPIC": "lite topics are not offered by this broker",
 }
 """The same for properties, unless their value is `false`."""
 TRANSACTION_MASK, TRANSACTION_PREPARED_FLAG = 0xC, 0x4
 TRANSACTION_PREPARED = b"TRAN_MSG"
+LITE_TOPIC = b"__LITE_TOPIC"
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
 
 
-SPECIAL_PROPERTIES = frozenset((*NOT_OFFERED_PROPERTIES, TRANSACTION_PREPARED, REPLY_TO_CLIENT, MQTT_TOPIC_KEY))
+SPECIAL_PROPERTIES = frozenset(
+    (*NOT_OFFERED_PROPERTIES, TRANSACTION_PREPARED, REPLY_TO_CLIENT, MQTT_TOPIC_KEY, LITE_TOPIC)
+)
 """A message with one of these properties is not only to be stored: `_Special` makes its image."""
 
 
@@ -249,6 +252,13 @@ class HalfMessages(Protocol):
         """The half message made of an image, to be appended; Refused when it may not wait."""
 
 
+class LiteSends(Protocol):
+    """What knows the lite topics."""
+
+    def lite_topic(self, topic: str, properties: dict[bytes, bytes], /, *, alone: bool) -> bytes | None:
+        """The MQTT topic of a message that is sent to a lite topic of `topic`, whose property is removed."""
+
+
 class HandleSource(Protocol):
     """Makes the handles of messages that wait for their time."""
 
@@ -270,6 +280,7 @@ class SendRequests:
     replies: Replies
     transactions: HalfMessages
     handles: HandleSource
+    lite: LiteSends
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -291,6 +302,8 @@ class SendRequests:
         half = holds_half(request, body, batch=batch)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
+        if LITE_TOPIC in request.text:
+            self.topics.require(topic)  # not one that is created by use
         choice = self.placement.choice
         config = choice.topic_for_write(topic, min(request.queue_count, self.tools.config.template_queue_count))
         index = choice.queue_index(config, wanted_queue(request, body, config, batch=batch))
@@ -429,7 +442,8 @@ class _Special:
         unique = properties.setdefault(UNIQUE_KEY, requests.tools.identity.unique_id().encode())
         properties.pop(TRANSACTION_PREPARED, None)
         self.properties = properties
-        mqtt_topic = mqtt_topic_of(self._topic, properties, batch=self._is_plain)
+        mqtt_topic = requests.lite.lite_topic(self._topic, properties, alone=not self._is_plain)
+        mqtt_topic = mqtt_topic or mqtt_topic_of(self._topic, properties, batch=self._is_plain)
         if mqtt_topic is None:
             return sent_image(self._fields, flag, properties, body), unique
         plain = plain_body(self._fields.system_flag, body, requests.tools.config.limits.message_size_bytes_max)

@@ -162,6 +162,25 @@ def _groups(target: Target) -> dict[int, Parts]:
         Code.CONSUME_MESSAGE_DIRECTLY: (group | {"clientId": "c", "msgId": "0" * 32}, b""),
         Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (group, b""),
         **_pops(group),
+        **_lite(target),
+    }
+
+
+def _lite(target: Target) -> dict[int, Parts]:
+    group = {"consumerGroup": "others", "group": "others", "clientId": "c", "topic": target.topic, "topK": "1"}
+    pop = {**group, "maxMsgNum": "1", "invisibleTime": "1000", "pollTime": "0"}
+    handle = {**group, "extraInfo": "0 1 1000 999 0 broker-a 0 0", "offset": "0", "queueId": "0", "liteTopic": "x"}
+    change = {"action": "PARTIAL_ADD", "clientId": "c", "group": "others", "topic": target.topic}
+    info = {**group, "parentTopic": target.topic, "liteTopic": "x", "maxCount": "1"}
+    codes = (
+        Code.GET_BROKER_LITE_INFO, Code.GET_PARENT_TOPIC_INFO, Code.GET_LITE_TOPIC_INFO, Code.GET_LITE_CLIENT_INFO,
+        Code.GET_LITE_GROUP_INFO, Code.TRIGGER_LITE_DISPATCH,
+    )  # fmt: skip
+    return {
+        Code.POP_LITE_MESSAGE: (pop, b""),
+        Code.LITE_SUBSCRIPTION_CTL: ({}, msgspec.json.encode({"subscriptionSet": [change]})),
+        Code.ACK_LITE_MESSAGE: (handle, b""),
+        **dict.fromkeys(codes, (info, b"")),
     }
 
 

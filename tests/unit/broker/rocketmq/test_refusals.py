@@ -74,7 +74,7 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     for code, sent, answered in (
         (RequestCode.SEND_MESSAGE, fields, 13),
         (RequestCode.SEND_MESSAGE, fields, 13),
-        (RequestCode.POP_LITE_MESSAGE, {}, 3),
+        (RequestCode.POP_ROLLBACK, {}, 3),
         (RequestCode.PULL_MESSAGE, {}, 29),  # a request that is wrong is not one for what is not offered
     ):
         assert (await connection.request(Command(code, fields=sent, language="JAVA", version=513))).code == answered
@@ -82,8 +82,13 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     (client,) = found["clients"]
     assert (client["client"], client["language"], client["version"]) == ("c@1", "JAVA", 513)
     assert (client["producer_groups"], client["consumer_groups"], found["more"]) == (["p"], ["g"], 0)
-    lite, send = found["refused"]
-    assert (lite["client"], lite["name"], lite["answer"], lite["count"]) == ("c@1", "POP_LITE_MESSAGE", 3, 1)
+    rollback, send = found["refused"]
+    assert (rollback["client"], rollback["name"], rollback["answer"], rollback["count"]) == (
+        "c@1",
+        "POP_ROLLBACK",
+        3,
+        1,
+    )
     assert (send["client"], send["code"], send["answer"], send["count"]) == ("c@1", 10, 13, 2)
     assert "recalling" in send["remark"]
 

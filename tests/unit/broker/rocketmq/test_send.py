@@ -166,7 +166,6 @@ async def test_properties_that_could_not_be_shown_again_are_refused(running) -> 
         ({"sysFlag": "128"}, "inner batches"),
         ({"properties": "TRAN_MSG\x01true\x02"}, "transactional"),
         ({"properties": "_SYS_MSG_PRIORITY_\x013\x02"}, "has no priorities"),
-        ({"properties": "__LITE_TOPIC\x01lite\x02"}, "lite topics"),
         ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "recalling"),
     ],
 )

@@ -231,8 +231,8 @@ def test_unknown_codes_are_refused_and_reported():
         router(peer, Command(8))
     assert caught.value.code == 3
     assert noted == [(peer, 8, 3)]
-    with pytest.raises(Refused, match="request type 200070 not supported: LightMQ does not offer lite topics"):
-        Router({})(Recorder(), Command(200_070))
+    with pytest.raises(Refused, match="request type 200056 not supported: LightMQ does not offer rolling back a POP"):
+        Router({})(Recorder(), Command(200_056))
 
 
 def test_what_a_handler_does_not_offer_is_reported_and_other_refusals_are_not():
