@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from broker.lite.registry import GroupRules, lite_topic_of, queue_name, shown_name
+from broker.lite.registry import LiteRules, lite_topic_of, queue_name, shown_name
 from broker.requests import number, text
 from broker.rocketmq.statistics import stored_ms
 from broker.topics.topics import LITE_EXPIRATION
@@ -172,7 +172,7 @@ class LiteInfo:
             self.events.search(client, self.topics.names(rules.topic) if rules.wildcard else list(client.names))
         return command.reply()
 
-    def _rules(self, group: str) -> GroupRules:
+    def _rules(self, group: str) -> LiteRules:
         if self.groups.get(group) is None:
             raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group [{group}] not exist.")
         rules = self.events.rules(group)
@@ -180,7 +180,7 @@ class LiteInfo:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"Group [{group}] is not a LITE group.")
         return rules
 
-    def _names(self, group: str, rules: GroupRules) -> list[bytes]:
+    def _names(self, group: str, rules: LiteRules) -> list[bytes]:
         """The lite topics that a group reads, some of them where there are many."""
         if rules.wildcard:
             return list(islice(self.topics.names(rules.topic), LISTED_MAX))

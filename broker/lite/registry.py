@@ -40,7 +40,7 @@ _WILDCARDS = (names.escape(b"+"), names.escape(b"#"))
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRules:
+class LiteRules:
     """How a group reads lite topics."""
 
     topic: str
@@ -52,12 +52,12 @@ class GroupRules:
     reset_unsubscribe: bool
 
 
-def group_rules(attributes: Mapping[str, str]) -> GroupRules | None:
+def group_rules(attributes: Mapping[str, str]) -> LiteRules | None:
     """The rules in a group's attributes; None for a group that is bound to no parent topic."""
     topic = attributes.get(BIND_TOPIC)
     if not topic:
         return None
-    return GroupRules(
+    return LiteRules(
         topic=topic,
         exclusive=attributes.get(MODEL) == EXCLUSIVE,
         wildcard=WILDCARD in attributes,
@@ -132,7 +132,7 @@ class LiteClient:
 
     group: str
     client_id: str
-    rules: GroupRules
+    rules: LiteRules
     feed: LiteFeed
     seen_ms: int
     peer: Peer | None = None
@@ -163,7 +163,7 @@ class LiteRegistry:
         self._wild: dict[str, dict[str, LiteFeed]] = {}
         """Parent topic -> wildcard group -> the feed of its clients."""
 
-    def client(self, group: str, client_id: str, rules: GroupRules, now_ms: int) -> LiteClient:
+    def client(self, group: str, client_id: str, rules: LiteRules, now_ms: int) -> LiteClient:
         """A client, which is alive now; one whose group has other rules than before begins anew."""
         found = self.clients.get((group, client_id))
         if found is not None and found.rules != rules:
@@ -236,14 +236,14 @@ class LiteRegistry:
         feeds = [client.feed for client in self._by_name.get(name, ())]
         return _note(name, [*feeds, *wild.values()] if wild else feeds)
 
-    def notify_group(self, group: str, rules: GroupRules, name: bytes) -> list[LiteFeed]:
+    def notify_group(self, group: str, rules: LiteRules, name: bytes) -> list[LiteFeed]:
         """A message of a lite topic can be delivered to this group now; returns the feeds that got an event."""
         if rules.wildcard:
             feed = self._wild.get(rules.topic, {}).get(group)
             return [] if feed is None else _note(name, [feed])
         return _note(name, [client.feed for client in self._by_name.get(name, ()) if client.group == group])
 
-    def _feed(self, group: str, rules: GroupRules) -> LiteFeed:
+    def _feed(self, group: str, rules: LiteRules) -> LiteFeed:
         if not rules.wildcard:
             return LiteFeed()
         groups = self._wild.setdefault(rules.topic, {})

@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.lite.registry import (
-    GroupRules,
     LiteClient,
     LiteFeed,
+    LiteRules,
     group_rules,
     lite_topic_of,
     problem_of,
@@ -96,7 +96,7 @@ class LiteEvents:
         self._long_polls = long_polls
         self._searches: deque[tuple[LiteClient, Iterator[bytes]]] = deque()
 
-    def rules(self, group: str) -> GroupRules | None:
+    def rules(self, group: str) -> LiteRules | None:
         """How a group reads lite topics; None for one that does not, or does not exist."""
         config = self._groups.get(group)
         return None if config is None else group_rules(config.attributes)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.lite.registry import (
-    GroupRules,
     LiteRegistry,
+    LiteRules,
     group_rules,
     lite_topic_of,
     parent_of,
@@ -21,8 +21,8 @@ from broker.lite.registry import (
 )
 
 PARENT = "agents"
-SHARED = GroupRules(PARENT, False, False, 10, False, False)
-WILD = GroupRules(PARENT, False, True, 10, False, False)
+SHARED = LiteRules(PARENT, False, False, 10, False, False)
+WILD = LiteRules(PARENT, False, True, 10, False, False)
 RULES = {"g1": SHARED, "g2": SHARED, "wild": WILD}
 NAMES = [queue_name(PARENT, f"t{number}") for number in range(4)]
 CLIENTS = [("g1", "a"), ("g1", "b"), ("g2", "a"), ("wild", "a"), ("wild", "b")]
@@ -135,22 +135,22 @@ def test_silent_clients_are_forgotten() -> None:
     ("attributes", "expected"),
     [
         ({}, None),
-        ({"lite.bind.topic": "p"}, GroupRules("p", False, False, 2_000, False, False)),
+        ({"lite.bind.topic": "p"}, LiteRules("p", False, False, 2_000, False, False)),
         (
             {"lite.bind.topic": "p", "lite.sub.model": "Exclusive", "lite.sub.client.quota": "-1"},
-            GroupRules("p", True, False, -1, False, False),
+            LiteRules("p", True, False, -1, False, False),
         ),
         (
             {"lite.bind.topic": "p", "lite.sub.wildcard": "", "lite.sub.reset.offset.unsubscribe": "true"},
-            GroupRules("p", False, True, 2_000, False, True),
+            LiteRules("p", False, True, 2_000, False, True),
         ),
         (
             {"lite.bind.topic": "p", "lite.sub.reset.offset.exclusive": "true"},
-            GroupRules("p", False, False, 2_000, True, False),
+            LiteRules("p", False, False, 2_000, True, False),
         ),
     ],
 )
-def test_the_rules_of_a_group_are_in_its_attributes(attributes: dict[str, str], expected: GroupRules | None) -> None:
+def test_the_rules_of_a_group_are_in_its_attributes(attributes: dict[str, str], expected: LiteRules | None) -> None:
     assert group_rules(attributes) == expected
 
 
