@@ -50,7 +50,7 @@ class Cluster:
 
         Raises LightMQError when no name server answers or no broker is there.
         """
-        info = None
+        info, failure = None, LightMQError("none was named")
         for address in self._name_servers:
             try:
                 connection = await self._dial(address)
@@ -59,7 +59,7 @@ class Cluster:
                 finally:
                     await connection.close()
                 break
-            except (LightMQError, ValueError) as error:
+            except LightMQError as error:
                 failure = error
         if info is None:
             raise RemoteViolation(f"no name server of {', '.join(self._name_servers)} answers: {failure}")

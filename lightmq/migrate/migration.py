@@ -21,7 +21,7 @@ from typing import Any
 from lightmq.migrate.cluster import Cluster
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.offsets import OffsetMirror
-from lightmq.migrate.plan import Chosen, Plan, QueueCopy, make_plan
+from lightmq.migrate.plan import Chosen, Place, Plan, QueueCopy, SourceQueue, make_plan
 from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
@@ -81,6 +81,7 @@ class Migration:
         self._clock = clock
         self._pace = SteadyPace(options.messages_per_second, clock)
         self._copiers: dict[QueueCopy, QueueCopier] = {}
+        self._recorded: dict[SourceQueue, Place] = {}
         self._tasks: dict[QueueCopy, asyncio.Task[None]] = {}
         self._offsets = OffsetMirror(source, target)
         self._log = get_logger("migrate")
@@ -99,11 +100,25 @@ class Migration:
             {broker: await source.topics(broker) for broker in source.brokers},
             {broker: await source.groups(broker) for broker in source.brokers},
             self.target.brokers, wanted_topic=options.topic, wanted_group=options.group, clusters=source.clusters,
+            copied=await self._places(),
         )  # fmt: skip
         for queue in self.plan.queues:
             if queue not in self._copiers:
                 self._copiers[queue] = QueueCopier(queue, source, self.target, options.name, self._pace, self._clock)
         return self.plan
+
+    async def _places(self) -> dict[SourceQueue, Place]:
+        """Where queues are copied to: as the target's records have it, and as this process began."""
+        if not self._copiers:
+            for broker in self.target.brokers:
+                for known in await self.target.copied(broker, f"{self._options.name}/"):
+                    there, _, number = known["source"].partition("/")[2].rpartition("/")
+                    self._recorded[known["topic"], there, int(number)] = broker, known["queue"]
+        begun = {
+            (one.topic, one.source_broker, one.source_queue): (one.target_broker, one.target_queue)
+            for one in self._copiers
+        }
+        return {**self._recorded, **begun}
 
     async def make(self) -> None:
         """Make the groups and topics that are not here yet; those that are here keep their permissions."""

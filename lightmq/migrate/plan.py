@@ -1,16 +1,18 @@
 """What is mirrored from a RocketMQ cluster, and where to: topics, queues and groups; what is not, and why.
 
 The queues of one source broker become the queues of the same numbers of one broker group here. Where several source
-brokers share a group, the queues of the later ones follow those of the earlier ones, in the order of their names.
+brokers share a group, the queues of the later ones follow those of the earlier ones, in the order of their names. What
+was copied before stays where it is, and a queue whose number is taken gets the next free one.
 
-Invariants: each source queue has one target queue, and no two have the same; the same clusters give the same plan. What
-is left out has a reason. Pure.
+Invariants: each source queue has one target queue, for ever, and no two have the same; the same clusters and the same
+copies give the same plan. What is left out has a reason. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from remoting.protocol.bodies.controller_body import PERM_READ, TopicConfig
@@ -18,6 +20,10 @@ from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
 
 Chosen = Callable[[str], bool]
 """Whether the user wants a topic or a group, by its name."""
+SourceQueue = tuple[str, str, int]
+"""(topic, source broker, queue number)."""
+Place = tuple[str, int]
+"""(target broker, queue number)."""
 BrokerTopics = Mapping[str, Mapping[str, TopicConfig]]
 """Broker -> its topics by name."""
 
@@ -78,8 +84,10 @@ def make_plan(
     wanted_topic: Chosen = lambda _: True,
     wanted_group: Chosen = lambda _: True,
     clusters: Iterable[str] = (),
+    copied: Mapping[SourceQueue, Place] | None = None,
 ) -> Plan:
-    """The plan for these source brokers and their groups. `targets`: broker groups here, at least one."""
+    """The plan for these source brokers and their groups. `targets`: broker groups here, at least one; `copied`: where
+    queues were copied to before."""
     plan, names = Plan(), sorted(targets)
     reserved = {*SYSTEM_NAMES, *sources, *clusters}
     placed = {broker: names[at % len(names)] for at, broker in enumerate(sorted(sources))}
@@ -93,7 +101,7 @@ def make_plan(
             continue
         for broker, configs in sorted(sources.items()):
             if topic in configs and _is_possible(topic, configs[topic], plan):
-                _add(plan, topic, configs[topic], broker, placed[broker])
+                _add(plan, configs[topic], broker, placed[broker], copied or {})
     return plan
 
 
@@ -123,18 +131,35 @@ def _is_possible(topic: str, config: TopicConfig, plan: Plan) -> bool:
     return False
 
 
-def _add(plan: Plan, topic: str, config: TopicConfig, broker: str, target: str) -> None:
-    """The queues of a topic at one source broker, behind those that share its target."""
-    known = plan.topics.setdefault(target, {}).get(topic)
-    count = max(config.read_queue_nums, config.write_queue_nums)
-    first = 0 if known is None else max(known.read_queue_nums, known.write_queue_nums)
+def _add(plan: Plan, config: TopicConfig, broker: str, target: str, copied: Mapping[SourceQueue, Place]) -> None:
+    """The queues of a topic at one source broker."""
+    topic = config.topic_name
+    present = plan.topics.get(target, {}).get(topic)
+    first = 0 if present is None else max(present.read_queue_nums, present.write_queue_nums)
+    taken = {place for (named, _broker, _number), place in copied.items() if named == topic}
+    taken |= {(one.target_broker, one.target_queue) for one in plan.queues if one.topic == topic}
+    for number in range(max(config.read_queue_nums, config.write_queue_nums)):
+        place = copied.get((topic, broker, number))
+        if place is None:
+            free = next(at for at in count(first + number) if (target, at) not in taken)
+            place = target, free
+        taken.add(place)
+        plan.queues.append(QueueCopy(topic, broker, number, *place))
+        _grow(plan, config, place)
+
+
+def _grow(plan: Plan, config: TopicConfig, place: Place) -> None:
+    """Let the topic have this place at its target, in the shape that it has at the source."""
+    target, number = place
+    hidden = config.read_queue_nums - config.write_queue_nums
     kept = {name: value for name, value in (config.attributes or {}).items() if name == MESSAGE_TYPE}
-    plan.topics[target][topic] = TopicConfig(
-        topic, first + config.read_queue_nums, first + config.write_queue_nums, config.perm, config.topic_filter_type,
+    topics = plan.topics.setdefault(target, {})
+    known = topics.get(config.topic_name)
+    needed = number + 1 if known is None else max(number + 1, known.read_queue_nums, known.write_queue_nums)
+    topics[config.topic_name] = TopicConfig(
+        config.topic_name, needed + min(0, hidden), needed - max(0, hidden), config.perm, config.topic_filter_type,
         config.topic_sys_flag, config.order, kept,
     )  # fmt: skip
-    for number in range(count):
-        plan.queues.append(QueueCopy(topic, broker, number, target, first + number))
 
 
 def _portable(name: str, group: Mapping[str, Any], plan: Plan, broker: str) -> dict[str, Any]:

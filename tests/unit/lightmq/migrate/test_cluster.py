@@ -31,3 +31,5 @@ async def test_without_a_name_server_it_fails_by_name(sides: Any) -> None:
 
     with pytest.raises(LightMQError, match="no name server of a:1, b:2 answers: nothing at b:2"):
         await Cluster("a:1; b:2", dial).refresh()
+    with pytest.raises(LightMQError, match="none was named"):
+        await Cluster(" ,", dial).refresh()

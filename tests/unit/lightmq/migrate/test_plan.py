@@ -34,6 +34,36 @@ def test_each_queue_has_one_of_its_own_that_exists(counts: dict[str, dict[str, i
         assert all(one.target_queue == one.source_queue for one in plan.queues)
 
 
+@given(COUNTS, COUNTS, st.integers(1, 2))
+def test_what_was_copied_stays_where_it_is(
+    before: dict[str, dict[str, int]], after: dict[str, dict[str, int]], targets: int
+) -> None:
+    """Brokers, topics and queues that come later get places that are free."""
+    names = [f"t{number}" for number in range(targets)]
+
+    def plan_of(counts: dict[str, dict[str, int]], copied: dict[tuple[str, str, int], tuple[str, int]]) -> Plan:
+        sources = {
+            broker: {topic: TopicConfig(topic, number, number) for topic, number in found.items()}
+            for broker, found in counts.items()
+        }
+        return make_plan(sources, {}, names, copied=copied)
+
+    def places(plan: Plan) -> dict[tuple[str, str, int], tuple[str, int]]:
+        return {
+            (one.topic, one.source_broker, one.source_queue): (one.target_broker, one.target_queue)
+            for one in plan.queues
+        }
+
+    copied = places(plan_of(before, {}))
+    plan = plan_of(after, copied)
+    found = places(plan)
+    assert all(found[queue] == place for queue, place in copied.items() if queue in found)
+    everything = {(queue[0], place) for queue, place in {**copied, **found}.items()}
+    assert len(everything) == len({**copied, **found})
+    for one in plan.queues:
+        assert one.target_queue < plan.topics[one.target_broker][one.topic].write_queue_nums
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [
