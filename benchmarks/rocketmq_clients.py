@@ -84,14 +84,17 @@ def lightmq(flush: str, scratch: Path) -> Iterator[tuple[str, int]]:
 
 
 @contextmanager
-def rocketmq(flush: str, scratch: Path, folder: Path, classes: Path) -> Iterator[tuple[str, int]]:
-    """RocketMQ's name server and broker, each a process; (address of the name server, process id of the broker)."""
+def rocketmq(flush: str, scratch: Path, folder: Path, classes: Path, *settings: str) -> Iterator[tuple[str, int]]:
+    """RocketMQ's name server and broker, each a process; (address of the name server, process id of the broker).
+
+    `settings`: lines of the broker's configuration.
+    """
     address, port = free_port(), free_port()
     (scratch / "namesrv.conf").write_text(f"listenPort={address}\n")
     lines = [f"listenPort={port}", f"haListenPort={free_port()}", f"namesrvAddr=127.0.0.1:{address}"]
     lines += ["brokerIP1=127.0.0.1", "brokerName=peer", "autoCreateTopicEnable=true", f"flushDiskType={flush}"]
     lines += [f"storePathRootDir={scratch}/store", f"storePathCommitLog={scratch}/store/commitlog"]
-    (scratch / "broker.conf").write_text("\n".join(lines))
+    (scratch / "broker.conf").write_text("\n".join([*lines, *settings]))
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     start = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
     with ExitStack() as stack:

@@ -22,6 +22,7 @@ from lightmq.migrate.cluster import Cluster
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.offsets import OffsetMirror
 from lightmq.migrate.plan import Chosen, Place, Plan, QueueCopy, SourceQueue, make_plan
+from lightmq.migrate.users import mirror_users
 from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
@@ -47,6 +48,8 @@ class Options:
     group: Chosen = field(default=lambda _: True)
     messages_per_second: int = 0
     """Most messages copied in a second; 0: without a limit."""
+    users: bool = False
+    """Mirror users and rules too, once."""
     settle_s: float = SETTLE_S
     """How long no message must have come before producers are let in here."""
 
@@ -81,6 +84,7 @@ class Migration:
         self._clock = clock
         self._pace = SteadyPace(options.messages_per_second, clock)
         self._copiers: dict[QueueCopy, QueueCopier] = {}
+        self._has_users = False
         self._recorded: dict[SourceQueue, Place] = {}
         self._tasks: dict[QueueCopy, asyncio.Task[None]] = {}
         self._offsets = OffsetMirror(source, target)
@@ -122,6 +126,9 @@ class Migration:
 
     async def make(self) -> None:
         """Make the groups and topics that are not here yet; those that are here keep their permissions."""
+        if self._options.users and not self._has_users:
+            self.refused |= await mirror_users(self.source, self.target)
+            self._has_users = True
         for broker in self.target.brokers:
             present, groups = await self.target.topics(broker), await self.target.groups(broker)
             for name, group in self.plan.groups.items():

@@ -15,8 +15,9 @@ import pytest
 from benchmarks.maven import jars
 from benchmarks.rocketmq_clients import rocketmq
 from remoting.client.blocking import BlockingConnection, checked, cluster
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.transport.signature import Signer
 from tests.processes.migrations import (
     GROUP,
     QUEUES,
@@ -35,6 +36,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 PER_SECOND = 500
 
 
+AUTH = "org.apache.rocketmq.auth"
+SETTINGS = (
+    f"authenticationMetadataProvider={AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    f"authorizationMetadataProvider={AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+)
+"""With these a broker keeps users and rules; they are not enforced."""
+
+
 @pytest.fixture
 def theirs(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """RocketMQ's name server and broker; their addresses."""
@@ -43,7 +52,7 @@ def theirs(tmp_path: Path) -> Iterator[tuple[str, str]]:
         pytest.skip("RocketMQ's jars cannot be fetched: see the output")
     home = tmp_path / "rocketmq"
     home.mkdir()
-    with rocketmq("SYNC_FLUSH", home, folder, home) as (names, _pid):
+    with rocketmq("SYNC_FLUSH", home, folder, home, *SETTINGS) as (names, _pid):
         with BlockingConnection.dial(names) as connection:
             (broker,) = cluster(connection).broker_addr_table.values()
         address = broker.master()
@@ -106,3 +115,40 @@ def test_a_cluster_in_use_moves_in(theirs: tuple[str, str], ours: Installation, 
 def send(address: str, number: int) -> Command:
     with BlockingConnection.dial(address) as connection:
         return connection.request(sending(number))
+
+
+def test_users_and_rules_come_along(theirs: tuple[str, str], tmp_path: Path) -> None:
+    """With their passwords; who may not write there may not write here."""
+    names, broker = theirs
+    make_topic(broker)
+    entry = {"resource": f"Topic:{TOPIC}", "actions": ["Pub"], "sourceIps": [], "decision": "Allow"}
+    rules = {"subject": "User:ann", "policies": [{"policyType": "Custom", "entries": [entry]}]}
+    with BlockingConnection.dial(broker) as connection:
+        for name in ("ann", "bob"):
+            body = {"username": name, "password": f"{name}-secret", "userType": "Normal"}
+            made = Command(RequestCode.AUTH_CREATE_USER, fields={"username": name}, body=json.dumps(body).encode())
+            checked(connection.request(made))
+        made = Command(RequestCode.AUTH_CREATE_ACL, fields={"subject": "User:ann"}, body=json.dumps(rules).encode())
+        checked(connection.request(made))
+    (tmp_path / "rules").write_text("user ops\nrole admin\n")
+    key = tmp_path / "key"
+    key.write_text("ops:the-secret\n")
+    key.chmod(0o600)
+    settings = (f"broker.access_list={tmp_path / 'rules'}", "broker.access_keys=ops:the-secret")
+    server = Installation(tmp_path / "ours", *(word for setting in settings for word in ("--set", setting)))
+    try:
+        server.start()
+        migrator = Migrator(names, server.address, tmp_path / "migrate.log")
+        signed = ("--access-key-file", str(key))
+        for _ in range(2):  # the second time everything is here
+            left_out = [row["left_out"] for row in migrator.run("copy", "--users", "--json", *signed)]
+            assert all(what.lower().startswith(("rmq_sys_", "schedule_", "trans_check_")) for what in left_out)
+        migrator.run("switch", "--settle", "1", *signed)
+        answers = {}
+        for name in ("ann", "bob"):
+            with BlockingConnection.dial(server.address, signer=Signer(name, f"{name}-secret")) as connection:
+                answers[name] = connection.request(sending(0)).code
+        assert answers == {"ann": ResponseCode.SUCCESS, "bob": ResponseCode.NO_PERMISSION}
+        no_traceback(server)
+    finally:
+        server.kill_if_running()

@@ -44,9 +44,8 @@ def rocketmq(
     topic: Patterns = None,
     group: Patterns = None,
     rate: Annotated[int, Parameter(help="Copy at most so many messages a second; 0: no limit.")] = 0,
-    settle: Annotated[
-        float, Parameter(help="switch: seconds without a message at the source before it is done.")
-    ] = 35.0,
+    users: Annotated[bool, Parameter(negative=(), help="Mirror users and rules too, once.")] = False,
+    settle: Annotated[float, Parameter(help="switch: seconds without a message at the source.")] = 35.0,
     from_key_file: Annotated[Path | None, Parameter(help="File key:secret for the source.")] = None,
     from_tls: Annotated[bool, Parameter(negative=(), help="Connect to the source with TLS.")] = False,
     from_tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities of the source, PEM.")] = None,
@@ -63,7 +62,9 @@ def rocketmq(
     if rate < 0 or settle < 0:
         raise CommandFailed("--rate and --settle are not negative")
     tls = ClientTls(from_tls_ca, None, None, "", verify=True) if from_tls else None
-    options = Options(name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, settle_s=settle)
+    options = Options(
+        name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, users=users, settle_s=settle
+    )
 
     async def work() -> None:
         there = Cluster(source, signing_dial(from_key_file, tls))
