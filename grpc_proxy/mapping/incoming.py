@@ -17,12 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpc_proxy.mapping.outgoing import DELIVER_MS, SHARDING_KEY, TRACE_CONTEXT
+from grpc_proxy.mapping.outgoing import DELIVER_MS, PRIORITY, SHARDING_KEY, TRACE_CONTEXT, is_system
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.mapping.values import duration, resource, timestamp
 from grpc_proxy.stubs import definition
 from remoting.protocol.records import names
-from remoting.protocol.records.properties import RESERVED
 from remoting.protocol.records.stored_message import StoredMessage, offset_message_id
 
 COMPRESSED, COMPRESSION_MASK, ZLIB = 0x1, 0x700, (0, 0x300)
@@ -33,6 +32,7 @@ TOPIC_MARK, RETRY_MARK = "0", "2"
 HANDLE_PARTS = 9
 NUMBER_DIGITS_MAX = 18
 ORDER_WORDS = 3
+PRIORITY_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +130,8 @@ def _optional(system: Any, properties: dict[str, bytes]) -> None:
     if (due := _text(properties, DELIVER_MS)).isdigit():
         system.delivery_timestamp.CopyFrom(timestamp(int(due)))
         system.message_type = kinds.DELAY
+    if (priority := _text(properties, PRIORITY)).isdigit():
+        system.priority, system.message_type = min(int(priority), PRIORITY_MAX), kinds.PRIORITY
     if _text(properties, "TRAN_MSG") == "true":
         system.message_type = kinds.TRANSACTION
 
@@ -158,7 +160,7 @@ def plain_body(stored: StoredMessage) -> tuple[bytes, bool]:
 
 def _users(properties: Iterable[tuple[bytes, bytes]]) -> Iterable[tuple[str, str]]:
     for key, text in properties:
-        if key not in RESERVED:
+        if not is_system(key):
             yield key.decode("utf-8", "replace"), text.decode("utf-8", "replace")
 
 

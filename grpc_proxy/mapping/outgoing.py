@@ -4,7 +4,8 @@
     message_id                     UNIQ_KEY
     message_group                  __SHARDINGKEY; one group, one queue
     delivery_timestamp             TIMER_DELIVER_MS
-    trace_context                  __TRACE_CONTEXT
+    priority                       _SYS_MSG_PRIORITY_
+    trace_context                  TRACE_CONTEXT
     type TRANSACTION               TRAN_MSG, PGROUP, sysFlag 4; producers have no group here: it is the topic's name
 
 A type that its other properties contradict is rejected, as is any value that the text form of properties cannot hold.
@@ -27,9 +28,11 @@ from remoting.protocol.records.properties import RESERVED, encode_properties
 
 Type = definition.MessageType
 SHARDING_KEY, TRACE_CONTEXT, DELIVER_MS = "__SHARDINGKEY", "TRACE_CONTEXT", "TIMER_DELIVER_MS"
+PRIORITY, LITE_TOPIC = "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"
 CHECK_AFTER_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 TRANSACTION_FLAG = 0x4
 TIME_MS_MAX = 2**53
+_SYSTEM = {PRIORITY.encode(), LITE_TOPIC.encode()}
 _SEPARATORS = ("\x01", "\x02")
 
 
@@ -123,11 +126,13 @@ def type_of(system: Any) -> int:
     return int(declared)
 
 
-NOT_OFFERED = {
-    Type.LITE: "lite topics are not offered to gRPC clients",
-    Type.PRIORITY: "priorities of messages are not offered to gRPC clients",
-}
+NOT_OFFERED = {Type.LITE: "lite topics are not offered to gRPC clients"}
 """Types of messages that are refused, with the reason."""
+
+
+def is_system(name: bytes) -> bool:
+    """Whether a property has a meaning to RocketMQ, so that it is not one of the user's."""
+    return name in RESERVED or name in _SYSTEM
 
 
 def _user_properties(given: Mapping[str, str], limits: Limits) -> dict[str, str]:
@@ -138,7 +143,7 @@ def _user_properties(given: Mapping[str, str], limits: Limits) -> dict[str, str]
         )
         raise CallRejected(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     for name in given:
-        if not name or name.encode() in RESERVED or any(separator in name for separator in _SEPARATORS):
+        if not name or is_system(name.encode()) or any(separator in name for separator in _SEPARATORS):
             raise CallRejected(Code.ILLEGAL_MESSAGE_PROPERTY_KEY, f"a property may not be called {name[:64]!r}")
     return dict(given)
 
@@ -153,6 +158,8 @@ def _system_properties(system: Any, kind: int, limits: Limits) -> dict[str, str]
         properties[SHARDING_KEY] = _message_group(system.message_group, limits.message_group_chars_max)
     if kind == Type.DELAY:
         properties[DELIVER_MS] = str(_delivery_ms(system.delivery_timestamp))
+    if kind == Type.PRIORITY:
+        properties[PRIORITY] = _priority(system.priority)
     if system.HasField("trace_context"):
         properties[TRACE_CONTEXT] = system.trace_context
     if kind == Type.TRANSACTION and system.HasField("orphaned_transaction_recovery_duration"):
@@ -180,6 +187,12 @@ def _message_group(group: str, chars_max: int) -> str:
         text = f"the message group {group[:64]!r} is not 1 to {chars_max} printable characters"
         raise CallRejected(Code.ILLEGAL_MESSAGE_GROUP, text)
     return group
+
+
+def _priority(priority: int) -> str:
+    if priority < 0:
+        raise CallRejected(Code.BAD_REQUEST, f"the priority {priority} is negative")
+    return str(priority)
 
 
 def _delivery_ms(at: Any) -> int:

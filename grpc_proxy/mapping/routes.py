@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from grpc_proxy.mapping.outgoing import NOT_OFFERED
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.stubs import definition
 
@@ -30,11 +29,11 @@ class RoutedTopic(msgspec.Struct, rename="camel"):
 
     @property
     def types(self) -> list[int]:
-        """The types of messages that the topic takes: that of its attribute, or all that are offered."""
+        """The types of messages that the topic takes: that of its attribute, or all that need no such attribute."""
         declared = TYPES.get(self.attributes.get(MESSAGE_TYPE, ""))
         if declared is not None:
             return [declared]
-        return [kind for kind in TYPES.values() if kind not in NOT_OFFERED]
+        return [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
 
 
 def check_endpoints(endpoints: Any) -> None:

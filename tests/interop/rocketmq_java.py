@@ -27,24 +27,27 @@ OPENED = (
 """The internals of Java 17 that RocketMQ's brokers access."""
 
 
-@functools.cache
 def jars() -> Path:
     """The folder of the jars, filled at first use; skips the test if that is impossible."""
     named = os.environ.get("LIGHTMQ_ROCKETMQ_JARS")
-    if named:
-        return Path(named)
+    return Path(named) if named else fetched(SOURCES, f"rocketmq-{VERSION}", VERSION)
+
+
+@functools.cache
+def fetched(sources: Path, name: str, version: str) -> Path:
+    """The folder of this name in the user's cache, filled at first use with the jars that `sources/pom.xml` lists."""
     for program in ("java", "javac", "mvn"):
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "lightmq" / f"rocketmq-{VERSION}"
+    folder = cache / "lightmq" / name
     whole = folder / "complete"
     if not whole.exists():
-        command = ["mvn", "-B", "-q", "-f", str(SOURCES / "pom.xml"), f"-Drocketmq.version={VERSION}"]
+        command = ["mvn", "-B", "-q", "-f", str(sources / "pom.xml"), f"-Drocketmq.version={version}"]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
         result = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
         if result.returncode != 0:
-            pytest.skip(f"the jars of RocketMQ {VERSION} cannot be fetched: {result.stdout[-300:]}")
+            pytest.skip(f"the jars of {name} cannot be fetched: {result.stdout[-300:]}")
         whole.touch()
     return folder
 

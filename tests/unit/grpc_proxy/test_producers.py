@@ -17,7 +17,9 @@ from grpc_proxy.config import GrpcConfig, GrpcLimitsConfig
 from grpc_proxy.mapping.values import ms_of, timestamp
 from grpc_proxy.stubs import definition as d
 from grpc_proxy.stubs import service as s
+from remoting.protocol.errors import LocalMisuse
 from remoting.transport.signature import date_signature
+from tests.support.certificates import HAVE_OPENSSL, Authority
 from tests.unit.grpc_proxy.conftest import ENDPOINTS, GROUP, METADATA, TOPIC, ProxyBench, message
 
 Code, Type = d.Code, d.MessageType
@@ -99,6 +101,47 @@ async def test_a_topic_of_one_type_takes_no_other(proxied):
     given = message()
     given.topic.name = "first"
     assert (await proxied.send(given)).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+
+
+async def test_messages_of_higher_priority_come_first(proxied):
+    """In a topic that takes them; another one refuses them."""
+    ranked = [message(b"%d" % priority, priority=priority, message_type=Type.PRIORITY) for priority in (0, 2, 1)]
+    assert (await proxied.send(ranked[0])).status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    table = proxied.broker.broker.topics.table
+    table.ensure("ranked", 4)
+    table.require("ranked").attributes["message.type"] = "PRIORITY"
+    for one in ranked:
+        one.topic.name = "ranked"
+        assert (await proxied.send(one)).status.code == Code.OK
+    got = await proxied.messages(message_queue={"topic": {"name": "ranked"}, "id": -1})
+    assert [one.body for one in got] == [b"2", b"1", b"0"]
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
+async def test_a_port_with_a_certificate_takes_tls_only(tmp_path: Path):
+    authority = Authority(tmp_path / "authority")
+    server, known = authority.issue(), authority.issue("client", "")
+    bench = ProxyBench(
+        tmp_path / "data", tls_certificate=server.certificate, tls_key=server.key, tls_client_ca=authority.certificate
+    )
+    await bench.start()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await bench.send(message())
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    await bench.channel.close()
+    credentials = grpc.ssl_channel_credentials(
+        authority.certificate.read_bytes(), known.key.read_bytes(), known.certificate.read_bytes()
+    )
+    bench.channel = grpc.aio.secure_channel(f"localhost:{bench.app.port}", credentials)
+    assert (await bench.send(message())).status.code == Code.OK
+    await bench.stop()
+
+
+async def test_files_that_are_missing_are_named(tmp_path: Path):
+    bench = ProxyBench(tmp_path / "data", tls_certificate=tmp_path / "none.pem", tls_key=tmp_path / "none.key")
+    with pytest.raises(LocalMisuse, match=r"none\.key: No such file"):
+        await bench.start()
+    bench.broker.store.close()
 
 
 @pytest.mark.parametrize("name", ["QueryRoute", "SendMessage", "AckMessage", "Heartbeat", "EndTransaction"])

@@ -63,6 +63,8 @@ def test_each_type_has_its_properties():
     assert found.queue_index(4) == found.queue_index(4) in range(4)
     found, properties = parsed(message(delivery_timestamp=timestamp(123_456)))
     assert (found.type, properties[b"TIMER_DELIVER_MS"], found.queue_index(4)) == (Type.DELAY, b"123456", -1)
+    found, properties = parsed(message(priority=3))
+    assert (found.type, properties[b"_SYS_MSG_PRIORITY_"]) == (Type.PRIORITY, b"3")
     found, properties = parsed(
         message(message_type=Type.TRANSACTION, orphaned_transaction_recovery_duration=duration(9_000))
     )
@@ -95,7 +97,9 @@ def test_each_type_has_its_properties():
         (message(message_type=Type.FIFO), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(message_group="g", message_type=Type.TRANSACTION), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(lite_topic="l"), Code.NOT_IMPLEMENTED),
-        (message(priority=3), Code.NOT_IMPLEMENTED),
+        (message(priority=-1), Code.BAD_REQUEST),
+        (message(priority=1, message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (message(users={"_SYS_MSG_PRIORITY_": "9"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
         (message(b"no gzip", body_encoding=d.Encoding.GZIP), Code.MESSAGE_CORRUPTED),
         (message(gzip.compress(b"x" * 2_001), body_encoding=d.Encoding.GZIP), Code.MESSAGE_BODY_TOO_LARGE),
         (message(gzip.compress(b"x")[:-4], body_encoding=d.Encoding.GZIP), Code.MESSAGE_CORRUPTED),
@@ -148,6 +152,12 @@ def test_a_stored_message_comes_back_with_its_digest_and_handle():
     assert system.receipt_handle == "17 5000 60000 0 0 broker-a 3 17 4096"
     assert parse_handle(system.receipt_handle) == handle
     assert handle.fields("billing", "orders")["topic"] == "orders"
+
+
+def test_a_priority_comes_back_as_one():
+    found = incoming(stored(_SYS_MSG_PRIORITY_=b"7", __LITE_TOPIC=b"x"), b"", "orders", "")
+    assert (found.system_properties.priority, found.system_properties.message_type) == (7, Type.PRIORITY)
+    assert not found.user_properties
 
 
 def test_a_message_of_a_retry_topic_names_it_in_its_handle():
