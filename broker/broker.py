@@ -160,6 +160,7 @@ class BrokerParts:
                 routes=self.registration,
                 transactions=self.transactions.messages,
                 handles=self.delayed.handles,
+                recalls=self.delayed.recalls,
                 refusals=Refusals(registry),
                 lite=lite,
             ),

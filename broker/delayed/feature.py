@@ -196,13 +196,13 @@ class DelayedFeature(Feature):
         self.handles = RecallHandles(self.messages, config.broker_name)
         """What producers get to recall their messages by."""
         finder = MessageFinder(tools, self.messages, registry)
-        self._recalls = RecallRequests(tools, self.messages, topics.table, finder, registry)
+        self.recalls = RecallRequests(tools, self.messages, topics.table, finder, registry)
         self._listing = TimerRequests(tools, self.messages, finder)
         declare_metrics(registry, self.messages)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler: RECALL_MESSAGE, RESCHEDULE_MESSAGE and TIMERS."""
-        return self._recalls.handlers() | self._listing.handlers()
+        return self.recalls.handlers() | self._listing.handlers()
 
     def configure(self) -> None:
         """Take over what may wait."""

@@ -3,9 +3,10 @@ time of one: it is recalled and stored again in one group, so it is delivered on
 
 A producer gets a handle with the answer to its send and recalls the message by it until the message is due. The handle
 says where the message waits. Retention may have copied it meanwhile; then the queue of its span is searched for the
-unique key, in the background and by few requests at a time. What is refused has RocketMQ's codes: 17 for an unknown
-topic, 604 for a handle that is none, of another topic or broker, or of a message that does not wait (any more).
-Invariant: a recall is answered when it is confirmed; a message is delivered or recalled, never both. Loop thread only.
+unique key, in the background and by few requests at a time. So it is for a message with the property TIMER_DEL_UNIQKEY,
+which recalls by unique key and time. What is refused has RocketMQ's codes: 17 for an unknown topic, 604 for a handle
+that is none, of another topic or broker, or of a message that does not wait (any more). Invariant: a recall is answered
+when it is confirmed; a message is delivered or recalled, never both. Loop thread only.
 """
 
 from __future__ import annotations
@@ -161,6 +162,28 @@ class RecallRequests:
         """
         self._with_message(peer, command, self._reschedule)
 
+    def recall_by_key(self, peer: Peer, command: Command, topic: str, due_ms: int, key: str) -> None:
+        """Recall as a message with TIMER_DEL_UNIQKEY asks, for the time the message waits for and its unique key.
+
+        Answered as a send is, with the key as the message's id. Raises Refused as `recall`.
+        """
+        fields = {"msgId": key, "transactionId": key, "queueId": "0", "queueOffset": "0"}
+
+        def act(peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
+            self._authorize(peer, command, record)
+            end, reply = self._dropped(bucket, offset, record), command.reply(fields=fields)
+            if not command.is_oneway:
+                self._tools.answers.reply_at(end, peer, reply)
+
+        handle = RecallHandle(topic, self._tools.config.broker_name, due_ms, key)
+        try:
+            if due_ms <= self._tools.clock.now_ms():
+                raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, the time of the message has come")
+            self._finder.find(peer, command, handle, act)
+        except Refused:
+            self._finder.refused.value += 1
+            raise
+
     def _with_message(self, peer: Peer, command: Command, act: Act) -> None:
         """Find the message that the request names, then `act` on it; refusals are counted."""
 
@@ -192,13 +215,16 @@ class RecallRequests:
         return handle
 
     def _recall(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
-        if bucket.recalled.get(offset) == RECALLED:
-            end = self._tools.store.end_position
-        elif bucket.is_waiting(key := (bucket.due_ms(record), offset)):
-            end = self._messages.recall(bucket, key)
-        else:
-            raise not_waiting()
+        end = self._dropped(bucket, offset, record)
         self._tools.answers.reply_at(end, peer, command.reply(fields={"msgId": unique_key(record)}))
+
+    def _dropped(self, bucket: DelayBucket, offset: int, record: RecordView) -> int:
+        """Drop a message that waits, or was recalled before; the position to wait for."""
+        if bucket.recalled.get(offset) == RECALLED:
+            return self._tools.store.end_position
+        if bucket.is_waiting(key := (bucket.due_ms(record), offset)):
+            return self._messages.recall(bucket, key)
+        raise not_waiting()
 
     def _reschedule(self, peer: Peer, command: Command, bucket: DelayBucket, offset: int, record: RecordView) -> None:
         key = bucket.due_ms(record), offset

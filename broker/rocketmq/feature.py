@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from broker.publishing.feature import PublishingFeature
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
-    from broker.rocketmq.send import HalfMessages, HandleSource, LiteSends
+    from broker.rocketmq.send import HalfMessages, HandleSource, KeyRecalls, LiteSends
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
 
@@ -39,6 +39,7 @@ class RocketmqFeature(Feature):
         routes: RouteFinder,
         transactions: HalfMessages,
         handles: HandleSource,
+        recalls: KeyRecalls,
         refusals: Refusals,
         lite: LiteSends,
     ) -> None:
@@ -65,6 +66,7 @@ class RocketmqFeature(Feature):
                 transactions=transactions,
                 handles=handles,
                 lite=lite,
+                recalls=recalls,
             ),
             RocketmqPullRequests(
                 tools,

@@ -87,10 +87,13 @@ NOT_OFFERED_FLAGS = {
     0x80: "inner batches (sysFlag 0x80) are not offered by this broker: send a batch (320)",
 }
 """Bits of sysFlag that request what this broker does not do."""
+RECALLED_KEY, DELIVER_MS = b"TIMER_DEL_UNIQKEY", b"TIMER_DELIVER_MS"
+"""A message with the first is no message: it recalls the one with that unique key which waits for the same time."""
 NOT_OFFERED_PROPERTIES = {
-    b"TIMER_DEL_UNIQKEY": "recalling a delayed message by a message is not offered by this broker: send RECALL_MESSAGE",
+    RECALLED_KEY: "recalling a delayed message from within a batch is not offered by this broker",
 }
 """The same for properties, unless their value is `false`."""
+DUE_DIGITS_MAX = 15
 TRANSACTION_MASK, TRANSACTION_PREPARED_FLAG = 0xC, 0x4
 TRANSACTION_PREPARED = b"TRAN_MSG"
 LITE_TOPIC = b"__LITE_TOPIC"
@@ -266,6 +269,13 @@ class HandleSource(Protocol):
         """The handle of an image that waits in this queue at this offset; None when it does not wait."""
 
 
+class KeyRecalls(Protocol):
+    """Recalls waiting messages by their unique keys."""
+
+    def recall_by_key(self, peer: Peer, command: Command, topic: str, due_ms: int, key: str) -> None:
+        """Recall it and answer as a send; Refused, raised or answered, when no such message waits."""
+
+
 @dataclass(frozen=True, slots=True)
 class SendRequests:
     """Stores messages of RocketMQ's producers."""
@@ -281,6 +291,7 @@ class SendRequests:
     transactions: HalfMessages
     handles: HandleSource
     lite: LiteSends
+    recalls: KeyRecalls
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -299,6 +310,9 @@ class SendRequests:
         batch, body = command.code == Code.SEND_BATCH_MESSAGE or request.batch, command.body
         if batch:
             count_batch(body)
+        elif RECALLED_KEY in request.text and request.properties.get(RECALLED_KEY):
+            self._recall(peer, command, request)
+            return
         half = holds_half(request, body, batch=batch)
         request.system_flag &= ~TRANSACTION_MASK
         topic = self._target(request)
@@ -323,6 +337,15 @@ class SendRequests:
         index = index if owner is None else owner[1]
         transaction = unique.decode("utf-8", "replace")
         self.appender.add(placed, self._answer(peer, command, placed, special.needed, index, transaction))
+
+    def _recall(self, peer: Peer, command: Command, request: SendRequest) -> None:
+        """Recall a delayed message, as RECALLED_KEY asks; later RocketMQs put the topic before the key."""
+        key = request.properties[RECALLED_KEY].decode("utf-8", "replace").removeprefix(f"{request.topic}+")
+        due = request.properties.get(DELIVER_MS, b"")
+        if not due.isdigit() or len(due) > DUE_DIGITS_MAX:
+            remark = "recalling by TIMER_DEL_UNIQKEY needs TIMER_DELIVER_MS, the time that the message waits for"
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+        self.recalls.recall_by_key(peer, command, request.topic, int(due), key)
 
     def _unique_id(self) -> bytes:
         return self.tools.identity.unique_id().encode()

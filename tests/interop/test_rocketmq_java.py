@@ -48,7 +48,7 @@ COMMANDS = [
     ("consumerProgress -n {ns} -g readers", "CODE: 206"),
     ("consumerConnection -n {ns} -g readers", "CODE: 206"),
     ("consumerStatus -n {ns} -g readers", "CODE: 206"),
-    ("producer -n {ns} -b {master}", "producer group"),
+    ("producer -n {ns} -b {master}", "<== ended"),
     ("producerConnection -n {ns} -g writers -t admin", "CODE: 1 "),
     ("resetOffsetByTime -n {ns} -g readers -t admin -s -1", "broker-a"),
     ("consumerProgress -n {ns} -g readers", "admin"),

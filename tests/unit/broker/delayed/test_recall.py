@@ -93,6 +93,33 @@ async def test_a_second_recall_is_answered_like_the_first(running) -> None:
     assert (await running.connect().request(recalling(handle))).code == ResponseCode.ILLEGAL_OPERATION
 
 
+def by_key(key: str, due_ms: int, topic: str = "orders") -> Command:
+    """A message that recalls another one, as RocketMQ's programs send it."""
+    properties = {b"UNIQ_KEY": b"%032d" % 99, b"TIMER_DEL_UNIQKEY": key.encode(), b"TIMER_DELIVER_MS": b"%d" % due_ms}
+    command = sending(99, topic=topic)
+    command.fields["properties"] = encode_properties(properties.items()).decode()
+    return command
+
+
+@pytest.mark.parametrize("prefix", ["", "orders+"])
+async def test_a_message_with_the_unique_key_of_another_recalls_it(running, prefix) -> None:
+    for number in range(3):
+        await sent(running, number)
+    due_ms, key = running.clock.now_ms() + DELAY_MS, f"{1:032d}"
+    connection = running.connect()
+    for _ in range(2):  # a second one is answered like the first
+        reply = await connection.request(by_key(prefix + key, due_ms))
+        assert (reply.code, reply.fields["msgId"]) == (0, key), reply.remark
+        assert {"queueId", "queueOffset"} < reply.fields.keys()
+    for wrong in (by_key(key, due_ms + 1), by_key("other", due_ms), by_key(key, 1), by_key(key, due_ms, "others")):
+        assert (await connection.request(wrong)).code == ResponseCode.ILLEGAL_OPERATION
+    messages = running.broker.delayed.messages
+    assert (messages.waiting, messages.counts.recalled) == (2, 1)
+    await delivered(running, DELAY_MS)
+    assert stored(running) == [b"0", b"2"]
+    assert (await connection.request(by_key(f"{2:032d}", due_ms))).code == ResponseCode.ILLEGAL_OPERATION
+
+
 async def test_what_does_not_wait_has_no_handle(running) -> None:
     """A message for now, a retry."""
     for command in (sending(1, 0), sending(2, topic="%RETRY%g")):

@@ -70,7 +70,7 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     heartbeat = beat("c@1")
     heartbeat.language, heartbeat.version = "JAVA", 513
     await connection.request(heartbeat)
-    fields = {"topic": "t", "producerGroup": "p", "queueId": "0", "properties": "TIMER_DEL_UNIQKEY\x017F\x02"}
+    fields = {"topic": "t", "producerGroup": "p", "queueId": "0", "sysFlag": "64"}
     for code, sent, answered in (
         (RequestCode.SEND_MESSAGE, fields, 13),
         (RequestCode.SEND_MESSAGE, fields, 13),
@@ -90,7 +90,7 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
         1,
     )
     assert (send["client"], send["code"], send["answer"], send["count"]) == ("c@1", 10, 13, 2)
-    assert "recalling" in send["remark"]
+    assert "wrapped for another broker" in send["remark"]
 
 
 async def test_only_administrators_see_the_list(running) -> None:

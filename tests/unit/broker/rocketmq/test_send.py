@@ -166,7 +166,8 @@ async def test_properties_that_could_not_be_shown_again_are_refused(running) -> 
         ({"sysFlag": "128"}, "inner batches"),
         ({"properties": "TRAN_MSG\x01true\x02"}, "transactional"),
         ({"properties": "_SYS_MSG_PRIORITY_\x013\x02"}, "has no priorities"),
-        ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "recalling"),
+        ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02"}, "needs TIMER_DELIVER_MS"),
+        ({"properties": "TIMER_DEL_UNIQKEY\x017F\x02TIMER_DELIVER_MS\x01soon\x02"}, "needs TIMER_DELIVER_MS"),
     ],
 )
 async def test_unsupported_requests_are_refused_by_name_and_nothing_is_stored(running, fields, named) -> None:
