@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.requests import Feature, RequestTools
 from broker.rocketmq.admin import AdminRequests
@@ -18,11 +18,20 @@ from broker.rocketmq.statistics import ConsumeStatsRequests, Rates, TrafficStats
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
     from broker.publishing.feature import PublishingFeature
+    from broker.publishing.placement import Placement
     from broker.reading.feature import ReadingFeature
     from broker.rocketmq.group_requests import RouteFinder
     from broker.rocketmq.send import HalfMessages, HandleSource, KeyRecalls, LiteSends
     from broker.topics.feature import TopicFeature
     from remoting.transport.contracts import Handler
+
+
+class _Requests(Protocol):
+    """Requests about one subject."""
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        ...
 
 
 class RocketmqFeature(Feature):
@@ -51,7 +60,7 @@ class RocketmqFeature(Feature):
         messages = QueryRequests(
             tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
         )
-        self._requests = (
+        self._requests: tuple[_Requests, ...] = (
             replies,
             messages,
             SendRequests(
@@ -80,6 +89,14 @@ class RocketmqFeature(Feature):
             AssignmentRequests(
                 tools, topics=topics.table, clients=groups.clients, modes=groups.groups.modes, routes=routes
             ),
+            *self._for_tools(tools, topics, groups, placement),
+        )
+
+    def _for_tools(
+        self, tools: RequestTools, topics: TopicFeature, groups: ConsumerGroups, placement: Placement
+    ) -> tuple[_Requests, ...]:
+        """The requests that only RocketMQ's tools send."""
+        return (
             AdminRequests(
                 tools,
                 topics=topics.table,
@@ -92,7 +109,7 @@ class RocketmqFeature(Feature):
             GroupStateRequests(tools, topics=topics.table, groups=groups),
             ConsumeStatsRequests(tools, queues=topics.queues, groups=groups),
             TrafficStatsRequests(tools, topics=topics.table, group_traffic=groups.traffic),
-            ClientListRequests(tools, clients=groups.clients, refusals=refusals),
+            ClientListRequests(tools, clients=groups.clients, refusals=self.refusals),
         )
 
     def handlers(self) -> dict[int, Handler]:
