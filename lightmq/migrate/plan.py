@@ -124,8 +124,8 @@ def _is_possible(topic: str, config: TopicConfig, plan: Plan) -> bool:
         plan.left_out[topic] = "it cannot be read: its permission has no R"
     elif attributes.get(QUEUE_TYPE, "SimpleCQ") != "SimpleCQ":
         plan.left_out[topic] = f"its queues are of the type {attributes[QUEUE_TYPE]}"
-    elif attributes.get(MESSAGE_TYPE) in ("LITE", "PRIORITY"):
-        plan.left_out[topic] = f"topics of type {attributes[MESSAGE_TYPE]} are not offered here"
+    elif attributes.get(MESSAGE_TYPE) == "LITE":
+        plan.left_out[topic] = "it is the parent of lite topics"
     else:
         return True
     return False

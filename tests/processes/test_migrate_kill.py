@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.broker_group import BrokerGroup
 from tests.processes.migrations import GROUP, QUEUES, TOPIC, Consumer, Migrator, Producer, all_of, judge, make_topic
 from tests.processes.rig import Installation, no_traceback
 
@@ -66,3 +67,38 @@ def test_consumers_switch_and_switch_back_while_the_migration_is_killed(
     assert judge(consumers, sent) == 0
     for queue in range(QUEUES):
         assert all_of(new.address, queue) == [number for number in sorted(sent) if number % QUEUES == queue]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_new_master_of_the_target_continues_the_copies(tmp_path: Path) -> None:
+    """The master of the group that messages are copied to dies: nothing is copied twice and nothing is left out."""
+    old = Installation(tmp_path / "old")
+    group = BrokerGroup(tmp_path, brokers=3, in_sync_min=2)
+    migrator = None
+    try:
+        old.start()
+        group.start()
+        master = group.settle()
+        make_topic(old.address)
+        producer = Producer(old.address)
+        producer.start()
+        producer.flowing()
+        migrator = Migrator(old.address, group.addresses, tmp_path / "migrate.log")
+        migrator.start()
+        producer.flowing()
+        master.kill()
+        producer.flowing()
+        successor = group.settle()
+        producer.finish()
+        migrator.until_copied()
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+        address = f"127.0.0.1:{successor.ports['remoting']}"
+        for queue in range(QUEUES):
+            assert all_of(address, queue) == [one for one in sorted(producer.answered) if one % QUEUES == queue]
+        no_traceback(old, *group.brokers, *group.controllers)
+    finally:
+        if migrator is not None:
+            migrator.kill()
+        group.end()
+        old.kill_if_running()

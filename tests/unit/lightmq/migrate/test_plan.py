@@ -69,7 +69,7 @@ def test_what_was_copied_stays_where_it_is(
     [
         (TopicConfig("t", perm=2), "cannot be read"),
         (TopicConfig("t", attributes={"queue.type": "BatchCQ"}), "BatchCQ"),
-        (TopicConfig("t", attributes={"message.type": "LITE"}), "LITE"),
+        (TopicConfig("t", attributes={"message.type": "LITE"}), "lite topics"),
         (TopicConfig("SCHEDULE_TOPIC_XXXX"), "delayed"),
         (TopicConfig("RMQ_SYS_TRANS_HALF_TOPIC"), "half message"),
     ],
