@@ -2,8 +2,9 @@
 
 The work is that of the published figures of RocketMQ's own broker: asynchronous flush, 256-byte bodies, 32 senders with
 one request each on the way, batches of 32 (code 320), one message to ten light queues and its parent, pulls of 32. What
-is sent is dispatched to every queue in the append itself; nothing builds an index behind it. The second of two rounds
-counts. Server CPU is the kernel's account of the broker's process, client CPU that of this one.
+is sent is dispatched to every queue in the append itself; nothing builds an index behind it. One line is as RocketMQ's
+client sends: all threads by one connection, with keys, tag, property and unique key. The second of two rounds counts.
+Server CPU is the kernel's account of the broker's process, client CPU that of this one.
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ async def single(connection: Connection, number: int) -> int:
     return 1
 
 
+async def from_client(connection: Connection, number: int) -> int:
+    """One message with what RocketMQ's client adds."""
+    properties = f"KEYS\x01{number}\x02UNIQ_KEY\x017F0000011F9018B4AAC2{number:012X}\x02WAIT\x01true\x02"
+    reply = await connection.request(send(f"{properties}TAGS\x01red\x02own\x01value\x02"))
+    assert reply.code == 0, reply.remark
+    return 1
+
+
 async def to_light_queues(connection: Connection, number: int) -> int:
     """One message to ten light queues and its parent."""
     reply = await connection.request(send(f"KEYS\x01{number}\x02INNER_MULTI_DISPATCH\x01{LIGHT_QUEUES}\x02"))
@@ -95,9 +104,9 @@ async def pull(connection: Connection, number: int) -> int:
     return PULL
 
 
-async def load(port: int, work: Work, senders: int, requests: int) -> tuple[int, float]:
-    """So many requests by `senders` connections with one on the way each; (messages, seconds)."""
-    connections = [await connect("127.0.0.1", port) for _ in range(senders)]
+async def load(port: int, work: Work, senders: int, requests: int, links: int) -> tuple[int, float]:
+    """So many requests by `senders` with one on the way each, over so many connections; (messages, seconds)."""
+    connections = [await connect("127.0.0.1", port) for _ in range(links)]
     numbers = iter(range(requests))
 
     async def sender(connection: Connection) -> int:
@@ -107,7 +116,7 @@ async def load(port: int, work: Work, senders: int, requests: int) -> tuple[int,
         return done
 
     begun = time.perf_counter()
-    messages = sum(await asyncio.gather(*[sender(connection) for connection in connections]))
+    messages = sum(await asyncio.gather(*[sender(connections[number % links]) for number in range(senders)]))
     took = time.perf_counter() - begun
     for connection in connections:
         await connection.close()
@@ -127,16 +136,17 @@ def main() -> None:
     messages = parser.parse_args().messages
     print(f"{'work':<34}{'msg/s':>10}{'broker us/msg':>16}{'client us/msg':>16}")
     with broker() as (port, process):
-        for name, work, senders, each in (
-            ("single sends, 32 senders", single, SENDERS, 1),
-            ("batches of 32 (code 320)", batch, 4, BATCH),
-            ("to 10 light queues and parent", to_light_queues, SENDERS, 1),
-            ("pulls of 32", pull, 4, PULL),
+        for name, work, senders, links, each in (
+            ("single sends, 32 senders", single, SENDERS, SENDERS, 1),
+            ("16 senders of one client", from_client, 16, 1, 1),
+            ("batches of 32 (code 320)", batch, 4, 4, BATCH),
+            ("to 10 light queues and parent", to_light_queues, SENDERS, SENDERS, 1),
+            ("pulls of 32", pull, 4, 4, PULL),
         ):
             total = messages if each > 1 else messages // 4
             for _ in range(2):
                 server, client = cpu_s(process), time.process_time()
-                done, took = run(load(port, work, senders, total // each))
+                done, took = run(load(port, work, senders, total // each, links))
                 server, client = cpu_s(process) - server, time.process_time() - client
             print(
                 f"{name:<34}{done / took:>10,.0f}{server / done * 1e6:>16.2f}{client / done * 1e6:>16.2f}", flush=True

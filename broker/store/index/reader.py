@@ -17,8 +17,9 @@ Thread rule: loop thread; records are views into mapped segments, valid on any t
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
@@ -263,13 +264,13 @@ class Reader:
 
     def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:
         """Append the records that fit into `size_left`; return what is left, at most 0 when no more fit."""
-        count = 0
-        for size in sizes:
-            if size > size_left and (count or records):
-                size_left = 0
-                break
-            size_left -= size
-            count += 1
+        if not sizes:
+            return size_left
+        ends = list(accumulate(sizes))
+        count = bisect_right(ends, size_left)
+        if not records:
+            count = max(1, count)
+        size_left = size_left - ends[-1] if count == len(ends) else 0
         at = 0
         while at < count:
             segment = self._log.segment_at(positions[at])
@@ -280,7 +281,7 @@ class Reader:
                 self._check_records(segment, positions[at:stop], sizes[at:stop])
             view, base = segment.view, segment.base
             records += [
-                view[position - base : position - base + size]
+                view[(start := position - base) : start + size]
                 for position, size in zip(positions[at:stop], sizes[at:stop], strict=True)
             ]
             at = stop
