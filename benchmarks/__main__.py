@@ -19,6 +19,7 @@ BENCHMARKS = {
     "consume": "benchmarks.store_consume",
     "key_index": "benchmarks.key_index",
     "timers": "benchmarks.timers",
+    "pop": "benchmarks.pop",
     "restart": "benchmarks.restart",
     "index": "benchmarks.index_read",
     "locks": "benchmarks.locks",
