@@ -14,7 +14,7 @@ from tests.processes.rig import Server
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
 CREATING = (
     ("updateTopic -n {ns} -b {ns} -t agents -r 2 -w 2 -a +message.type=LITE,+lite.topic.expiration=60", "success"),
-    ("updateSubGroup -n {ns} -b {ns} -g workers -a +lite.bind.topic=agents", "success"),
+    ("updateSubGroup -n {ns} -b {ns} -g workers --attributes +lite.bind.topic=agents", "success"),
 )
 ASKING = (
     ("getBrokerLiteInfo -n {ns} -b {ns} -d", "agents"),
