@@ -1,12 +1,13 @@
 """Composition root of the gRPC proxy: builds every part, starts them in order, stops them.
 
 The proxy stores nothing: any number of them may serve the same broker, behind one address or several. Stopping lets
-calls under way finish; waiting receives end with it, and their clients go to another proxy.
+calls under way finish; streams and waiting receives end with it, and their clients go to another proxy.
 Invariant: the port opens when the broker is connected and known by name. Loop rule: created and used on one event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from typing import Any
 
@@ -59,7 +60,7 @@ class GrpcProxyApp:
         self._admission = admission = ClientAdmission(link, clock)
         groups = ConsumedGroups(link, clock)
         routes = Routes(link, admission, groups, clock)
-        clients = GrpcClients(link, groups, config, metrics)
+        self._clients = clients = GrpcClients(link, groups, config, metrics)
         self.renewal = renewal = Renewal(link, config, clock, metrics, clients.is_here)
         self._receiving = receiving = Receiving(link, admission, groups, renewal, config, clock, metrics)
         self._service = MessagingService(
@@ -104,8 +105,10 @@ class GrpcProxyApp:
     async def stop(self) -> None:
         """Take no more calls, let those under way finish, close the connection to the broker."""
         if self._server is not None:
-            await self._server.stop(self._config.stop_deadline_ms / 1_000)
-            await self._receiving.settle()
+            stopping = asyncio.ensure_future(self._server.stop(self._config.stop_deadline_ms / 1_000))
+            self._clients.stop()
+            self._receiving.stop()
+            await stopping
             await self.renewal.stop()
         await self.link.stop()
 

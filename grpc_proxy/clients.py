@@ -36,7 +36,8 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import decode_stored
 
 _encode = msgspec.json.encode
-SLOW = "slow_reader"
+SLOW, STOPPING = "slow_reader", "stopping"
+"""Why a stream is ended by the proxy."""
 
 
 CommandWriter = Callable[[bytes], Awaitable[None]]
@@ -52,8 +53,8 @@ class Stream:
         """As the client last sent them; None before."""
         self.topics: frozenset[str] = frozenset()
         """Topics of a producer that it may write to."""
-        self.ended = asyncio.Event()
-        """Set when its client does not read it."""
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Resolved with the reason when the proxy ends it."""
         self._waiting: asyncio.Queue[bytes] = asyncio.Queue(commands_max)
 
     def put(self, **command: Any) -> None:
@@ -61,7 +62,12 @@ class Stream:
         try:
             self._waiting.put_nowait(service.TelemetryCommand(**command).SerializeToString())
         except asyncio.QueueFull:
-            self.ended.set()
+            self.end(SLOW)
+
+    def end(self, reason: str) -> None:
+        """End the stream."""
+        if not self.ended.done():
+            self.ended.set_result(reason)
 
     async def write_all(self, write: CommandWriter) -> None:
         """Send what waits, until cancelled."""
@@ -78,6 +84,7 @@ class GrpcClients:
         self._config = config
         self._metrics = metrics
         self._streams: dict[str, Stream] = {}
+        self._open: set[Stream] = set()
         self._asked = 0
         link.on_push(self._pushed)
 
@@ -91,22 +98,28 @@ class GrpcClients:
     async def telemetry(self, caller: GrpcCaller, received: AsyncIterator[bytes], write: CommandWriter) -> str:
         """Serve one stream to its end; returns why the proxy ended it, or nothing."""
         stream = Stream(caller, self._config.limits.commands_max)
-        tasks = [
+        tasks: list[asyncio.Future[Any]] = [
             asyncio.ensure_future(self._read(stream, received)),
             asyncio.ensure_future(stream.write_all(write)),
-            asyncio.ensure_future(stream.ended.wait()),
         ]
+        self._open.add(stream)
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([*tasks, stream.ended], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._open.discard(stream)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._forget(stream)
-        if not stream.ended.is_set():
+        if not stream.ended.done():
             return ""
-        self._metrics.ended_streams.child(SLOW).value += 1
-        return SLOW
+        self._metrics.ended_streams.child(stream.ended.result()).value += 1
+        return stream.ended.result()
+
+    def stop(self) -> None:
+        """End every stream; its client opens another one, at another proxy."""
+        for stream in self._open:
+            stream.end(STOPPING)
 
     async def heartbeat(self, caller: GrpcCaller, request: Any) -> Any:
         """Keep a client registered; one without a stream here is known by its group alone."""

@@ -97,16 +97,22 @@ class Receiving:
         self._clock = clock
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
 
     async def receive(self, caller: GrpcCaller, request: Any, left_ms: int | None, send: Send) -> None:
         """Send what there is: a status, messages, the time of delivery. `left_ms`: until the client's deadline."""
         ask = self._parsed(request, left_ms)
         popping = asyncio.ensure_future(self._pop(caller, ask))
+        stopping = asyncio.ensure_future(self._stopping.wait())
         try:
-            given = await asyncio.shield(popping)
-        except asyncio.CancelledError:
-            self._later(self._abandoned(caller, ask, popping))
-            raise
+            await asyncio.wait((popping, stopping), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            if not popping.done():
+                self._later(self._abandoned(caller, ask, popping))
+        if not popping.done():
+            raise CallRejected(Code.HA_NOT_AVAILABLE, "the proxy stops")
+        given = popping.result()
         if not given:
             await send(service.ReceiveMessageResponse(status=status(Code.MESSAGE_NOT_FOUND, "no message")))
             return
@@ -157,6 +163,10 @@ class Receiving:
         await self._link.request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
         return service.ForwardMessageToDeadLetterQueueResponse(status=status())
+
+    def stop(self) -> None:
+        """Answer the receives that wait; their clients go to another proxy."""
+        self._stopping.set()
 
     async def settle(self) -> None:
         """Wait until what was left unread has been given back."""

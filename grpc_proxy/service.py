@@ -18,7 +18,7 @@ from typing import Any
 import grpc
 
 from grpc_proxy.access import ClientAdmission
-from grpc_proxy.clients import GrpcClients
+from grpc_proxy.clients import SLOW, GrpcClients
 from grpc_proxy.mapping.metadata import GrpcCaller, caller_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
 from grpc_proxy.metrics import GrpcMetrics
@@ -124,9 +124,11 @@ class MessagingService:
             await context.write(refused.SerializeToString())
             return
         why = await self._clients.telemetry(caller, received, context.write)
-        if why:
+        if why == SLOW:
             self._log.warning("stream_ended", client=caller.client_id, reason=why)
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
+        if why:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, why)
 
     async def _admitted(self, context: Any) -> GrpcCaller:
         caller = caller_of(context.invocation_metadata() or (), context.peer())

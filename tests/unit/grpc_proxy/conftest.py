@@ -33,7 +33,7 @@ class ProxyBench:
         self.clock = self.broker.clock
         self.broker_connection = connection = inprocess.connect(self.broker.router)
         connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
-        config = GrpcConfig(**{"port": 0, "stop_deadline_ms": 0, **options})
+        config = GrpcConfig(**{"port": 0, "stop_deadline_ms": 10_000, **options})
         self.app = GrpcProxyApp(config, clock=self.clock, registry=self.broker.registry, connection=connection)
         self.channel: Any = None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 
 from broker.groups.groups import GroupConfig
@@ -196,6 +197,20 @@ async def test_what_a_client_that_left_did_not_take_is_given_back(proxied):
     await proxied.app.settled()
     await proxied.revive(1)
     assert [one.body for one in await proxied.messages()] == [b"hello"]
+
+
+async def test_a_stopping_proxy_ends_what_waits_and_keeps_no_message(proxied):
+    """Streams and receives end at once, not at the deadline; what a receive would have got is given back."""
+    async with telemetry(proxied, PRODUCER) as stream:
+        waiting = asyncio.ensure_future(proxied.receive(long_polling_timeout={"seconds": 15}))
+        while not proxied.broker.broker.reading.long_polls:
+            await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(proxied.app.stop())
+        (answer,) = await waiting
+        assert answer.status.code == Code.HA_NOT_AVAILABLE
+        assert await stream.call.code() == grpc.StatusCode.UNAVAILABLE
+        await stopping
+    assert proxied.counted("rocketmq_grpc_streams_ended_total") == {"stopping": 1}
 
 
 class FakeLink:
