@@ -32,6 +32,7 @@ BENCHMARKS = {
     "group": "benchmarks.group_load",
     "disk": "benchmarks.disk_cost",
     "requests": "benchmarks.broker_requests",
+    "grpc": "benchmarks.grpc_calls",
     "rocketmq": "benchmarks.rocketmq_clients",
     "spark": "benchmarks.spark_read",
     "rows": "benchmarks.row_entries",

@@ -65,7 +65,7 @@ class Stream:
             self.end(SLOW)
 
     def end(self, reason: str) -> None:
-        """End the stream."""
+        """End the stream, for a reason that is counted."""
         if not self.ended.done():
             self.ended.set_result(reason)
 
