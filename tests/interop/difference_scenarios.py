@@ -19,8 +19,7 @@ from remoting.protocol.frames.commands import Command
 
 JAVA_VERSION = 513
 """RocketMQ 5.5.0."""
-PULL_AT_ONCE = 0b0110
-"""System flag of a pull with its subscription that is answered at once when there is nothing."""
+DISPATCH_TIMEOUT_S = 20
 
 
 @dataclass
@@ -42,6 +41,14 @@ class Session:
         answer = Command(reply.code, remark=reply.remark, fields=dict(reply.fields), body=bytes(reply.body))
         self.answers[name] = answer
         return answer
+
+    def until(self, topic: str, queue: int, end: int) -> None:
+        """Wait until a queue ends there: RocketMQ's broker adds messages to queues some time after it answers."""
+        deadline = time.monotonic() + DISPATCH_TIMEOUT_S
+        asked = {"topic": topic, "queueId": str(queue)}
+        while int(self.broker.request(Command(Code.GET_MAX_OFFSET, fields=dict(asked))).fields["offset"]) < end:
+            assert time.monotonic() < deadline, f"queue {topic}/{queue} does not reach {end}"
+            time.sleep(0.01)
 
 
 def properties(**pairs: str) -> str:
@@ -158,6 +165,8 @@ def message(body: bytes, text: str) -> bytes:
 def pulls(session: Session) -> None:
     """Messages are read, from everywhere in a queue and beyond it."""
     ask, pull = session.ask, Code.PULL_MESSAGE
+    session.until("t", 0, 4)
+    session.until("t", 1, 1)
     ask("pull: group unknown", pull, **pulled("t", consumerGroup="nobody"))
     ask("group", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "readers"})
     ask("group of strays", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "strays"})
@@ -377,6 +386,7 @@ def pops(session: Session) -> None:
     ask = session.ask
     for body in (b"p1", b"p2"):
         ask(f"send {body.decode()}", Code.SEND_MESSAGE, body, **sent("popped"))
+    session.until("popped", 0, 2)
     ask("group that pops", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "poppers"})
     mode = {"topic": "popped", "consumerGroup": "poppers", "mode": "POP", "popShareQueueNum": 0}
     ask("mode", Code.SET_MESSAGE_REQUEST_MODE, mode)
@@ -415,6 +425,115 @@ def pops(session: Session) -> None:
     ask("polling", Code.POLLING_INFO, consumerGroup="poppers", topic="popped", queueId=0)
 
 
+def returned(session: Session) -> None:
+    """Messages that a consumer hands back."""
+    ask = session.ask
+    message_id = session.answers["send"].fields["msgId"]
+    back = {"group": "readers", "offset": int(message_id[16:], 16), "delayLevel": 0, "originMsgId": "x"}
+    back |= {"originTopic": "t", "unitMode": "false", "maxReconsumeTimes": 16}
+    ask("hand back", Code.CONSUMER_SEND_MSG_BACK, **back)
+    ask("hand back: to the dead letters", Code.CONSUMER_SEND_MSG_BACK, **{**back, "delayLevel": -1})
+    ask("hand back: no such message", Code.CONSUMER_SEND_MSG_BACK, **{**back, "offset": 2**40})
+    ask("hand back: unknown group", Code.CONSUMER_SEND_MSG_BACK, **{**back, "group": "nobody8"})
+    session.until("%DLQ%readers", 0, 1)
+    ask("dead letter", Code.PULL_MESSAGE, **pulled("%DLQ%readers"))
+
+
+def permissions(session: Session) -> None:
+    """Topics and groups that may not be used."""
+    ask = session.ask
+    made = {"readQueueNums": 1, "writeQueueNums": 1, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+    made |= {"order": "false", "defaultTopic": "TBW102"}
+    ask("read only", Code.UPDATE_AND_CREATE_TOPIC, topic="ro", perm=4, **made)
+    ask("read only: send", Code.SEND_MESSAGE, b"x", **sent("ro"))
+    ask("write only", Code.UPDATE_AND_CREATE_TOPIC, topic="wo", perm=2, **made)
+    ask("write only: send", Code.SEND_MESSAGE, b"x", **sent("wo"))
+    ask("write only: pull", Code.PULL_MESSAGE, **pulled("wo"))
+    ask("group off", Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {"groupName": "off", "consumeEnable": False})
+    ask("group off: pull", Code.PULL_MESSAGE, **pulled("t", consumerGroup="off"))
+    ask("attributes", Code.UPDATE_AND_CREATE_TOPIC, topic="fifo", perm=6, attributes="+message.type=FIFO", **made)
+    ask("attributes: shown", Code.GET_TOPIC_CONFIG, topic="fifo")
+    ask("attributes: unknown", Code.UPDATE_AND_CREATE_TOPIC, topic="fifo", perm=6, attributes="+colour=red", **made)
+
+
+def delays(session: Session) -> None:
+    """Messages for later, and their recall."""
+    ask = session.ask
+    ask("later", Code.SEND_MESSAGE, b"x", **sent("late", properties=properties(TIMER_DELAY_MS="3600000")))
+    ask("later: by level", Code.SEND_MESSAGE, b"x", **sent("late", properties=properties(DELAY="18")))
+    ask("later: level too high", Code.SEND_MESSAGE, b"x", **sent("late", properties=properties(DELAY="99")))
+    ask("later: too far", Code.SEND_MESSAGE, b"x", **sent("late", properties=properties(TIMER_DELAY_SEC="999999")))
+    ask("later: no number", Code.SEND_MESSAGE, b"x", **sent("late", properties=properties(TIMER_DELAY_MS="soon")))
+    handle = session.answers["later"].fields.get("recallHandle", "")
+    recall = {"producerGroup": "writers", "topic": "late", "recallHandle": handle, "bname": "broker-a"}
+    ask("recall: other topic", Code.RECALL_MESSAGE, **{**recall, "topic": "t"})
+    ask("recall: unknown topic", Code.RECALL_MESSAGE, **{**recall, "topic": "unknown"})
+    ask("recall: no handle", Code.RECALL_MESSAGE, **{**recall, "recallHandle": ""})
+    ask("recall", Code.RECALL_MESSAGE, **recall)
+
+
+def transactions(session: Session) -> None:
+    """Half messages and their ends."""
+    ask = session.ask
+    half = sent("tx", sysFlag=4, properties=properties(TRAN_MSG="true", PGROUP="writers", UNIQ_KEY="0" * 31 + "7"))
+    answer = ask("half", Code.SEND_MESSAGE, b"half", **half)
+    end = {
+        "producerGroup": "writers", "tranStateTableOffset": answer.fields["queueOffset"], "commitOrRollback": 8,
+        "commitLogOffset": int(answer.fields["msgId"][16:], 16), "fromTransactionCheck": "false",
+        "msgId": "0" * 31 + "7", "transactionId": "0" * 31 + "7", "topic": "tx",
+    }  # fmt: skip
+    ask("half: not seen", Code.GET_MAX_OFFSET, topic="tx", queueId=0)
+    ask("end: other group", Code.END_TRANSACTION, **{**end, "producerGroup": "others"})
+    ask("end: commit", Code.END_TRANSACTION, **end)
+
+
+def acknowledged(session: Session) -> None:
+    """Popped messages are acknowledged, given more time, and what cannot be."""
+    ask = session.ask
+    extra = session.answers["pop"], session.answers["pop: second"]
+    of = {"consumerGroup": "poppers", "topic": "popped", "queueId": 0}
+    first, second = (_handle(each, offset) for offset, each in enumerate(extra))
+    ask("ack", Code.ACK_MESSAGE, **of, offset=0, extraInfo=first)
+    ask("ack: again", Code.ACK_MESSAGE, **of, offset=0, extraInfo=first)
+    ask("ack: other offset", Code.ACK_MESSAGE, **of, offset=77, extraInfo=second)
+    ask("more time", Code.CHANGE_MESSAGE_INVISIBLETIME, **of, offset=1, extraInfo=second, invisibleTime=30_000)
+    ask("ack: unknown topic", Code.ACK_MESSAGE, **{**of, "topic": "unknown"}, offset=1, extraInfo=second)
+    ask("ack: bad queue", Code.ACK_MESSAGE, **{**of, "queueId": 99}, offset=1, extraInfo=second)
+
+
+def _handle(popped: Command, offset: int) -> str:
+    """The receipt handle of a message, made as clients make it from the fields of the answer."""
+    fields = popped.fields
+    start = fields["startOffsetInfo"].split(" ")[-1]
+    parts = (start, fields["popTime"], fields["invisibleTime"], fields["reviveQid"], "0", "broker-a", "0", str(offset))
+    return " ".join(parts)
+
+
+def oddities(session: Session) -> None:
+    """Requests with parts missing or too many."""
+    ask = session.ask
+    ask("heartbeat: no client", Code.HEART_BEAT, {"producerDataSet": [], "consumerDataSet": []})
+    ask("heartbeat: nothing", Code.HEART_BEAT, {"clientID": "c9", "producerDataSet": [], "consumerDataSet": []})
+    ask("unregister: unknown", Code.UNREGISTER_CLIENT, clientID="c8", consumerGroup="readers")
+    ask("check: nothing", Code.CHECK_CLIENT_CONFIG, {"clientId": "c1", "group": "readers"})
+    ask("by key: one", Code.QUERY_MESSAGE, topic="t", key="k1", maxNum=1, beginTimestamp=0, endTimestamp=1)
+    ask("members: unknown group", Code.GET_CONSUMER_LIST_BY_GROUP, consumerGroup="nobody9")
+    ask(
+        "assignment: broadcast",
+        Code.QUERY_ASSIGNMENT,
+        {
+            "topic": "t",
+            "consumerGroup": "readers",
+            "clientId": "c7",
+            "strategyName": "AVG",
+            "messageModel": "BROADCASTING",
+        },
+    )
+    ask("groups of unknown topic", Code.QUERY_TOPIC_CONSUME_BY_WHO, topic="unknown")
+    ask("lock: nothing", Code.LOCK_BATCH_MQ, {"consumerGroup": "readers", "clientId": "c1", "mqSet": []})
+    ask("by time: no number", Code.SEARCH_OFFSET_BY_TIMESTAMP, topic="t", queueId=0, timestamp="x")
+
+
 def routes(session: Session) -> None:
     """What clients and tools ask a name server."""
 
@@ -439,7 +558,8 @@ def routes(session: Session) -> None:
 
 
 SCENARIOS: tuple[Callable[[Session], None], ...] = (
-    topics, sends, pulls, offsets, lookups, clients, shares, administration, pops, routes,
+    topics, sends, pulls, offsets, lookups, clients, shares, administration, pops, acknowledged, returned, permissions,
+    delays, transactions, oddities, routes,
 )  # fmt: skip
 """In this order: each uses what the ones before it have stored."""
 

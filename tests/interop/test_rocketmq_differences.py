@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(600)]
 ANY = ".*"
 JUSTIFIED = [
     Justified(
-        "sends/.*", r"fields\.(MSG_REGION|TRACE_ON)",
+        "(sends|permissions|delays)/.*", r"fields\.(MSG_REGION|TRACE_ON)",
         "RocketMQ puts the region into refusals as well; clients read it in successful answers only",
     ),
     Justified(
@@ -39,7 +39,7 @@ JUSTIFIED = [
         "without a queue number any queue is taken; RocketMQ fails with a NullPointerException",
     ),
     Justified(
-        "(sends/send: no number|pulls/pull: offset is no number)", "code",
+        "(sends/send|pulls/pull|oddities/by time): .*no number", "code",
         "a value that is no number is named and refused with 29; RocketMQ answers 1 with a Java exception",
     ),
     Justified(
@@ -73,10 +73,11 @@ JUSTIFIED = [
         "how a group's filter judges the entries is not offered; entries are listed as they are",
     ),
     Justified(
-        "clients/heartbeat again", r"fields\.IS_SUB_CHANGE",
+        "(clients/heartbeat again|oddities/heartbeat: nothing)",
+        r"fields\.IS_SUB_CHANGE",
         "true when the subscription has changed; RocketMQ says true to every full heartbeat",
     ),
-    Justified("shares/lock.*", r"body\.fencingTokens.*", "locks have fencing tokens, which its clients pass over"),
+    Justified("(shares|oddities)/lock.*", r"body\.fencingTokens.*", "locks have tokens, which its clients pass over"),
     Justified(
         "shares/assignment: bad strategy", ANY,
         "a strategy that is not known is refused by its name; RocketMQ answers with no queues and no reason",
@@ -113,6 +114,37 @@ JUSTIFIED = [
     ),
     Justified(
         "pops/ack: forged", "code", "a malformed handle is refused with 29; RocketMQ answers 1 with an exception"
+    ),
+    Justified(
+        "acknowledged/ack: again", "code",
+        "a second acknowledgement is named (208, no message); RocketMQ answers success and drops it later",
+    ),
+    Justified(
+        "returned/dead letter", r"body\[0\]\.properties\.(DELAY|WAIT|ORIGIN_MESSAGE_ID)",
+        "the id that the consumer names stays with the message, and properties of RocketMQ's store are not added",
+    ),
+    Justified(
+        "permissions/read only: send", ANY,
+        "a topic without the permission to write takes nothing; RocketMQ's broker leaves that to its clients",
+    ),
+    Justified(
+        "permissions/.*: pull", r"fields\.forbiddenType", "the remark says what forbids it; clients pass over the field"
+    ),
+    Justified(
+        "permissions/attributes: unknown", "code",
+        "an unknown attribute is an invalid parameter (29); RocketMQ answers 1 with a Java exception",
+    ),
+    Justified(
+        "delays/later.*", r"fields\.(queueOffset|recallHandle)",
+        "the offset is one of a hidden queue; messages delayed by a level can be recalled too",
+    ),
+    Justified(
+        "transactions/end: other group", "code",
+        "a group that is not the message's is refused with RocketMQ's code for it; its broker answers 1",
+    ),
+    Justified(
+        "oddities/heartbeat: no client", ANY,
+        "a heartbeat without a client id is refused; RocketMQ registers a client without a name",
     ),
     Justified(
         "routes/route.*", r"body\.topicQueueMappingByBroker", "RocketMQ leaves out the empty table of static topics"
