@@ -6,7 +6,14 @@ import asyncio
 
 import pytest
 
-from broker.groups.groups import GroupConfig, GroupOffsets, Groups, dead_letter_topic, retry_topic
+from broker.groups.groups import (
+    GroupConfig,
+    GroupOffsets,
+    Groups,
+    changed_attributes,
+    dead_letter_topic,
+    retry_topic,
+)
 from broker.store.errors import StoreFull
 from broker.store.state import state_kinds
 from broker.topics.topics import Topics
@@ -106,3 +113,30 @@ async def test_commits_that_have_gathered_are_written_at_the_end(running) -> Non
     running.broker.groups.stop()
     await running.restart()
     assert running.broker.groups.offsets.get("g", "t", 0)[0] == 5
+
+
+@pytest.mark.parametrize(
+    ("kept", "changes", "expected"),
+    [
+        ({}, {"+lite.bind.topic": "agents"}, {"lite.bind.topic": "agents"}),
+        ({"a": "1"}, {"b": "2"}, {"a": "1", "b": "2"}),
+        ({"lite.sub.wildcard": "", "a": "1"}, {"-lite.sub.wildcard": ""}, {"a": "1"}),
+        ({}, {"+lite.sub.client.quota": "-1"}, {"lite.sub.client.quota": "-1"}),
+    ],
+)
+def test_attributes_that_are_not_named_are_kept(
+    kept: dict[str, str], changes: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert changed_attributes(kept, changes) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"+lite.sub.model": "Both"}, {"+lite.sub.client.quota": "many"}, {"+lite.sub.client.quota": "9" * 12},
+        {"+lite.bind.topic": "a b"}, {"+lite.sub.reset.offset.exclusive": "yes"},
+    ],
+)  # fmt: skip
+def test_a_value_of_an_attribute_outside_its_rule_is_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(Refused):
+        changed_attributes({}, changes)

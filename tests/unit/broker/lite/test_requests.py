@@ -415,3 +415,19 @@ async def test_an_acknowledgement_of_what_the_group_does_not_have_is_refused(
     (message,) = await pop(connection, maxMsgNum=1)
     assert await ack(connection, message, **fields) == code
     assert await ack(connection, message) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "code"),
+    [
+        ("a%b", "+message.type=LITE", ResponseCode.INVALID_PARAMETER),
+        ("a|b", "+message.type=LITE", ResponseCode.INVALID_PARAMETER),
+        ("ok", "+message.type=LITE,+lite.topic.expiration=43201", ResponseCode.INVALID_PARAMETER),
+        ("ok", "+message.type=LITE,+lite.topic.expiration=43200", ResponseCode.SUCCESS),
+        ("ok", "+message.type=LITE,+lite.topic.expiration=-1", ResponseCode.SUCCESS),
+    ],
+)
+async def test_a_parent_topic_is_an_mqtt_level_as_it_stands(
+    running: BrokerBench, name: str, attributes: str, code: int
+) -> None:
+    assert (await make_parent(running.connect(), name, attributes)).code == code
