@@ -183,12 +183,17 @@ def _admin(config: BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig 
     return config.admin_host, config.admin_port, "--admin-port"
 
 
+def _grpc(config: Configuration, port: int) -> tuple[str, int, str]:
+    """The port for gRPC clients; one that proxies share need not be free."""
+    return config.grpc.host, 0 if config.grpc.reuse_port else port, "--grpc-port"
+
+
 UP = ServerCommand(
     "up",
     ports=lambda config: (
         (config.up.host, config.up.remoting_port, "--remoting-port"),
         (config.up.host, config.up.admin_port, "--admin-port"),
-        (config.grpc.host, config.up.grpc_port or 0, "--grpc-port"),
+        _grpc(config, config.up.grpc_port or 0),
     ),
     make=_all_in_one,
     greeting=lambda config, ports: up_greeting(ports, config.up, config.proxy, config.broker),
@@ -226,7 +231,7 @@ PROXY = ServerCommand(
 )
 GRPC = ServerCommand(
     "grpc",
-    ports=lambda config: ((config.grpc.host, config.grpc.port, "--grpc-port"), _admin(config.grpc)),
+    ports=lambda config: (_grpc(config, config.grpc.port), _admin(config.grpc)),
     make=lambda config: _parts().grpc_part(config.grpc),
     greeting=lambda _, ports: part_greeting("grpc-proxy", ports),
 )

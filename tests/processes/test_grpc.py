@@ -110,6 +110,24 @@ def test_a_client_has_the_rights_of_its_key_behind_a_proxy_too(tmp_path: Path) -
         server.kill_if_running()
 
 
+def test_proxies_share_a_port(serving: Installation, tmp_path: Path) -> None:
+    """If they are told to; otherwise the second is refused by name."""
+    port = free_port()
+    options = ("grpc-proxy", "--grpc-port", str(port), "--admin-port", "0", "--broker", serving.address)
+    shared = ("--set", "grpc.reuse_port=true")
+    proxies = [Server(tmp_path / f"proxy{number}") for number in range(2)]
+    try:
+        assert [proxy.launch(*options, *shared)["grpc"] for proxy in proxies] == [port, port]
+        assert client(tmp_path, "push", port) == ["one", "retry", "two"]
+        third = subprocess.run(
+            [sys.executable, "-m", "lightmq", *options], capture_output=True, text=True, cwd=ROOT, check=False
+        )
+        assert (third.returncode, f"port {port} is already in use" in third.stderr) == (1, True)
+    finally:
+        for proxy in proxies:
+            proxy.kill_if_running()
+
+
 METADATA = (("x-mq-client-id", "judge"),)
 COUNT = 300
 
