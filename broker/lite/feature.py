@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 from broker.lite.info import LiteInfo
 from broker.lite.registry import LiteRegistry, mqtt_topic, problem_of
 from broker.lite.requests import LiteAcks, LiteEvents, LitePops, LiteSubscriptions
-from broker.lite.state import LiteTopics, Ownership, expire
+from broker.lite.state import DUE_PER_PASS, LiteTopics, Ownership, expire
 from broker.requests import Feature, RequestTools
 from broker.rocketmq.mqtt_messages import PROPERTIES_WITHOUT_MQTT
 from broker.rocketmq.send import LITE_TOPIC
-from broker.store.errors import StoreError
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.rocketmq_form import INNER_MULTI_DISPATCH
@@ -168,17 +167,17 @@ class LiteFeature(Feature):
     def _pass(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(PASS_S if len(self._ownership) else IDLE_S, self._pass)
-        self._free(self._tools.clock.now_ms())
+        if self._free(self._tools.clock.now_ms()):
+            self._timer.cancel()
+            self._timer = loop.call_soon(self._pass)
 
-    def _free(self, now_ms: int) -> None:
-        """Let the lite topics be given again whose time is over."""
-        try:
-            found = self._ownership.overdue(now_ms, lambda group: self._groups.get(group) is not None)
-        except StoreError as error:
-            self._tools.log.error("lite_not_freed", error=str(error))
-            return
+    def _free(self, now_ms: int) -> bool:
+        """Let some lite topics be given again whose time is over; True when there may be more."""
+        found = self._ownership.overdue(now_ms, lambda group: self._groups.get(group) is not None)
         for group, name in found:
-            self._events.freed(group, name)
+            if name:
+                self._events.freed(group, name)
+        return len(found) >= DUE_PER_PASS
 
     def _refuse(self, reason: str, code: int, remark: str) -> Refused:
         """A refusal, counted."""

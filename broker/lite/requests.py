@@ -236,7 +236,11 @@ class LitePops:
         found = self._repeated(ask, now_ms) or self._taken(ask, now_ms)
         if not found:
             return None
-        position = self._ownership.give(client.group, found, (now_ms, ask.invisible_ms), ask.attempt)
+        try:
+            position = self._ownership.give(client.group, found, (now_ms, ask.invisible_ms), ask.attempt)
+        except StoreError:
+            client.feed.events.update(dict.fromkeys(each.name for each in found))
+            raise
         given = [each for each in found if each.offsets]
         if not given:  # what was in flight, or came next, is no longer there
             client.feed.events.update(dict.fromkeys(each.name for each in found))

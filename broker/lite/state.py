@@ -28,7 +28,7 @@ from broker.groups.groups import group_offset_key, offset_change
 from broker.lite.registry import group_rules, parent_of, queue_name, queue_prefix
 from broker.pop.check_points import Owned
 from broker.pop.ordered import OrderedQueues
-from broker.store.errors import UnreadableOffsets
+from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET, LITE_BATCH, StateChange
 from broker.topics.topics import LITE_EXPIRATION
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 MESSAGES_MAX = 32
 """Most messages of one pop, RocketMQ's limit too."""
+DUE_PER_PASS = 1_000
+"""Lite topics whose messages were not acknowledged in time that one pass looks at."""
+RETRY_MS = 1_000
+"""When what a deleted group has is looked at again because it could not be written."""
 EXPIRED_PER_PASS_MAX = 500
 """Lite topics examined for their expiration in one pass."""
 MINUTE_S, MILLISECONDS = 60, 1_000
@@ -325,17 +329,20 @@ class Ownership:
         return self._write(self.leaving(group, queue_id), [offset_change(group, name.decode(), INDEX, target)])
 
     def overdue(self, now_ms: int, exists: Callable[[str], bool]) -> list[tuple[str, bytes]]:
-        """(group, queue name) of the lite topics that are free again because the time of all they gave is over.
+        """(group, queue name) of some lite topics that are free again because the time of all they gave is over.
 
-        What groups have that do not exist any more is done. Raises StoreError.
+        The name is empty where there is nothing to give any more: what groups have that do not exist is done.
         """
         found = []
-        for group, queue_id in self._queues.take_due(now_ms):
-            name = self._store.state.queues.name(queue_id)
-            if name is None or not exists(group):
-                self._write(self.leaving(group, queue_id))
-            else:
-                found.append((group, name))
+        for group, queue_id in self._queues.take_due(now_ms, DUE_PER_PASS):
+            name = self._store.state.queues.name(queue_id) or b""
+            if not name or not exists(group):
+                name = b""
+                try:
+                    self._write(self.leaving(group, queue_id))
+                except StoreError:
+                    self._queues.postpone(group, queue_id, now_ms + RETRY_MS)
+            found.append((group, name))
         return found
 
     def leaving(self, group: str, queue_id: int) -> list[BlockChange]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import heapq
 import struct
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -141,10 +142,11 @@ class OrderedQueues:
         if change.plan_ms is not None:
             self._plan(change.key, change.plan_ms)
 
-    def take_due(self, now_ms: int) -> list[tuple[str, int]]:
-        """(group, queue id) of queues whose messages may be given again; each needs `written` or `postpone`."""
+    def take_due(self, now_ms: int, count: int = sys.maxsize) -> list[tuple[str, int]]:
+        """(group, queue id) of up to `count` queues whose messages may be given again; each needs `written` or
+        `postpone`."""
         found: list[tuple[str, int]] = []
-        while self._schedule and self._schedule[0][0] <= now_ms:
+        while self._schedule and self._schedule[0][0] <= now_ms and len(found) < count:
             at_ms, key = heapq.heappop(self._schedule)
             if self._planned.get(key) != at_ms:
                 continue

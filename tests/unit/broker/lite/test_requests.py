@@ -431,3 +431,13 @@ async def test_a_parent_topic_is_an_mqtt_level_as_it_stands(
     running: BrokerBench, name: str, attributes: str, code: int
 ) -> None:
     assert (await make_parent(running.connect(), name, attributes)).code == code
+
+
+async def test_a_full_disk_keeps_what_could_not_be_given_for_the_next_pop(lite: BrokerBench) -> None:
+    connection = lite.connect()
+    await subscribe(connection, "a")
+    await send(connection, "a", b"0")
+    lite.store.disk._set_full()
+    assert (await connection.request(popping())).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    lite.store.disk.full = False
+    assert [each.body for each in await pop(connection)] == [b"0"]

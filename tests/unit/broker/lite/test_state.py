@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.lite.state import DUE_PER_PASS
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_mqtt_image
@@ -99,7 +100,7 @@ async def test_a_lite_topic_with_an_mqtt_subscriber_stays(running: BrokerBench) 
 async def test_all_overdue_messages_of_many_lite_topics_are_given_again(running: BrokerBench) -> None:
     await made(running, -1)
     connection = running.connect()
-    names = [f"t{number}" for number in range(100)]
+    names = [f"t{number}" for number in range(DUE_PER_PASS + 40)]
     await subscribe(connection, *names)
     for name in names:
         await send(connection, name, b"x")
