@@ -93,11 +93,14 @@ def mqtt_topic_of(topic: str, properties: Mapping[bytes, bytes], *, batch: bool)
 
 
 def plain_body(system_flag: int, body: bytes | memoryview, size_bytes_max: int) -> bytes | memoryview:
-    """The body that the producer compressed, because MQTT clients read it as it is. Refused when it cannot be read."""
+    """The body before its producer compressed it, for those who read it as it is. Refused when it cannot be read."""
     if not system_flag & COMPRESSED_FLAG:
         return body
     if system_flag & COMPRESSION_MASK not in ZLIB:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "messages for MQTT topics are compressed with zlib only")
+        raise Refused(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "messages for MQTT topics, and batches as a whole, are compressed with zlib only",
+        )
     inflate = zlib.decompressobj()
     try:
         plain = inflate.decompress(body, size_bytes_max + 1)

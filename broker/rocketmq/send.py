@@ -29,7 +29,7 @@ import msgspec
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
 from broker.requests import TRUE, number, text
-from broker.rocketmq.mqtt_messages import mqtt_image, mqtt_topic_of, plain_body
+from broker.rocketmq.mqtt_messages import COMPRESSED_FLAG, COMPRESSION_MASK, mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
 from broker.topics.topics import PRIORITY_KEY, TopicSettings, queue_of_priority
@@ -150,6 +150,18 @@ def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
         raise
 
 
+def batch_body(request: SendRequest, body: bytes, size_bytes_max: int) -> bytes:
+    """The body of a batch, decompressed when its producer compressed it as a whole, as the C++ client does.
+
+    No batch begins with zlib's first byte: its first message would have two gigabytes. Refused when it cannot be read.
+    """
+    if not request.system_flag & COMPRESSED_FLAG or not body.startswith(ZLIB_FIRST):
+        return body
+    plain = bytes(plain_body(request.system_flag, body, size_bytes_max))
+    request.system_flag &= ~(COMPRESSED_FLAG | COMPRESSION_MASK)
+    return plain
+
+
 def count_batch(body: bytes) -> int:
     """How many messages a batch body has. Refused(MESSAGE_ILLEGAL) when it is malformed."""
     try:
@@ -234,6 +246,7 @@ def stored_image(
     return sent_image(fields, flag, properties, body)
 
 
+ZLIB_FIRST = b"\x78"
 TRACED = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 """Fields of an answer that make a producer record a trace, where it is configured to."""
 
@@ -309,6 +322,7 @@ class SendRequests:
         check_flags(request.system_flag)
         batch, body = command.code == Code.SEND_BATCH_MESSAGE or request.batch, command.body
         if batch:
+            body = batch_body(request, body, self.tools.config.limits.message_size_bytes_max)
             count_batch(body)
         elif RECALLED_KEY in request.text and request.properties.get(RECALLED_KEY):
             self._recall(peer, command, request)

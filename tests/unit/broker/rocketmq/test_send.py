@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import pytest
 from hypothesis import given
@@ -118,6 +119,21 @@ async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(r
     assert [message.body for message in await pull(connection)] == [b"1", b"2", b"3"] * 2
     broken = await connection.request(sending(blob[:-1], code=RequestCode.SEND_BATCH_MESSAGE))
     assert broken.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_a_batch_that_was_compressed_as_a_whole_is_stored_plain(running) -> None:
+    """The C++ client does so above 4 KiB; what cannot be decompressed, or grows too large, is refused."""
+    items = [struct.pack(">iiiii", 24, 0, 0, 0, 2) + b"%02d" % number + struct.pack(">h", 0) for number in range(30)]
+    code, packed = RequestCode.SEND_BATCH_MESSAGE, zlib.compress(b"".join(items))
+    connection = running.connect()
+    reply = await connection.request(sending(packed, code=code, sysFlag="1"))
+    assert reply.code == 0, reply.remark
+    stored = await pull(connection)
+    assert [message.body for message in stored] == [b"%02d" % number for number in range(30)]
+    assert {message.sys_flag for message in stored} == {0}
+    bomb = zlib.compress(bytes(running.config.limits.message_size_bytes_max + 1))
+    for body in (packed[:-1], packed[:5] + b"?" + packed[6:], bomb):
+        assert (await connection.request(sending(body, code=code, sysFlag="1"))).code == ResponseCode.MESSAGE_ILLEGAL
 
 
 async def test_creation_queue_range_transactions_and_delays(running) -> None:
