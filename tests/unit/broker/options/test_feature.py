@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.broker import BrokerParts
 from broker.config import BrokerConfig
 from broker.options.feature import CHANGE_BYTES_MAX, LOG_LEVEL, properties
 from broker.store.state import state_kinds
@@ -16,6 +17,8 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from runtime import logs
 from runtime.config import live_keys
+from runtime.logs import get_logger
+from runtime.metrics import Registry
 
 
 async def change(running, *lines: str) -> Command:
@@ -152,3 +155,12 @@ async def test_a_change_that_no_longer_fits_is_left_out(running) -> None:
 
 def kept(key: str, text: str) -> StateChange:
     return StateChange(state_kinds.OPTION, key.encode(), text.encode())
+
+
+async def test_the_parts_of_a_new_master_have_the_changes_in_its_log(running) -> None:
+    """A role begins with the configuration of the start and the log that it has."""
+    for line, topics_max in (("limits.topics_max=7", 7), ("limits.topics_max=", running.config.limits.topics_max)):
+        assert (await change(running, line)).code == ResponseCode.SUCCESS
+        parts = BrokerParts(running.config, running.store, running.clock, Registry(), get_logger("test"))
+        assert parts.topics.table.topics_max == topics_max
+    assert running.config.limits.topics_max == BrokerConfig().limits.topics_max
