@@ -5,24 +5,29 @@
 A request names a message by its receipt handle; one that names another ownership than the present one is refused with
 NO_MESSAGE and counted.
 
+Acknowledgements of one turn of the loop are one append, which costs more than all else about a single one.
+
 Invariant: a refusal changes nothing; an acknowledgement is answered when its record is confirmed. Loop thread only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from broker.pop.check_points import INVISIBLE_MS_MAX, BlockChange
+from broker.pop.check_points import INVISIBLE_MS_MAX
 from broker.pop.handles import BatchAck, original_topic, parse_batch, parse_handle
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.queues import PopQueues, Refuse
-from broker.requests import json_body, number, text
+from broker.requests import json_body, number, refusal_of, text
+from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
+from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.requests import RequestTools
@@ -44,6 +49,66 @@ class LiteHandlers(Protocol):
         """The group owns the message for another time."""
 
 
+class AckGather:
+    """Collects acknowledgements and writes them at the end of the turn."""
+
+    def __init__(
+        self, tools: RequestTools, *, queues: PopQueues, in_flight: MessagesInFlight, acknowledged: MetricCounter
+    ) -> None:
+        self._tools = tools
+        self._queues = queues
+        self._in_flight = in_flight
+        self._acknowledged = acknowledged
+        self._taken: dict[tuple[str, str, int], list[int]] = {}
+        self._answers: list[tuple[Peer, Command, Command]] = []
+        in_flight.write_gathered = self.flush
+
+    def take(self, group: str, topic: str, queue_id: int, offsets: Sequence[int]) -> None:
+        """These messages, all in flight and each named once, are done."""
+        self._flush_soon()
+        self._taken.setdefault((group, topic, queue_id), []).extend(offsets)
+        self._in_flight.gathered.update([(group, queue_id, offset) for offset in offsets])
+
+    def answer(self, peer: Peer, command: Command, reply: Command) -> None:
+        """Send the reply when what was taken is confirmed, or the refusal of a store that failed."""
+        if not command.is_oneway:
+            self._flush_soon()
+            self._answers.append((peer, command, reply))
+
+    def flush(self) -> None:
+        """Write what was taken as one record."""
+        taken, self._taken = self._taken, {}
+        answers, self._answers = self._answers, []
+        self._in_flight.gathered.clear()
+        closed = [self._queues.is_closed(group, queue_id) for group, _topic, queue_id in taken]
+        try:
+            position = self._write(taken)
+        except StoreError as error:
+            refused = refusal_of(self._tools.metrics, error)
+            for peer, command, _reply in answers:
+                peer.send(command.reply(refused.code, refused.remark, refused.fields))
+            return
+        for peer, _command, reply in answers:
+            self._tools.answers.reply_at(position, peer, reply)
+        for (group, topic, queue_id), was_closed in zip(taken, closed, strict=True):
+            self._queues.opened(group, topic, queue_id, closed=was_closed)
+
+    def _write(self, taken: Mapping[tuple[str, str, int], list[int]]) -> int:
+        if not taken:
+            return 0
+        release = self._in_flight.release
+        changes = [
+            change for (group, _, queue_id), offsets in taken.items() for change in release(group, queue_id, offsets)
+        ]
+        position = self._in_flight.write(changes)
+        self._acknowledged.value += sum(map(len, taken.values()))
+        return position
+
+    def _flush_soon(self) -> None:
+        if not self._taken and not self._answers:
+            soon(self.flush)
+
+
 class AckRequests:
     """Ends ownership of messages, or changes its time."""
 
@@ -62,7 +127,7 @@ class AckRequests:
         self._topics = topics
         self._queues = queues
         self._in_flight = in_flight
-        self._acknowledged = acknowledged
+        self._gather = AckGather(tools, queues=queues, in_flight=in_flight, acknowledged=acknowledged)
         self._refuse = refuse
         self._lite = lite
 
@@ -80,9 +145,8 @@ class AckRequests:
             self._lite.acknowledge(peer, command)
             return
         group, topic, queue_id, offset = self._owned(peer, command)
-        position = self._write(group, topic, queue_id, self._in_flight.release(group, queue_id, (offset,)))
-        self._acknowledged.value += 1
-        self._send(position, peer, command, command.reply())
+        self._gather.take(group, topic, queue_id, (offset,))
+        self._gather.answer(peer, command, command.reply())
 
     def change_time(self, peer: Peer, command: Command) -> None:
         """200053: the group owns the message from now on for another time, under a new handle."""
@@ -96,36 +160,31 @@ class AckRequests:
         group, topic, queue_id, offset = self._owned(peer, command)
         now_ms = self._tools.clock.now_ms()
         changes = self._in_flight.move(group, queue_id, offset, (now_ms, invisible_ms))
-        position = self._write(group, topic, queue_id, changes)
+        closed = self._queues.is_closed(group, queue_id)
+        position = self._in_flight.write(changes)
+        self._queues.opened(group, topic, queue_id, closed=closed)
         fields = {"popTime": str(now_ms), "invisibleTime": str(invisible_ms), "reviveQid": "0"}
-        self._send(position, peer, command, command.reply(fields=fields))
+        if not command.is_oneway:
+            self._tools.answers.reply_at(position, peer, command.reply(fields=fields))
 
     def acknowledge_batch(self, peer: Peer, command: Command) -> None:
         """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
         acks = parse_batch(json_body(command))
         for ack in acks:
             self._authorize(peer, command, ack.group, ack.topic)
-        position, done, wanted = 0, 0, 0
+        done, wanted = 0, 0
         for ack in acks:
             queue_id = self._queue(ack.topic, ack.queue_index)
             offsets = self._named(ack, queue_id)
             wanted += len(ack.offsets)
             if offsets:
-                changes = self._in_flight.release(ack.group, queue_id, offsets)
-                position = self._write(ack.group, ack.topic, queue_id, changes)
-                self._acknowledged.value += len(offsets)
+                self._gather.take(ack.group, ack.topic, queue_id, offsets)
                 done += len(offsets)
         reply = command.reply()
         if done < wanted or not wanted:
             refused = self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, f"{done} of {wanted} were in flight")
             reply = command.reply(refused.code, refused.remark)
-        self._send(position, peer, command, reply)
-
-    def _write(self, group: str, topic: str, queue_id: int, changes: list[BlockChange]) -> int:
-        closed = self._queues.is_closed(group, queue_id)
-        position = self._in_flight.write(changes)
-        self._queues.opened(group, topic, queue_id, closed=closed)
-        return position
+        self._gather.answer(peer, command, reply)
 
     def _named(self, ack: BatchAck, queue_id: int) -> list[int]:
         find = self._in_flight.find
@@ -168,7 +227,3 @@ class AckRequests:
             remark = f"queueId[{index}] is illegal, topic:[{topic}] has {len(ids)} queues"
             raise self._refuse("queue", ResponseCode.MESSAGE_ILLEGAL, remark)
         return ids[index]
-
-    def _send(self, position: int, peer: Peer, command: Command, reply: Command) -> None:
-        if not command.is_oneway:
-            self._tools.answers.reply_at(position, peer, reply)

@@ -1,13 +1,15 @@
 """All messages that groups have by POP, in order or not, and the log that keeps them.
 
-Changes are computed first, written in one group with what belongs to them, then taken over.
+Changes are computed first, written in one group with what belongs to them, then taken over. Acknowledgements of one
+turn of the loop gather and are written together: at its end, or ahead of whatever uses the tables.
 
-Invariant: a message is in flight in order or not, never both. Loop thread only.
+Invariant: a message is in flight in order or not, never both; one whose acknowledgement has gathered is not found. Loop
+thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.pop.check_points import BlockChange, CheckPoints, Lookup, Owned
@@ -25,11 +27,29 @@ class MessagesInFlight:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self.table = CheckPoints(self._lookup(state_kinds.CHECK_POINT), self._items(state_kinds.CHECK_POINT))
-        self.ordered = OrderedQueues(self._lookup(state_kinds.ORDERED_BATCH), self._items(state_kinds.ORDERED_BATCH))
+        self._table = CheckPoints(self._lookup(state_kinds.CHECK_POINT), self._items(state_kinds.CHECK_POINT))
+        self._ordered = OrderedQueues(self._lookup(state_kinds.ORDERED_BATCH), self._items(state_kinds.ORDERED_BATCH))
+        self.gathered: set[tuple[str, int, int]] = set()
+        """Group, queue id and offset of messages whose acknowledgement has gathered."""
+        self.write_gathered: Callable[[], None] = self.gathered.clear
+        """Writes these acknowledgements, and empties the set first."""
 
     def __len__(self) -> int:
         return len(self.table) + len(self.ordered)
+
+    @property
+    def table(self) -> CheckPoints:
+        """Messages given without order, without those whose acknowledgement had gathered."""
+        if self.gathered:
+            self.write_gathered()
+        return self._table
+
+    @property
+    def ordered(self) -> OrderedQueues:
+        """Messages that groups consume in order, without those whose acknowledgement had gathered."""
+        if self.gathered:
+            self.write_gathered()
+        return self._ordered
 
     def count(self, group: str, queue_id: int) -> int:
         """How many messages of a queue a group has."""
@@ -38,7 +58,9 @@ class MessagesInFlight:
 
     def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
         """The ownership of a message, None when it is not in flight."""
-        return self.ordered.find(group, queue_id, offset) or self.table.find(group, queue_id, offset)
+        if (group, queue_id, offset) in self.gathered:
+            return None
+        return self._ordered.find(group, queue_id, offset) or self._table.find(group, queue_id, offset)
 
     def release(self, group: str, queue_id: int, offsets: Sequence[int]) -> list[BlockChange]:
         """What changes when these messages, all in flight, are done."""
@@ -71,7 +93,7 @@ class MessagesInFlight:
         else:
             position = self._store.append(placed, changes=changes).end_position
         for block in blocks:
-            (self.table if block.kind == state_kinds.CHECK_POINT else self.ordered).written(block)
+            (self._table if block.kind == state_kinds.CHECK_POINT else self._ordered).written(block)
         return position
 
     def _items(self, kind: int) -> list[tuple[bytes, bytes]]:

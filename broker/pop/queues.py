@@ -110,7 +110,7 @@ class PopQueues:
         self._groups = groups
         self._in_flight = in_flight
         self._long_polls = long_polls
-        self._in_flight_max = tools.config.limits.pop_in_flight_max
+        self._limits = tools.config.limits
         self._refuse = refuse
         self._turns: Counter[tuple[str, str]] = Counter()
 
@@ -167,13 +167,13 @@ class PopQueues:
         if self.front(ask.group, topic, index, queue_id) >= self._tools.store.reading.bounds(queue_id)[1]:
             return False
         in_flight = self._in_flight.table.in_flight(ask.group, queue_id)
-        return in_flight < (1 if ask.ordered else self._in_flight_max)
+        return in_flight < (1 if ask.ordered else self._limits.pop_in_flight_max)
 
     def is_closed(self, group: str, queue_id: int) -> bool:
         """Whether the queue gives the group nothing because of what is in flight."""
         if self._in_flight.ordered.batch(group, queue_id) is not None:
             return True
-        return self._in_flight.table.in_flight(group, queue_id) >= self._in_flight_max
+        return self._in_flight.table.in_flight(group, queue_id) >= self._limits.pop_in_flight_max
 
     def opened(self, group: str, topic: str, queue_id: int, *, closed: bool) -> None:
         """Messages left flight or became visible in a queue that was `closed` before: waiting pops may get more."""
@@ -192,7 +192,7 @@ class PopQueues:
         taken = self._begin(ask, place)
         batch, front, at = taken.batch, taken.front, taken.reached
         owed = {} if batch is None else batch.times
-        room = min(room, len(owed) + self._in_flight_max - self._in_flight.count(ask.group, queue_id))
+        room = min(room, len(owed) + self._limits.pop_in_flight_max - self._in_flight.count(ask.group, queue_id))
         wanted = None if topic != ask.topic else ask.wanted
         reading = self._tools.store.reading
         high = front + taken.rest

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 
 import pytest
 
+from broker.store.errors import StoreFull
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
 from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, feature, pop, refused, send
@@ -99,3 +101,52 @@ async def test_a_one_way_acknowledgement_counts(running) -> None:
     connection.oneway(command)
     assert await pop(connection) == []
     assert feature(running).status() == {"pop_in_flight": 0}
+
+
+async def test_acknowledgements_of_one_turn_are_one_record_and_each_counts_once(running) -> None:
+    connection = running.connect()
+    await send(connection, *(b"%d" % number for number in range(40)), queue=0)
+    await send(connection, b"40", queue=1)
+    messages = await pop(connection) + await pop(connection)
+    appends = 0
+    append_state = running.store.append_state
+
+    def counted(changes):
+        nonlocal appends
+        appends += 1
+        return append_state(changes)
+
+    running.store.append_state = counted
+    codes = await asyncio.gather(*(ack(connection, message) for message in [*messages, messages[3]]))
+    assert codes == [ResponseCode.SUCCESS] * 41 + [ResponseCode.NO_MESSAGE]
+    assert appends == 1
+    assert feature(running).status() == {"pop_in_flight": 0}
+    assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 41
+    await expire(running)
+    assert await pop(connection) == []
+
+
+async def test_a_pop_in_the_same_turn_finds_what_was_acknowledged_done(limited) -> None:
+    connection = limited.connect()
+    await send(connection, b"1", b"2", b"3", b"4", queue=0)
+    messages = await pop(connection)
+    assert len(messages) == 2
+    done, _, found = await asyncio.gather(*(ack(connection, message) for message in messages), pop(connection))
+    assert done == ResponseCode.SUCCESS
+    assert [message.body for message in found] == [b"3", b"4"]
+
+
+async def test_what_cannot_be_written_is_refused_and_stays_in_flight(running, monkeypatch) -> None:
+    connection = running.connect()
+    await send(connection, b"1", b"2")
+    messages = await pop(connection)
+
+    def full(_changes):
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(running.store, "append_state", full)
+        codes = await asyncio.gather(*(ack(connection, message) for message in messages))
+    assert codes == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2
+    assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 0
+    assert [await ack(connection, message) for message in messages] == [ResponseCode.SUCCESS] * 2

@@ -10,6 +10,7 @@ from broker.pop.handles import retry_topic
 from broker.topics.topics import TopicSettings
 from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import ResponseCode
+from runtime.config import assign
 from tests.unit.broker.pop.client import GROUP, TOPIC, ack, expire, pop, popping, send
 
 
@@ -139,3 +140,11 @@ async def test_a_pop_that_waits_for_room_is_woken_when_a_time_is_over(limited) -
         await asyncio.sleep(0)
     await expire(limited)
     assert [message.body for message in await asyncio.wait_for(waiting, 10)] == [b"3"]
+
+
+async def test_another_limit_counts_from_the_next_pop(limited) -> None:
+    connection = limited.connect()
+    await send(connection, b"1", b"2", b"3", b"4", queue=0)
+    assert len(await pop(connection)) == 2
+    assign(limited.broker.tools.config, "limits.pop_in_flight_max", 3)
+    assert [message.body for message in await pop(connection)] == [b"3"]
