@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from broker.pop.handles import retry_topic
 from broker.pop.ordered import ATTEMPT_BYTES_MAX, OrderedQueues, decode_batch, encode_batch
+from broker.store.errors import CorruptLog, UnreadableOffsets
 from remoting.client.connection import Connection
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.records.stored_message import iter_stored
@@ -401,3 +403,23 @@ async def test_any_mixture_gives_what_a_naive_consumer_expects(running, seed: in
         name = consumers.random.choice(("send", "pop", "pop", "pop", "acknowledge", "change", "passes", "restart"))
         await getattr(consumers, name)()
     assert len(feature(running).in_flight) == len(consumers.owed)
+
+
+async def test_messages_that_can_no_longer_be_read_are_counted_and_block_nothing(running, monkeypatch) -> None:
+    connection = running.connect()
+    await numbered(connection, 4)
+    assert numbers(await ordered(connection, maxMsgNums=3)) == [0, 1, 2]
+    await expire(running)
+    read = running.store.reading.read
+
+    def damaged(queue_id: int, at: int, *bounds: int):
+        if at < 2:
+            raise UnreadableOffsets(CorruptLog(Path("segment"), 0, "zeroed"), queue_id, at, 2)
+        return read(queue_id, at, *bounds)
+
+    monkeypatch.setattr(running.store.reading, "read", damaged)
+    messages = await ordered(connection)
+    assert numbers(messages) == [2, 3]
+    assert running.registry.values()["rocketmq_pop_expired_total{gone}"] == 2
+    assert [await ack(connection, message) for message in messages] == [ResponseCode.SUCCESS] * 2
+    assert len(feature(running).in_flight) == 0
