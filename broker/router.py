@@ -61,7 +61,7 @@ def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:
     authorizer = tools.authorizer
 
     def handle(peer: Peer, command: Command) -> Command | None:
-        if not authorizer.trusts(peer):
+        if not authorizer.trusts(peer, command):
             authorizer.authorize(peer, command, action, "" if action == LOCATE else f"request {command.code}")
         return handler(peer, command)
 

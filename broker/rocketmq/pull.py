@@ -265,7 +265,7 @@ class RocketmqPullRequests:
     def _authorize(self, peer: Peer, command: Command) -> None:
         """Reading requires the right to the topic, committing an offset with it also that to the group."""
         topic, authorizer = text(command.fields, "topic"), self.tools.authorizer
-        if authorizer.trusts(peer):
+        if authorizer.trusts(peer, command):
             return
         authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         if _commits(command):

@@ -201,7 +201,7 @@ class SessionRequests:
         """Add subscriptions, with those of the others that come in this turn; answers queue, start offset and the
         retained messages of each."""
         request = decode(SubscribeRequest, command.body)
-        if not self._authorizer.trusts(peer):
+        if not self._authorizer.trusts(peer, command):
             for wanted in request.filters:
                 self._authorizer.authorize(peer, command, CONSUME, inner_filter(wanted.filter))
         if not self._gathered:

@@ -101,14 +101,14 @@ class Followers:
     def handle(self, peer: Peer, command: Command) -> Command:
         """FOLLOW: add and remove queues, answer the confirmed end of each added one."""
         add, remove = decode_follow(command.body)
-        if not self._authorizer.trusts(peer):
+        if not self._authorizer.trusts(peer, command):
             for queue_id in add:
                 self._authorizer.authorize(peer, command, CONSUME, self._visible.title(queue_id))
         follower = self._followers.get(peer)
         if follower is None:
             follower = self._followers[peer] = _Follower(peer)
             peer.on_close(lambda _reason: self._forget(peer))
-        self._choose_records(follower, command.fields.get(RECORDS_FIELD))
+        self._choose_records(follower, command)
         for queue_id in remove:
             self._leave(follower, queue_id)
         ends = []
@@ -121,10 +121,10 @@ class Followers:
                 self._by_queue[queue_id] = (*known, follower)
         return command.reply(body=encode_follow_reply(ends))
 
-    def _choose_records(self, follower: _Follower, records: str | None) -> None:
+    def _choose_records(self, follower: _Follower, command: Command) -> None:
         """Note which records the follower requested; its last FOLLOW counts."""
-        peer = follower.peer
-        follower.takes_whole = records == "all" and peer.loopback and self._authorizer.trusts(peer)
+        peer, records = follower.peer, command.fields.get(RECORDS_FIELD)
+        follower.takes_whole = records == "all" and peer.loopback and self._authorizer.trusts(peer, command)
         follower.wants_records = records in ("1", "all") and not follower.takes_whole
         self._choosing = [one for one in self._followers.values() if one.wants_records]
 

@@ -6,5 +6,5 @@ cdef class Authorizer:
     cdef public object policy
     cdef public long long refused
 
-    cpdef bint trusts(self, peer)
+    cpdef bint trusts(self, peer, command)
     cpdef authorize(self, peer, Command command, action, resource)

@@ -74,9 +74,9 @@ class Authorizer:
         """True when nothing can be refused: hot paths then skip collecting the resources."""
         return self.policy is None
 
-    def trusts(self, peer: Peer) -> bool:
-        """True when nothing can be refused to this peer."""
-        return self.policy is None or TRUSTED_ATTRIBUTE in peer.attributes
+    def trusts(self, peer: Peer, command: Command) -> bool:
+        """True when nothing can be refused of this request: the peer is trusted and does not act for a client."""
+        return self.policy is None or (TRUSTED_ATTRIBUTE in peer.attributes and ON_BEHALF_FIELD not in command.fields)
 
     def authorize(self, peer: Peer, command: Command, action: str, resource: str) -> None:
         """Return when the peer may do `action` on `resource`.
@@ -84,7 +84,7 @@ class Authorizer:
         Raises:
             Refused: NO_PERMISSION.
         """
-        if self.policy is None or (self.trusts(peer) and ON_BEHALF_FIELD not in command.fields):
+        if self.trusts(peer, command):
             return
         if not self._judged(peer, command, action, resource):
             self.refused += 1
@@ -93,7 +93,7 @@ class Authorizer:
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
         """Whether the peer may do `action` on `resource`; not counted as a refusal."""
-        if self.policy is None or (self.trusts(peer) and ON_BEHALF_FIELD not in command.fields):
+        if self.trusts(peer, command):
             return True
         return self._judged(peer, command, action, resource)
 

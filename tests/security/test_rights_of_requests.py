@@ -138,6 +138,18 @@ def test_in_one_process(up: tuple[int, Target], code: int, key: str | None) -> N
     attempt(port, port, target, code, key)
 
 
+@pytest.mark.parametrize("code", sorted(set(RIGHTS) - OF_MEMBERS - OF_CONTROLLERS), ids=request_name)
+def test_on_behalf_of_a_client(up: tuple[int, Target], code: int) -> None:
+    """A proxy that names its client has the client's rights, not its own."""
+    port, target = up
+    command = attempts(target)[code]
+    command.fields["onBehalfOf"] = "etl"
+    reply = ask(port, "edge", command)
+    if code not in SHOWN_IN_PART:
+        assert reply.code == NO, (reply.code, reply.remark, reply.fields, reply.body)
+    assert b"secret" not in reply.body
+
+
 @pytest.mark.parametrize("key", ["etl", None])
 @pytest.mark.parametrize("code", sorted(set(RIGHTS)), ids=request_name)
 def test_in_processes_of_their_own(parts: tuple[int, int, Target], code: int, key: str | None) -> None:

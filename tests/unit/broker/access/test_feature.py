@@ -15,10 +15,12 @@ from broker.access.feature import ENTRIES_MAX
 from broker.config import LimitsConfig
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.users import User, UserTable
+from remoting.protocol.bodies.follow_body import encode_follow
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import TRUSTED_ATTRIBUTE
 from remoting.server.router import Access
 from remoting.transport.signature import ACCESS_KEY_FIELD, SIGNATURE_FIELD, date_signature, signature
 from runtime.files import WatchedFile
@@ -237,6 +239,26 @@ async def test_a_proxy_has_its_clients_admitted_and_named_in_its_requests(tmp_pa
     assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "ann may not publish 'orders'")
     assert (await ask(broker, Code.AUTH_CREATE_ACL, subject="User:ann", body=rules(rule()))).code == 0
     assert (await ask(broker, Code.SEND_MESSAGE, key="front", onBehalfOf="ann", **send)).code == 0
+    broker.store.close()
+
+
+async def test_a_proxy_in_this_process_has_its_clients_rights_only(tmp_path):
+    """It needs no rights of its own; a request that names a client has no more than that client."""
+    listed = tmp_path / "rules"
+    listed.write_text("user ops\nrole admin\nuser ann\ntopic read plant\n")
+    broker = guarding(tmp_path / "data", KeyPolicy(listed, structlog.get_logger(), WatchedFile))
+    broker.broker.topics.table.ensure("orders", 1)
+    connection = broker.connect()
+    connection.peer.attributes[TRUSTED_ATTRIBUTE] = True
+    pull = {"topic": "orders", "consumerGroup": "g", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1",
+            "sysFlag": "0", "subscription": "*"}  # fmt: skip
+    follow = encode_follow([broker.broker.topics.table.queue_ids("orders")[0]])
+    for command in (Command(Code.PULL_MESSAGE, fields=pull), Command(Code.FOLLOW, body=follow)):
+        own = await connection.request(Command(command.code, fields=dict(command.fields), body=command.body))
+        assert own.code != ResponseCode.NO_PERMISSION
+        fields = {**command.fields, "onBehalfOf": "ann"}
+        refused = await connection.request(Command(command.code, fields=fields, body=command.body))
+        assert refused.code == ResponseCode.NO_PERMISSION, refused.remark
     broker.store.close()
 
 
