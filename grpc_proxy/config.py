@@ -38,6 +38,8 @@ class GrpcLimitsConfig:
     """Most bytes of names and values of all user properties of a message; more get 43101."""
     message_group_chars_max: int = setting(64, minimum=1, maximum=1_024)
     """Longest message group; a longer one gets 40006 (ILLEGAL_MESSAGE_GROUP)."""
+    lite_topic_chars_max: int = setting(64, minimum=1, maximum=255)
+    """Longest lite topic, as announced to its consumers; a longer one gets 40020 (ILLEGAL_LITE_TOPIC)."""
     commands_max: int = setting(1_000, minimum=1)
     """Commands that wait for one telemetry stream to be read; at more the stream is ended, and its client opens
     another."""

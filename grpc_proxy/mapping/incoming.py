@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from grpc_proxy.mapping.outgoing import DELIVER_MS, PRIORITY, SHARDING_KEY, TRACE_CONTEXT, is_system
+from grpc_proxy.mapping.outgoing import DELIVER_MS, LITE_TOPIC, PRIORITY, SHARDING_KEY, TRACE_CONTEXT, is_system
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.mapping.values import duration, resource, timestamp
 from grpc_proxy.stubs import definition
@@ -132,6 +132,8 @@ def _optional(system: Any, properties: dict[str, bytes]) -> None:
         system.message_type = kinds.DELAY
     if (priority := _text(properties, PRIORITY)).isdigit():
         system.priority, system.message_type = min(int(priority), PRIORITY_MAX), kinds.PRIORITY
+    if lite_topic := _text(properties, LITE_TOPIC):
+        system.lite_topic, system.message_type = lite_topic, kinds.LITE
     if _text(properties, "TRAN_MSG") == "true":
         system.message_type = kinds.TRANSACTION
 

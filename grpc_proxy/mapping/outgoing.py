@@ -5,6 +5,7 @@
     message_group                  __SHARDINGKEY; one group, one queue
     delivery_timestamp             TIMER_DELIVER_MS
     priority                       _SYS_MSG_PRIORITY_
+    lite_topic                     __LITE_TOPIC
     trace_context                  TRACE_CONTEXT
     type TRANSACTION               TRAN_MSG, PGROUP, sysFlag 4; producers have no group here: it is the topic's name
 
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpc_proxy.mapping.statuses import CallRejected, Code
-from grpc_proxy.mapping.values import ms_of, topic_of
+from grpc_proxy.mapping.values import checked_lite_topic, ms_of, topic_of
 from grpc_proxy.stubs import definition
 from remoting.protocol.records.properties import RESERVED, encode_properties
 
@@ -53,6 +54,10 @@ class Limits(Protocol):
 
     @property
     def message_group_chars_max(self) -> int:
+        """See the configuration."""
+
+    @property
+    def lite_topic_chars_max(self) -> int:
         """See the configuration."""
 
 
@@ -90,6 +95,8 @@ def outgoing(message: Any, limits: Limits, now_ms: int) -> OutgoingMessage:
     if not system.message_id:
         raise CallRejected(Code.ILLEGAL_MESSAGE_ID, "the message has no id")
     properties = {**_user_properties(message.user_properties, limits), **_system_properties(system, kind, limits)}
+    if kind == Type.LITE:
+        properties[LITE_TOPIC] = checked_lite_topic(topic, system.lite_topic, limits.lite_topic_chars_max)
     if kind == Type.TRANSACTION:
         properties |= {"TRAN_MSG": "true", "PGROUP": topic}
     if any(separator in text for text in properties.values() for separator in _SEPARATORS):
@@ -121,13 +128,7 @@ def type_of(system: Any) -> int:
         names = ", ".join(Type.Name(kind) for kind in found)
         text = f"the message is declared {Type.Name(declared)}, and its properties make it {names}"
         raise CallRejected(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
-    if declared in NOT_OFFERED:
-        raise CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED[declared])
     return int(declared)
-
-
-NOT_OFFERED = {Type.LITE: "lite topics are not offered to gRPC clients"}
-"""Types of messages that are refused, with the reason."""
 
 
 def is_system(name: bytes) -> bool:

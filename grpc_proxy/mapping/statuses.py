@@ -35,6 +35,8 @@ CODES: dict[int, int] = {
     ResponseCode.POLLING_TIMEOUT: Code.MESSAGE_NOT_FOUND,
     ResponseCode.FLOW_CONTROL: Code.TOO_MANY_REQUESTS,
     ResponseCode.ILLEGAL_OPERATION: Code.BAD_REQUEST,
+    ResponseCode.LMQ_QUOTA_EXCEEDED: Code.LITE_TOPIC_QUOTA_EXCEEDED,
+    ResponseCode.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
 }
 """Response code of the broker -> code of the gRPC service."""
 

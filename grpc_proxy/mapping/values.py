@@ -1,4 +1,4 @@
-"""Small values of the gRPC service: names in namespaces, times, durations, endpoints. Pure."""
+"""Small values of the gRPC service: names in namespaces, lite topics, times, durations, endpoints. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.stubs import definition
+from remoting.protocol.records.topics import validate_topic_name
 
 SEPARATOR = "%"
 """Between a namespace and a name, as RocketMQ's remoting clients write it."""
@@ -31,6 +32,16 @@ def _name(resource: Any, code: int, text: str) -> str:
         raise CallRejected(code, text)
     space = resource.resource_namespace
     return f"{space}{SEPARATOR}{resource.name}" if space else str(resource.name)
+
+
+def checked_lite_topic(parent: str, lite_topic: str, chars_max: int) -> str:
+    """Return the name of a lite topic of `parent`. CallRejected(ILLEGAL_LITE_TOPIC) for one that cannot be stored."""
+    problem = validate_topic_name(f"{parent}/{lite_topic}".encode())
+    if not lite_topic.strip() or len(lite_topic) > chars_max:
+        problem = f"a lite topic has 1 to {chars_max} characters"
+    if problem is not None:
+        raise CallRejected(Code.ILLEGAL_LITE_TOPIC, f"lite topic {lite_topic[:64]!r}: {problem}")
+    return lite_topic
 
 
 def resource(name: str, namespace: str) -> Any:

@@ -65,6 +65,8 @@ def test_each_type_has_its_properties():
     assert (found.type, properties[b"TIMER_DELIVER_MS"], found.queue_index(4)) == (Type.DELAY, b"123456", -1)
     found, properties = parsed(message(priority=3))
     assert (found.type, properties[b"_SYS_MSG_PRIORITY_"]) == (Type.PRIORITY, b"3")
+    found, properties = parsed(message(lite_topic="s-7", message_type=Type.LITE))
+    assert (found.type, properties[b"__LITE_TOPIC"], found.queue_index(4)) == (Type.LITE, b"s-7", -1)
     found, properties = parsed(
         message(message_type=Type.TRANSACTION, orphaned_transaction_recovery_duration=duration(9_000))
     )
@@ -96,7 +98,10 @@ def test_each_type_has_its_properties():
         (message(message_group="g", message_type=Type.NORMAL), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(message_type=Type.FIFO), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(message_group="g", message_type=Type.TRANSACTION), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
-        (message(lite_topic="l"), Code.NOT_IMPLEMENTED),
+        (message(lite_topic=""), Code.ILLEGAL_LITE_TOPIC),
+        (message(lite_topic="s/#"), Code.ILLEGAL_LITE_TOPIC),
+        (message(lite_topic="l" * 65), Code.ILLEGAL_LITE_TOPIC),
+        (message(lite_topic="l", message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(priority=-1), Code.BAD_REQUEST),
         (message(priority=1, message_group="g"), Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
         (message(users={"_SYS_MSG_PRIORITY_": "9"}), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
@@ -155,8 +160,14 @@ def test_a_stored_message_comes_back_with_its_digest_and_handle():
 
 
 def test_a_priority_comes_back_as_one():
-    found = incoming(stored(_SYS_MSG_PRIORITY_=b"7", __LITE_TOPIC=b"x"), b"", "orders", "")
+    found = incoming(stored(_SYS_MSG_PRIORITY_=b"7"), b"", "orders", "")
     assert (found.system_properties.priority, found.system_properties.message_type) == (7, Type.PRIORITY)
+    assert not found.user_properties
+
+
+def test_a_lite_topic_comes_back_as_one():
+    found = incoming(stored(__LITE_TOPIC=b"s-7"), b"", "agents", "")
+    assert (found.system_properties.lite_topic, found.system_properties.message_type) == ("s-7", Type.LITE)
     assert not found.user_properties
 
 
