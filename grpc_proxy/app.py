@@ -19,6 +19,7 @@ from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.link import BrokerLink
+from grpc_proxy.lite import LiteSubscriptionSync
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.offsets import Offsets
 from grpc_proxy.receiving import Receiving
@@ -71,6 +72,7 @@ class GrpcProxyApp:
             sending=Sending(link, routes, config, clock, metrics),
             receiving=receiving,
             offsets=Offsets(link, config, metrics),
+            lite=LiteSubscriptionSync(link, config),
         )
         metrics.clients.function = lambda: len(clients)
         metrics.renewed.function = lambda: len(renewal)

@@ -6,7 +6,7 @@ stream's queue; a stream that is not read is ended when the queue is full, and n
 
 The broker's question about a half message (CHECK_TRANSACTION_STATE) goes to one producer of the topic, another one each
 time; the producer answers with EndTransaction. If none is connected here the question is dropped, and the broker asks
-again later.
+again later. A client of lite topics is notified when another one has taken one of them over.
 Invariant: a producer is asked only about topics that it may write to. Loop rule: on the loop's thread.
 """
 
@@ -22,6 +22,7 @@ import msgspec
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups, GroupRules
 from grpc_proxy.link import BrokerLink
+from grpc_proxy.mapping import lite
 from grpc_proxy.mapping import settings as mapping
 from grpc_proxy.mapping.incoming import incoming, plain_body
 from grpc_proxy.mapping.metadata import GrpcCaller
@@ -136,6 +137,8 @@ class GrpcClients:
         groups = [("producerGroup", topic) for topic in (stream.topics if stream is not None else ())]
         if request.HasField("group"):
             groups.append(("consumerGroup", group_of(request.group)))
+        if stream is not None and stream.settings.client_type in mapping.LITE_CONSUMERS:
+            await self._leave_lite_topics(stream)
         for field, group in groups:
             fields = {"clientID": caller.client_id, field: group}
             await self._link.request(caller, RequestCode.UNREGISTER_CLIENT, fields)
@@ -166,6 +169,7 @@ class GrpcClients:
         rules = GroupRules()
         if settings.client_type != definition.ClientType.PRODUCER:
             rules = await self._groups.rules(stream.caller, group_of(settings.subscription.group))
+            lite.check_group(settings, rules.lite_topic_parent)
         answer = mapping.answered(
             settings,
             fifo=rules.consume_message_orderly,
@@ -174,6 +178,8 @@ class GrpcClients:
             batch_max=config.limits.batch_max,
             long_poll_ms_max=config.long_poll_ms_max,
         )
+        if settings.client_type in mapping.LITE_CONSUMERS:
+            lite.announce(answer, quota=rules.lite_quota, chars_max=config.limits.lite_topic_chars_max)
         known = self._streams.get(stream.caller.client_id)
         if known is None and len(self._streams) >= config.limits.clients_max:
             raise CallRejected(Code.TOO_MANY_REQUESTS, "limits.clients_max is reached: no further client is served")
@@ -205,6 +211,14 @@ class GrpcClients:
             return False
         return True
 
+    async def _leave_lite_topics(self, stream: Stream) -> None:
+        """Have the broker forget the subscriptions of a client that stops."""
+        caller, group = stream.caller, group_of(stream.settings.subscription.group)
+        parent = (await self._groups.rules(caller, group)).lite_topic_parent
+        if parent:
+            body = _encode(lite.removal(caller.client_id, group, parent))
+            await self._link.request(caller, RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
+
     def _forget(self, stream: Stream) -> None:
         if self._streams.get(stream.caller.client_id) is stream:
             del self._streams[stream.caller.client_id]
@@ -215,6 +229,16 @@ class GrpcClients:
                 self._ask_producer(command)
                 return
             self._metrics.dropped_commands.child("malformed").value += 1
+        elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
+            self._notify_unsubscribed(command)
+
+    def _notify_unsubscribed(self, command: Command) -> None:
+        """Tell a client that another one has a lite topic now."""
+        stream = self._streams.get(command.fields.get("clientId", ""))
+        if stream is None:
+            self._metrics.dropped_commands.child("notify_unsubscribe_lite").value += 1
+            return
+        stream.put(notify_unsubscribe_lite_command={"lite_topic": command.fields.get("liteTopic", "")})
 
     def _ask_producer(self, command: Command) -> None:
         """Put a question about a half message on the stream of one of the topic's producers."""

@@ -1,4 +1,5 @@
-"""What the broker's administrators set for a consumer group: whether it consumes in order, and how often it tries.
+"""What the broker's administrators set for a consumer group: whether it consumes in order, how often it tries, and
+whether it reads lite topics.
 
 Kept for some seconds, because every receive needs it. Invariant: known only to clients that may consume with the group.
 Loop rule: on the loop's thread.
@@ -17,6 +18,7 @@ from runtime.clock import Clock
 KEPT_NS = 5_000_000_000
 GROUPS_MAX = 10_000
 """Groups remembered at a time; beyond it all are dropped."""
+LITE_BIND_TOPIC, LITE_CLIENT_QUOTA, LITE_CLIENT_QUOTA_DEFAULT = "lite.bind.topic", "lite.sub.client.quota", 2_000
 
 
 class GroupRules(msgspec.Struct, rename="camel"):
@@ -24,6 +26,17 @@ class GroupRules(msgspec.Struct, rename="camel"):
 
     consume_message_orderly: bool = False
     retry_max_times: int = 16
+    attributes: dict[str, str] = {}
+
+    @property
+    def lite_topic_parent(self) -> str:
+        """The topic whose lite topics the group reads; empty for a group that reads none."""
+        return self.attributes.get(LITE_BIND_TOPIC, "")
+
+    @property
+    def lite_quota(self) -> int:
+        """Most lite topics of one client; -1 for any number."""
+        return int(self.attributes.get(LITE_CLIENT_QUOTA, LITE_CLIENT_QUOTA_DEFAULT))
 
 
 _decode = msgspec.json.Decoder(GroupRules).decode

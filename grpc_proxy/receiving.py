@@ -1,9 +1,9 @@
 """ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue, on POP of the broker.
 
-A receive is one POP of all queues of the topic, or, for a group that consumes in order, of one of them; it waits at the
-broker until there is a message, and its answers go out one by one as the client reads them. Messages that a client
-leaves unread are given back. A push consumer's messages are renewed (`renewal`), a simple consumer's have the time that
-it asked for.
+A receive is one POP of all queues of the topic, for a group that consumes in order of one of them, and for a group that
+is bound to the topic's lite topics of those that its client subscribes to. It waits at the broker until there is a
+message, and its answers go out one by one as the client reads them. Messages that a client leaves unread are given
+back. A push consumer's messages are renewed (`renewal`), a simple consumer's have the time that it asked for.
 Invariant: a message given by the broker reaches its client, is given back, or comes again after its invisible time;
 nothing about it is kept here that matters for that. Loop rule: on the loop's thread.
 """
@@ -24,6 +24,7 @@ from grpc_proxy.mapping.incoming import (
     deliveries_before,
     handle_of,
     incoming,
+    lite_deliveries_before,
     owned,
     parse_handle,
     plain_body,
@@ -38,6 +39,7 @@ from grpc_proxy.renewal import Renewal, moved
 from grpc_proxy.stubs import service
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import iter_stored
 from runtime.clock import Clock
 
@@ -147,14 +149,14 @@ class Receiving:
         invisible_ms = ms_of(request.invisible_duration)
         if not 0 <= invisible_ms <= self._config.invisible_ms_max:
             raise self._illegal_time(invisible_ms, 0)
-        handle = await self._present(request.receipt_handle)
+        handle = await self._present(request)
         changed = await self._change(caller, group, topic, handle, invisible_ms)
         return service.ChangeInvisibleDurationResponse(status=status(), receipt_handle=str(changed))
 
     async def forward_to_dead_letters(self, caller: GrpcCaller, request: Any) -> Any:
         """Put a message into the dead-letter topic of the group, and end its ownership."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        handle = await self._present(request.receipt_handle)
+        handle = await self._present(request)
         handle = await self._change(caller, group, topic, handle, FORWARD_MS)  # refused unless the group owns it
         fields = {
             "offset": str(handle.position), "group": group, "delayLevel": "-1", "originMsgId": request.message_id,
@@ -199,35 +201,43 @@ class Receiving:
         )
 
     async def _pop(self, caller: GrpcCaller, ask: Receive) -> list[Given]:
-        kind, expression = ask.expression
-        in_order = (await self._groups.rules(caller, ask.group)).consume_message_orderly
-        fields = {
-            "consumerGroup": ask.group, "topic": ask.topic, "queueId": str(ask.queue_index if in_order else ALL_QUEUES),
-            "maxMsgNums": str(ask.count), "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms),
-            "initMode": "0", "order": str(in_order).lower(), "attemptId": ask.attempt_id,
-            "bornTime": str(self._clock.now_ms()), "expType": kind, "exp": expression,
-        }  # fmt: skip
+        rules = await self._groups.rules(caller, ask.group)
+        is_lite = rules.lite_topic_parent == ask.topic
+        if is_lite and ask.expression != ("TAG", "*"):
+            raise CallRejected(Code.ILLEGAL_FILTER_EXPRESSION, "lite topics are read without a filter")
+        code = RequestCode.POP_LITE_MESSAGE if is_lite else RequestCode.POP_MESSAGE
+        now_ms, in_order = self._clock.now_ms(), rules.consume_message_orderly
+        fields = lite_pop_fields(ask, caller.client_id, now_ms) if is_lite else pop_fields(ask, in_order, now_ms)
         try:
-            answer = await self._link.request(caller, RequestCode.POP_MESSAGE, fields, wait_ms=ask.wait_ms)
+            answer = await self._link.request(caller, code, fields, wait_ms=ask.wait_ms)
         except Refused as refused:
             if refused.code == ResponseCode.POLLING_TIMEOUT:
                 return []
             raise
-        broker = self._admission.broker_name
+        return self._given(ask, answer, is_lite=is_lite)
+
+    def _given(self, ask: Receive, answer: Command, *, is_lite: bool) -> list[Given]:
+        """The messages in the answer to a POP."""
+        broker, counts = self._admission.broker_name, answer.fields.get("orderCountInfo", "")
         pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
-        before, given = deliveries_before(answer.fields.get("orderCountInfo", "")), []
-        for stored in iter_stored(answer.body):
+        before = {} if is_lite else deliveries_before(counts)
+        lite_before = lite_deliveries_before(counts) if is_lite else []
+        given = []
+        for index, stored in enumerate(iter_stored(answer.body)):
             body, is_plain = plain_body(stored)
             self._metrics.unreadable.value += not is_plain
-            handle = handle_of(stored, broker, pop_ms, invisible_ms)
             message = incoming(stored, body, ask.topic, ask.namespace)
-            message.system_properties.delivery_attempt += before.get((stored.queue_id, stored.queue_offset), 0)
+            system = message.system_properties
+            handle = handle_of(stored, broker, pop_ms, invisible_ms, system.lite_topic if is_lite else "")
+            system.delivery_attempt += (
+                lite_before[index] if is_lite else before.get((stored.queue_id, stored.queue_offset), 0)
+            )
             given.append(Given(owned(message, handle, invisible_ms), handle))
         return given
 
     async def _acked(self, caller: GrpcCaller, group: str, topic: str, entry: Any) -> Any:
         try:
-            handle = await self._present(entry.receipt_handle)
+            handle = await self._present(entry)
             await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
         except LightMQError as error:
             found = status_of(error)
@@ -235,9 +245,10 @@ class Receiving:
             return found
         return status()
 
-    async def _present(self, given: str) -> ReceiptHandle:
-        """The present handle for one that a client gives."""
-        return await self._renewal.take(given, parse_handle(given))
+    async def _present(self, asked: Any) -> ReceiptHandle:
+        """The present handle for the one in a client's request or entry."""
+        given = asked.receipt_handle
+        return await self._renewal.take(given, parse_handle(given, asked.lite_topic))
 
     async def _change(
         self, caller: GrpcCaller, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
@@ -271,6 +282,26 @@ class Receiving:
     def _illegal_time(self, invisible_ms: int, least_ms: int) -> CallRejected:
         text = f"the invisible time {invisible_ms} ms is not in {least_ms}..{self._config.invisible_ms_max}"
         return CallRejected(Code.ILLEGAL_INVISIBLE_TIME, text)
+
+
+def pop_fields(ask: Receive, in_order: bool, now_ms: int) -> dict[str, str]:
+    """Return the fields of POP_MESSAGE."""
+    kind, expression = ask.expression
+    return {
+        "consumerGroup": ask.group, "topic": ask.topic, "queueId": str(ask.queue_index if in_order else ALL_QUEUES),
+        "maxMsgNums": str(ask.count), "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms),
+        "initMode": "0", "order": str(in_order).lower(), "attemptId": ask.attempt_id,
+        "bornTime": str(now_ms), "expType": kind, "exp": expression,
+    }  # fmt: skip
+
+
+def lite_pop_fields(ask: Receive, client_id: str, now_ms: int) -> dict[str, str]:
+    """Return the fields of POP_LITE_MESSAGE, for the lite topics that this client subscribes to."""
+    return {
+        "clientId": client_id, "consumerGroup": ask.group, "topic": ask.topic, "maxMsgNum": str(ask.count),
+        "invisibleTime": str(ask.invisible_ms), "pollTime": str(ask.wait_ms), "bornTime": str(now_ms),
+        "attemptId": ask.attempt_id,
+    }  # fmt: skip
 
 
 async def _quiet(work: Coroutine[Any, Any, None]) -> None:

@@ -54,7 +54,8 @@ class Routes:
         topic, group = topic_of(request.topic), group_of(request.group)
         mapping.check_endpoints(request.endpoints)
         config = await self._ask(caller, topic)
-        fifo = (await self._groups.rules(caller, group)).consume_message_orderly
+        rules = await self._groups.rules(caller, group)
+        fifo = rules.consume_message_orderly and rules.lite_topic_parent != topic
         queues = mapping.assignment(config, request.topic, self._admission.broker_name, request.endpoints, fifo=fifo)
         assignments = [{"message_queue": queue} for queue in queues]
         return service.QueryAssignmentResponse(status=status(), assignments=assignments)

@@ -19,6 +19,7 @@ import grpc
 
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.clients import SLOW, GrpcClients
+from grpc_proxy.lite import LiteSubscriptionSync
 from grpc_proxy.mapping.metadata import GrpcCaller, caller_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
 from grpc_proxy.metrics import GrpcMetrics
@@ -49,6 +50,7 @@ class MessagingService:
         sending: Sending,
         receiving: Receiving,
         offsets: Offsets,
+        lite: LiteSubscriptionSync,
     ) -> None:
         self._admission = admission
         self._metrics = metrics
@@ -69,7 +71,7 @@ class MessagingService:
             "UpdateOffset": offsets.update_offset,
             "GetOffset": offsets.get_offset,
             "QueryOffset": offsets.query_offset,
-            "SyncLiteSubscription": self._not_offered,
+            "SyncLiteSubscription": lite.sync,
         }
 
     def handlers(self) -> grpc.GenericRpcHandler:
@@ -135,9 +137,6 @@ class MessagingService:
         await self._admission.ask(caller)
         return caller
 
-    async def _not_offered(self, _caller: GrpcCaller, _request: Any) -> Any:
-        raise CallRejected(Code.NOT_IMPLEMENTED, NOT_OFFERED)
-
     def _refused(self, error: Exception, name: str) -> Any:
         """The status for what went wrong, counted; an error of our own is logged."""
         if isinstance(error, LightMQError):
@@ -147,9 +146,6 @@ class MessagingService:
             found = status(Code.INTERNAL_SERVER_ERROR, "the proxy failed; its log has the reason")
         self._metrics.refuse(reason_name(found.code))
         return found
-
-
-NOT_OFFERED = "this call is not offered by this proxy"
 
 
 def parsed(kind: Any, raw: bytes) -> Any:

@@ -47,6 +47,8 @@ class ReceiptHandle:
     offset: int
     position: int
     """The message's position in the log."""
+    lite_topic: str = ""
+    """Of a message of a lite topic; clients repeat it beside the handle."""
 
     def __str__(self) -> str:
         mark = RETRY_MARK if self.is_retry else TOPIC_MARK
@@ -61,13 +63,14 @@ class ReceiptHandle:
 
     def fields(self, group: str, topic: str) -> dict[str, str]:
         """Return what ACK_MESSAGE and CHANGE_MESSAGE_INVISIBLETIME name the message by."""
-        return {
+        fields = {
             "consumerGroup": group, "topic": self.topic(group, topic), "queueId": str(self.queue_index),
             "offset": str(self.offset), "extraInfo": str(self),
         }  # fmt: skip
+        return {**fields, "liteTopic": self.lite_topic} if self.lite_topic else fields
 
 
-def parse_handle(text: str) -> ReceiptHandle:
+def parse_handle(text: str, lite_topic: str = "") -> ReceiptHandle:
     """Return the parts of a receipt handle. CallRejected(INVALID_RECEIPT_HANDLE) when it is malformed."""
     parts = text.split(" ")
     numbers = [*parts[:4], *parts[6:]]
@@ -75,13 +78,16 @@ def parse_handle(text: str) -> ReceiptHandle:
     if not is_whole or not all(map(_is_number, numbers)):
         raise CallRejected(Code.INVALID_RECEIPT_HANDLE, "the receipt handle is malformed")
     pop_ms, invisible_ms, index, offset, position = (int(parts[at]) for at in (1, 2, 6, 7, 8))
-    return ReceiptHandle(pop_ms, invisible_ms, parts[4] == RETRY_MARK, parts[5], index, offset, position)
+    return ReceiptHandle(pop_ms, invisible_ms, parts[4] == RETRY_MARK, parts[5], index, offset, position, lite_topic)
 
 
-def handle_of(stored: StoredMessage, broker: str, pop_ms: int, invisible_ms: int) -> ReceiptHandle:
+def handle_of(
+    stored: StoredMessage, broker: str, pop_ms: int, invisible_ms: int, lite_topic: str = ""
+) -> ReceiptHandle:
     """Return the handle of a message that was popped."""
     is_retry = stored.topic.decode("utf-8", "replace").startswith(names.RETRY_PREFIX)
-    return ReceiptHandle(pop_ms, invisible_ms, is_retry, broker, stored.queue_id, stored.queue_offset, stored.position)
+    place = stored.queue_id, stored.queue_offset, stored.position
+    return ReceiptHandle(pop_ms, invisible_ms, is_retry, broker, *place, lite_topic)
 
 
 def deliveries_before(order_count_info: str) -> dict[tuple[int, int], int]:
@@ -93,6 +99,11 @@ def deliveries_before(order_count_info: str) -> dict[tuple[int, int], int]:
             queue, _, offset = words[1].removeprefix("qo").partition("%")
             found[int(queue), int(offset)] = int(words[2])
     return found
+
+
+def lite_deliveries_before(order_count_info: str) -> list[int]:
+    """Return how often each message was delivered before, in their order, from the answer to a POP of lite topics."""
+    return [int(part) for part in order_count_info.split(";") if part.isdigit()]
 
 
 def incoming(stored: StoredMessage, body: bytes, topic: str, namespace: str) -> Any:

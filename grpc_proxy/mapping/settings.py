@@ -14,8 +14,9 @@ from grpc_proxy.mapping.values import duration, group_of, topic_of
 from grpc_proxy.stubs import definition
 
 ClientType = definition.ClientType
-CONSUMERS = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER, ClientType.PULL_CONSUMER)
-NOT_OFFERED = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
+PUSH_OR_SIMPLE = (ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER)
+LITE_CONSUMERS = (ClientType.LITE_PUSH_CONSUMER, ClientType.LITE_SIMPLE_CONSUMER)
+CONSUMERS = (*PUSH_OR_SIMPLE, ClientType.PULL_CONSUMER, *LITE_CONSUMERS)
 SEND_ATTEMPTS, SEND_PAUSE_MS, SEND_PAUSE_MS_MAX, SEND_FACTOR = 3, 10, 1_000, 2.0
 RETRY_PAUSES_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
 """Pause before each repetition: RocketMQ's delay levels."""
@@ -54,8 +55,6 @@ def answered(
 def check(settings: Any) -> None:
     """CallRejected for settings that fit no type of client, or that name too many topics."""
     kind = settings.client_type
-    if kind in NOT_OFFERED:
-        raise CallRejected(Code.NOT_IMPLEMENTED, "lite topics are not offered to gRPC clients")
     if kind not in (ClientType.PRODUCER, *CONSUMERS):
         raise CallRejected(Code.UNRECOGNIZED_CLIENT_TYPE, f"the client type {kind} is unknown")
     if kind != ClientType.PRODUCER:

@@ -17,6 +17,8 @@ from rocketmq import (
     ConsumeResult,
     Credentials,
     FilterExpression,
+    LitePushConsumer,
+    LiteSimpleConsumer,
     Message,
     MessageListener,
     Producer,
@@ -27,16 +29,16 @@ from rocketmq import (
 )
 
 DEADLINE_S = 40.0
-TOPIC = "orders"
+TOPIC, PARENT = "orders", "agents"
 
 
 def configuration(port: str, key: str = "", secret: str = "") -> ClientConfiguration:
     return ClientConfiguration(f"127.0.0.1:{port}", Credentials(key, secret), request_timeout=5)
 
 
-def message(body: str, **parts: Any) -> Message:
+def message(body: str, *, topic: str = TOPIC, **parts: Any) -> Message:
     made = Message()
-    made.topic, made.body = TOPIC, body.encode()
+    made.topic, made.body = topic, body.encode()
     for name, value in parts.items():
         setattr(made, name, value)
     return made
@@ -83,8 +85,8 @@ class Committing(TransactionChecker):
         return TransactionResolution.COMMIT
 
 
-def producer(config: ClientConfiguration, checker: TransactionChecker | None = None) -> Producer:
-    made = Producer(config, (TOPIC,), checker=checker)
+def producer(config: ClientConfiguration, checker: TransactionChecker | None = None, *, topic: str = TOPIC) -> Producer:
+    made = Producer(config, (topic,), checker=checker)
     made.startup()
     return made
 
@@ -177,6 +179,39 @@ def transactions(config: ClientConfiguration) -> Any:
     return {"asked": asked, "bodies": sorted(one.body.decode() for one in found)}
 
 
+def lite(config: ClientConfiguration) -> Any:
+    """Lite topics that a simple consumer subscribes to, and the one that it leaves to another group."""
+    sender, consumer = producer(config, topic=PARENT), LiteSimpleConsumer(PARENT, config, "workers")
+    consumer.startup()
+    for name in ("s-1", "s-2"):
+        consumer.subscribe_lite(name)
+    for number, name in enumerate(("s-1", "s-3", "s-2", "s-1")):
+        sender.send(message(str(number), topic=PARENT, lite_topic=name))
+    found: dict[str, list[str]] = {}
+    deadline = time.monotonic() + DEADLINE_S
+    while sum(map(len, found.values())) < 3 and time.monotonic() < deadline:
+        for one in consumer.receive(16, 15) or ():
+            found.setdefault(one.lite_topic, []).append(one.body.decode())
+            consumer.ack(one)
+    consumer.shutdown()
+    sender.shutdown()
+    return found
+
+
+def lite_push(config: ClientConfiguration) -> Any:
+    """A push consumer of a lite topic, in order; it fails to handle the second message twice."""
+    sender, listener = producer(config, topic=PARENT), InOrder(5)
+    consumer = LitePushConsumer(config, "workers", PARENT, listener)
+    consumer.startup()
+    consumer.subscribe_lite("p-1")
+    for number in range(1, 4):
+        sender.send(message(str(number), topic=PARENT, lite_topic="p-1"))
+    listener.complete.wait(DEADLINE_S)
+    consumer.shutdown()
+    sender.shutdown()
+    return listener.bodies
+
+
 def refused(config: ClientConfiguration) -> Any:
     """What a producer without the right is told."""
     sender = producer(config)
@@ -190,7 +225,7 @@ def refused(config: ClientConfiguration) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
-    each.__name__: each for each in (simple, push, ordered, delayed, transactions, refused)
+    each.__name__: each for each in (simple, push, ordered, delayed, transactions, lite, lite_push, refused)
 }
 
 if __name__ == "__main__":

@@ -81,6 +81,22 @@ def test_transactions_are_decided_by_the_producer_or_by_its_check(serving: Insta
     assert found == {"asked": True, "bodies": ["commit", "leave"]}
 
 
+def make_lite_topics(server: Installation) -> None:
+    """The parent topic `agents`, and the group `workers` that reads its lite topics."""
+    parent = {"topic": "agents", "readQueueNums": "2", "writeQueueNums": "2", "perm": "6", "topicSysFlag": "0",
+              "attributes": "+message.type=LITE"}  # fmt: skip
+    group = json.dumps({"groupName": "workers", "attributes": {"+lite.bind.topic": "agents"}}).encode()
+    with BlockingConnection.dial(server.address, 10_000) as connection:
+        checked(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=parent)))
+        checked(connection.request(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=group)))
+
+
+def test_consumers_of_lite_topics_get_those_that_they_subscribe_to(serving: Installation, tmp_path: Path) -> None:
+    make_lite_topics(serving)
+    assert client(tmp_path, "lite", serving.ports["grpc"]) == {"s-1": ["0", "3"], "s-2": ["2"]}
+    assert client(tmp_path, "lite_push", serving.ports["grpc"]) == ["1", "2", "2", "2", "3"]
+
+
 def test_a_client_has_the_rights_of_its_key_behind_a_proxy_too(tmp_path: Path) -> None:
     """The proxy is a process of its own, with a key that may act for clients."""
     rules, key = tmp_path / "rules", tmp_path / "key"

@@ -69,7 +69,7 @@ def test_settings_are_answered_with_the_servers_part():
     ("settings", "code"),
     [
         (d.Settings(), Code.UNRECOGNIZED_CLIENT_TYPE),
-        (d.Settings(client_type=d.ClientType.LITE_PUSH_CONSUMER), Code.NOT_IMPLEMENTED),
+        (d.Settings(client_type=d.ClientType.LITE_PUSH_CONSUMER), Code.ILLEGAL_CONSUMER_GROUP),
         (d.Settings(client_type=d.ClientType.SIMPLE_CONSUMER), Code.ILLEGAL_CONSUMER_GROUP),
         (
             d.Settings(client_type=d.ClientType.PRODUCER, publishing={"topics": [{"name": "t"}] * 1_001}),
