@@ -35,8 +35,7 @@ COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "ali-ons": other_clients.ali_ons_command,
 }
 NODE_GRPC = ("simple", "push")
-PYTHON_GRPC = ("simple", "push", "ordered", "delayed", "transactions", "refused")
-"""Scenarios of `tests/processes/grpc_client.py` and of `node/grpc_features.js`, whose tests name each of them."""
+"""What `node/grpc_features.js` does in one run."""
 
 
 def run(command: list[str], scenarios: tuple[str, ...], home: Path, **variables: str) -> list[str]:
@@ -102,11 +101,12 @@ def test_the_client_signs_its_requests(client: str, signed: Installation, tmp_pa
 
 def test_the_table_of_clients_names_what_is_tried() -> None:
     """A scenario that a client passes, and no other, has a mark in the client's column."""
+    python = (ROOT / "tests" / "processes" / "test_grpc.py").read_text()
     tried = {
         "Java": set(test_rocketmq_java.FEATURES),
         **{client: set(scenarios) for client, scenarios in SCENARIOS.items()},
         "Java gRPC": set(test_grpc_java.SCENARIOS),
-        "Python gRPC": set(PYTHON_GRPC),
+        "Python gRPC": set(re.findall(r'client\(tmp_path, "(\w+)"', python)),
         "Node.js gRPC": set(NODE_GRPC),
     }
     page = (ROOT / "docs" / "howto" / "rocketmq.md").read_text()
