@@ -27,8 +27,10 @@ from rocketmq import (
     TransactionChecker,
     TransactionResolution,
 )
+from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 DEADLINE_S = 40.0
+PAUSE_S = 0.05
 TOPIC, PARENT = "orders", "agents"
 
 
@@ -179,12 +181,25 @@ def transactions(config: ClientConfiguration) -> Any:
     return {"asked": asked, "bodies": sorted(one.body.decode() for one in found)}
 
 
+def subscribe(consumer: Any, lite_topic: str) -> None:
+    """Subscribe once the client knows its quota: it starts with 0, and its start does not wait for the settings."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            consumer.subscribe_lite(lite_topic)
+            return
+        except LiteSubscriptionQuotaExceededException:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(PAUSE_S)
+
+
 def lite(config: ClientConfiguration) -> Any:
     """Lite topics that a simple consumer subscribes to, and the one that it leaves to another group."""
     sender, consumer = producer(config, topic=PARENT), LiteSimpleConsumer(PARENT, config, "workers")
     consumer.startup()
     for name in ("s-1", "s-2"):
-        consumer.subscribe_lite(name)
+        subscribe(consumer, name)
     for number, name in enumerate(("s-1", "s-3", "s-2", "s-1")):
         sender.send(message(str(number), topic=PARENT, lite_topic=name))
     found: dict[str, list[str]] = {}
@@ -203,7 +218,7 @@ def lite_push(config: ClientConfiguration) -> Any:
     sender, listener = producer(config, topic=PARENT), InOrder(5)
     consumer = LitePushConsumer(config, "workers", PARENT, listener)
     consumer.startup()
-    consumer.subscribe_lite("p-1")
+    subscribe(consumer, "p-1")
     for number in range(1, 4):
         sender.send(message(str(number), topic=PARENT, lite_topic="p-1"))
     listener.complete.wait(DEADLINE_S)
