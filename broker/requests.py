@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 
 TRUE = frozenset({"1", "true", "True", "TRUE"})
+NUMBERS_END = 2**63
+"""Numbers of requests are signed and have 64 bits, as Java's."""
+SHOWN_CHARACTERS_MAX = 40
+"""Most characters of a wrong value in a remark."""
 
 
 def text(fields: Mapping[str, str], name: str) -> str:
@@ -47,16 +51,21 @@ def text(fields: Mapping[str, str], name: str) -> str:
 
 
 def number(fields: Mapping[str, str], name: str, default: int | None = None) -> int:
-    """A number; `default` when the field is missing or empty, Refused when there is no default."""
+    """A number of 64 bits; `default` when the field is missing or empty, Refused when there is no default, or for any
+    other value: one that does not fit would fail only where it is written, with the work of other clients."""
     value = fields.get(name)
     if value is None or value == "":
         if default is None:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is missing")
         return default
     try:
-        return int(value)
+        found = int(value)
     except ValueError:
-        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is not a number: {value!r}") from None
+        remark = f"the field {name} is not a number: {value[:SHOWN_CHARACTERS_MAX]!r}"
+        raise Refused(ResponseCode.INVALID_PARAMETER, remark) from None
+    if not -NUMBERS_END <= found < NUMBERS_END:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"the field {name} is not a number of 64 bits")
+    return found
 
 
 def flag(fields: Mapping[str, str], name: str, *, default: bool = False) -> bool:

@@ -28,12 +28,12 @@ import msgspec
 
 from broker.groups.groups import dead_letter_topic, retry_topic
 from broker.publishing.append import Done
-from broker.requests import TRUE, number, text
+from broker.requests import NUMBERS_END, TRUE, number, text
 from broker.rocketmq.mqtt_messages import COMPRESSED_FLAG, COMPRESSION_MASK, mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
 from broker.store.placed import Appended, Placed
 from broker.topics.topics import PRIORITY_KEY, TopicSettings, queue_of_priority
-from remoting.access.rights import CONSUME, PUBLISH, of_group
+from remoting.access.rights import CONSUME, PUBLISH, of_group, of_record
 from remoting.native import core as native
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -137,11 +137,14 @@ def parse_send(fields: Mapping[str, str], *, short: bool) -> SendRequest:
     """
     get, name = fields.get, _LETTERS if short else _NAMES
     try:
-        return SendRequest(
+        request = SendRequest(
             get(name[0], ""), fields[name[1]], int(get(name[4]) or -1), int(get(name[3]) or 4), int(get(name[5]) or 0),
             int(get(name[6]) or 0), int(get(name[7]) or 0), get(name[8], "").encode(), int(get(name[9]) or 0),
             int(get(name[11]) or -1), get(name[12]) in TRUE,
         )  # fmt: skip
+        if not -NUMBERS_END <= request.born_ms < NUMBERS_END:
+            raise ValueError
+        return request
     except (KeyError, ValueError):
         named = {name: fields[letter] for name, letter in SHORT_NAMES.items() if letter in fields} if short else fields
         text(named, "topic")
@@ -373,6 +376,7 @@ class SendRequests:
         view = message_at(self.tools.store, self.unpacker, position)
         if view is None:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {position}")
+        self.tools.authorizer.authorize(peer, command, CONSUME, of_record(view))
         config = self.groups.ensure(group)
         properties = {bytes(key): bytes(value) for key, value in view.properties()}
         times = int(properties.get(RECONSUME_KEY, b"0")) + 1

@@ -2,8 +2,9 @@
 
 The conversion is `remoting.protocol.records.rocketmq_form`, many at a time that of the native core. `message_at` finds
 one message by its position in the log, a record or one row of a batch, whose position includes the row. It finds
-nothing at or above the confirm position, and no records of the broker's own state. Thread rule: pure functions, except
-`message_at`, which is for the loop thread.
+nothing at or above the confirm position or between two records, no records of the broker's own state, and none that
+waits: for its time, or for the outcome of its transaction. Thread rule: pure functions, except `message_at`, which is
+for the loop thread.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from broker.store.errors import CorruptLog
 from remoting.batches.unpack import ArrowMissing, is_batch, split_position
 from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.record import MESSAGE, RecordView
+from remoting.protocol.records.record import FLAG_STAGED, MESSAGE, RecordView
 from remoting.protocol.records.rocketmq_form import CLUSTER, MSG_REGION, NO_HOST, TRACE_ON, Origin
 from remoting.protocol.records.stored_message import HOSTS_KEPT_MAX, Host
 
@@ -55,11 +57,14 @@ def message_at(store: LogStore, unpacker: Unpacker, position: int) -> RecordView
     if position < 0:
         return None
     start, row = split_position(position)
-    record = store.reading.read_at(start) if start < store.confirm_position else None
+    try:
+        record = store.reading.read_at(start) if start < store.confirm_position else None
+    except CorruptLog:  # the position is the client's: most likely no record begins there
+        return None
     if record is None:
         return None
     view = RecordView(record)
-    if view.type != MESSAGE & 0xFF and not is_batch(view):
+    if view.flags & FLAG_STAGED or (view.type != MESSAGE & 0xFF and not is_batch(view)):
         return None
     try:
         return unpacker.message(view, row)

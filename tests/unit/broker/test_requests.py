@@ -38,7 +38,15 @@ def test_lenient_and_exact() -> None:
     assert flag(fields, "one")
     assert not flag(fields, "zero")
     assert flag(fields, "none", default=True)
-    for call in (lambda: text(fields, "none"), lambda: number(fields, "none"), lambda: number(fields, "bad", 1)):
+    assert number({"n": str(2**63 - 1)}, "n") == 2**63 - 1
+    fields |= {"large": str(2**63), "low": str(-(2**63) - 1)}
+    for call in (
+        lambda: text(fields, "none"),
+        lambda: number(fields, "none"),
+        lambda: number(fields, "bad", 1),
+        lambda: number(fields, "large"),
+        lambda: number(fields, "low"),
+    ):
         with pytest.raises(Refused) as refused:
             call()
         assert refused.value.code == ResponseCode.INVALID_PARAMETER

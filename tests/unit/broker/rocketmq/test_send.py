@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 import zlib
 
@@ -164,6 +165,37 @@ async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dea
     again = sending(topic="%RETRY%g", reconsumeTimes="17", queueId="0")
     assert (await connection.request(again)).code == 0
     assert len(await pull(connection, "%DLQ%g", 0)) == 2
+
+
+async def test_what_waits_is_neither_handed_back_nor_viewed(running) -> None:
+    """By its position, a half message or a delayed one would be delivered early; nor is there one inside a message."""
+    connection = running.connect()
+    half = sending(sysFlag="4", properties="TRAN_MSG\x01true\x02PGROUP\x01p\x02")
+    replies = [await connection.request(one) for one in (half, sending(properties="DELAY\x0118\x02"), sending())]
+    assert {reply.code for reply in replies} == {0}
+    waiting, delayed, sent = (int(reply.fields["msgId"][16:], 16) for reply in replies)
+    back = {"group": "g", "delayLevel": "0"}
+    for position in (waiting, delayed, sent + 8):
+        fields = {"offset": str(position)}
+        for code, more in ((RequestCode.CONSUMER_SEND_MSG_BACK, back), (RequestCode.VIEW_MESSAGE_BY_ID, {})):
+            reply = await connection.request(Command(code, fields=fields | more))
+            assert reply.code == ResponseCode.SYSTEM_ERROR
+            assert (reply.remark or "").endswith(f"{'failed' if more else 'by the offset'}, {position}")
+    assert running.broker.topics.table.get("%RETRY%g") is None
+
+
+async def test_a_number_too_large_for_its_field_is_refused(running) -> None:
+    """Offsets of many clients are written together: one that does not fit would take the others with it."""
+    connection, another = running.connect(), running.connect()
+    assert (await connection.request(sending(bornTimestamp=str(2**64)))).code == ResponseCode.INVALID_PARAMETER
+    assert (await connection.request(sending())).code == 0
+    fields = {"consumerGroup": "g", "topic": "orders", "queueId": "0", "commitOffset": "1"}
+    code = RequestCode.UPDATE_CONSUMER_OFFSET
+    wrong, right = await asyncio.gather(
+        connection.request(Command(code, fields=fields | {"commitOffset": str(2**63)})),
+        another.request(Command(code, fields=fields)),
+    )
+    assert (wrong.code, right.code) == (ResponseCode.INVALID_PARAMETER, 0)
 
 
 async def test_properties_that_could_not_be_shown_again_are_refused(running) -> None:
