@@ -98,6 +98,11 @@ class Registration:
         """True when this broker is registered with at least one controller, or none is configured."""
         return not self._controllers or any(each.is_registered for each in self._controllers.values())
 
+    @property
+    def controllers(self) -> Controllers | None:
+        """The connections to the controllers; None where none are configured."""
+        return self._link
+
     def configure(self) -> None:
         """Register the template of new topics again: its queues or its permission may have changed."""
         for controller in self._controllers.values():

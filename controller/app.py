@@ -98,7 +98,8 @@ class ControllerApp:
         self._lock = DirectoryLock(config.data_directory)
         try:
             self._name_server = NameServer(config, self._clock, MetadataFile(config.data_directory))
-            self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker)
+            use_users = None if self._watched is None else self._watched.use
+            self._plane = ControlPlane(config, self._clock, self._name_server, self._dial_broker, use_users)
             self.handlers = handlers(self._name_server, self._plane, self.authorizer)
             await self._plane.start()
             if self._listen:

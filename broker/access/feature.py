@@ -6,6 +6,8 @@ Bodies are RocketMQ's JSON: a user `{"username":..,"password":..,"userType":"Sup
 
 The right is `admin`: a key of the configuration with `role admin` makes the first Super user. A name that the
 configuration has as a key cannot be created, so a request never replaces what the operator has written.
+In a cluster with controllers of its own the controllers hold the users (`agreement`), for all broker groups: mqadmin
+sends a change to each master, and what the first one has done already is answered with success by the others.
 Policies of type Default are refused: RocketMQ asks them only where no other rule decides, and here a Deny always wins.
 
 Invariant: nothing is changed without the right, and nothing half: an entry that cannot be understood refuses the whole
@@ -14,22 +16,26 @@ request, because it may have been a Deny. Loop thread only.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.access.agreement import Agreement, Plan
 from broker.access.created import CreatedUsers
 from broker.requests import Feature, RequestTools, json_body, text
+from remoting.access.agreement import UserState
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import ACT_FOR, ADMIN
 from remoting.access.users import NORMAL, SUPER, CreatedUsersReply, Entry, EntryError, User, UserTable, entry_of
-from remoting.protocol.errors import NotOffered, Refused
+from remoting.client.controllers import Controllers
+from remoting.protocol.errors import LightMQError, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.router import Access, parse_access_keys
+from remoting.server.router import Access, later, parse_access_keys
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -54,7 +60,7 @@ class AccessFeature(Feature):
         self._tools = tools
         self._configured = frozenset(parse_access_keys(tools.config.access_keys))
         self._created = CreatedUsers(tools.store, self._use)
-        self._elsewhere = False
+        self._agreement: Agreement | None = None
         self._version = 0
         self._listeners: list[Callable[[UserTable], None]] = []
         registry.gauge(
@@ -82,9 +88,12 @@ class AccessFeature(Feature):
             Code.ADMIT_CLIENT: self._admit_client,
         }
 
-    def controllers_elsewhere(self) -> None:
-        """Refuse the requests from now on: the controllers are other processes, which would not know the users."""
-        self._elsewhere = True
+    def agree_with(self, controllers: Controllers) -> None:
+        """From now on the users are those of the cluster: the controllers are other processes and hold them."""
+        if self._policy is not None:
+            tools = self._tools
+            self._agreement = Agreement(self._created, controllers, tools.config.broker_name, tools.log)
+            self._agreement.start()
 
     def on_change(self, listener: Callable[[UserTable], None]) -> None:
         """Call `listener` with the table at the start and after each change, where there is an access list."""
@@ -93,6 +102,11 @@ class AccessFeature(Feature):
     def start(self) -> None:
         """Put in force what the log has."""
         self._use(self._created.table)
+
+    def stop(self) -> None:
+        """Follow the controllers no longer."""
+        if self._agreement is not None:
+            self._agreement.stop()
 
     def status(self) -> dict[str, int]:
         """How many users were made by requests."""
@@ -104,90 +118,123 @@ class AccessFeature(Feature):
         """3001: a new user; Normal and enabled by default."""
         self._require(peer, command)
         name, body = text(command.fields, "username").strip(), json_body(command)
-        if name in self._created.table.users or name in self._configured:
-            raise _invalid(f"the user {name!r} exists")
         if not _usable(name) or ":" in name:
             raise _invalid(f"a user's name has 1 to {NAME_CHARS_MAX} printable characters and no colon")
-        if len(self._created.table.users) >= self._tools.config.limits.access_users_max:
-            raise Refused(
-                ResponseCode.SYSTEM_BUSY, "limits.access_users_max is reached: no further user can be created"
-            )
         secret = body.get("password")
         if not isinstance(secret, str) or not secret:
             raise _invalid("a user needs a password")
-        self._written(peer, command, "user_created", name, self._created.put(name, _changed(User(secret=""), body)))
+        user = _changed(User(secret=""), body)
+
+        def plan(table: UserTable) -> UserState | None:
+            if self._agreement is not None and table.users.get(name) == user:
+                return None
+            if name in table.users or name in self._configured:
+                raise _invalid(f"the user {name!r} exists")
+            if len(table.users) >= self._tools.config.limits.access_users_max:
+                raise Refused(
+                    ResponseCode.SYSTEM_BUSY, "limits.access_users_max is reached: no further user can be created"
+                )
+            return UserState(name=name, user=user)
+
+        self._change(peer, command, "user_created", name, plan)
 
     def update_user(self, peer: Peer, command: Command) -> None:
         """3002: another password, type or status; what is missing stays."""
         self._require(peer, command)
         name, body = text(command.fields, "username").strip(), json_body(command)
-        position = self._created.put(name, _changed(self._user(name), body))
-        self._written(peer, command, "user_changed", name, position)
+
+        def plan(table: UserTable) -> UserState:
+            return _state(table, name, user=_changed(_user_of(table, name), body))
+
+        self._change(peer, command, "user_changed", name, plan)
 
     def delete_user(self, peer: Peer, command: Command) -> None:
         """3003: remove a user with its rules; one that does not exist is no error, as with RocketMQ."""
         self._require(peer, command)
         name = text(command.fields, "username").strip()
-        self._written(peer, command, "user_deleted", name, self._created.delete(name))
+        self._change(peer, command, "user_deleted", name, lambda _table: UserState(name=name))
 
     def get_user(self, peer: Peer, command: Command) -> None:
         """3004: a user without its password."""
         self._require(peer, command)
         name = text(command.fields, "username").strip()
-        self._shown(peer, command, _user_body(name, self._user(name)))
+        self._show(peer, command, lambda table: _user_body(name, _user_of(table, name)))
 
     def _list_users(self, peer: Peer, command: Command) -> None:
         """3005: the users whose name contains `filter`."""
         self._require(peer, command)
         wanted = (command.fields.get("filter") or "").strip()
-        users = sorted(self._created.table.users.items())
-        self._shown(peer, command, [_user_body(name, user) for name, user in users if wanted in name])
+
+        def listed(table: UserTable) -> list[dict[str, str]]:
+            return [_user_body(name, user) for name, user in sorted(table.users.items()) if wanted in name]
+
+        self._show(peer, command, listed)
 
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     def put_acl(self, peer: Peer, command: Command) -> None:
         """3006 and 3007: rules of a user, each in place of the one about the same resource."""
         self._require(peer, command)
-        name = self._subject(text(command.fields, "subject"))
+        name = _subject(text(command.fields, "subject"))
         new = _entries_of(json_body(command))
-        kept = {entry.resource: entry for entry in self._created.table.entries.get(name, ())}
-        kept |= {entry.resource: entry for entry in new}
-        if len(kept) > ENTRIES_MAX:
-            raise Refused(ResponseCode.SYSTEM_BUSY, f"a user has at most {ENTRIES_MAX} rules")
-        self._written(peer, command, "rules_changed", name, self._created.set_entries(name, list(kept.values())))
+
+        def plan(table: UserTable) -> UserState:
+            kept = {entry.resource: entry for entry in table.entries.get(name, ())}
+            kept |= {entry.resource: entry for entry in new}
+            if len(kept) > ENTRIES_MAX:
+                raise Refused(ResponseCode.SYSTEM_BUSY, f"a user has at most {ENTRIES_MAX} rules")
+            return _state(table, name, entries=tuple(kept.values()))
+
+        self._change(peer, command, "rules_changed", name, plan)
 
     def delete_acl(self, peer: Peer, command: Command) -> None:
         """3008: the rule of a user about `resource`; without one, all of its rules."""
         self._require(peer, command)
         fields = command.fields
-        name, resource = self._subject(text(fields, "subject")), (fields.get("resource") or "").strip()
+        name, resource = _subject(text(fields, "subject")), (fields.get("resource") or "").strip()
         _require_custom(fields.get("policyType"))
-        known = self._created.table.entries.get(name, ())
-        kept = [entry for entry in known if resource and entry.resource != resource]
-        if len(kept) == len(known):
-            raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no such rule")
-        self._written(peer, command, "rules_deleted", name, self._created.set_entries(name, kept))
+
+        def plan(table: UserTable) -> UserState | None:
+            known = table.entries.get(name, ())
+            kept = tuple(entry for entry in known if resource and entry.resource != resource)
+            state = _state(table, name, entries=kept)
+            if len(kept) == len(known):
+                if self._agreement is not None:
+                    return None
+                raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no such rule")
+            return state
+
+        self._change(peer, command, "rules_deleted", name, plan)
 
     def get_acl(self, peer: Peer, command: Command) -> None:
         """3009: the rules of a user."""
         self._require(peer, command)
-        name = self._subject(text(command.fields, "subject"))
-        entries = self._created.table.entries.get(name)
-        if entries is None:
-            raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no rules")
-        self._shown(peer, command, _acl_body(name, entries))
+        name = _subject(text(command.fields, "subject"))
+
+        def shown(table: UserTable) -> dict[str, Any]:
+            _user_of(table, name)
+            entries = table.entries.get(name)
+            if entries is None:
+                raise Refused(ResponseCode.POLICY_NOT_EXIST, f"the user {name!r} has no rules")
+            return _acl_body(name, entries)
+
+        self._show(peer, command, shown)
 
     def _list_acls(self, peer: Peer, command: Command) -> None:
         """3010: the rules of users, those whose subject and resource contain the filters."""
         self._require(peer, command)
         fields = command.fields
         subject, resource = (fields.get("subjectFilter") or "").strip(), (fields.get("resourceFilter") or "").strip()
-        found = []
-        for name, entries in sorted(self._created.table.entries.items()):
-            chosen = [entry for entry in entries if resource in entry.resource]
-            if subject in SUBJECT_PREFIX + name and chosen:
-                found.append(_acl_body(name, chosen))
-        self._shown(peer, command, found)
+
+        def listed(table: UserTable) -> list[dict[str, Any]]:
+            found = []
+            for name, entries in sorted(table.entries.items()):
+                chosen = [entry for entry in entries if resource in entry.resource]
+                if subject in SUBJECT_PREFIX + name and chosen:
+                    found.append(_acl_body(name, chosen))
+            return found
+
+        self._show(peer, command, listed)
 
     # -- proxies -------------------------------------------------------------------------------------------------------
 
@@ -226,9 +273,6 @@ class AccessFeature(Feature):
     def _require(self, peer: Peer, command: Command) -> None:
         self._tools.authorizer.authorize(peer, command, ADMIN, "users")
         self._require_policy()
-        if self._elsewhere:
-            remark = "users and rules by request are offered by `lightmq up`: these controllers would not know them"
-            raise NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
     def _require_policy(self) -> KeyPolicy:
         policy = self._policy
@@ -250,29 +294,44 @@ class AccessFeature(Feature):
             for listener in self._listeners:
                 listener(table)
 
-    def _user(self, name: str) -> User:
-        user = self._created.table.users.get(name)
-        if user is None:
-            raise Refused(ResponseCode.USER_NOT_EXIST, f"the user {name!r} does not exist")
-        return user
+    def _change(self, peer: Peer, command: Command, change: str, name: str, plan: Plan) -> None:
+        """Carry out a change and answer when it is durable, in a cluster at the controllers too."""
+        if self._agreement is not None:
+            later(peer, command, self._agreed(self._agreement, peer, command, change, name, plan))
+            return
+        state, created = plan(self._created.table), self._created
+        position = created.position if state is None else created.write([state])
+        self._note(peer, command, change, name)
+        self._tools.answers.reply_at(position, peer, command.reply())
 
-    def _subject(self, subject: str) -> str:
-        """The name of the user that a subject names."""
-        kind, _, name = subject.strip().partition(":")
-        if f"{kind.capitalize()}:" != SUBJECT_PREFIX:
-            raise _invalid(f"the subject {subject[:80]!r} is not {SUBJECT_PREFIX}NAME")
-        self._user(name)
-        return name
+    async def _agreed(
+        self, agreement: Agreement, peer: Peer, command: Command, change: str, name: str, plan: Plan
+    ) -> None:
+        position = await agreement.change(plan)
+        self._note(peer, command, change, name)
+        self._tools.answers.reply_at(position, peer, command.reply())
 
-    def _written(self, peer: Peer, command: Command, change: str, name: str, position: int) -> None:
+    def _note(self, peer: Peer, command: Command, change: str, name: str) -> None:
         self._changes.child(change).value += 1
         self._tools.log.info(
             "access_changed", change=change, user=name, by=self._tools.authorizer.identity(peer, command)
         )
-        self._tools.answers.reply_at(position, peer, command.reply())
 
-    def _shown(self, peer: Peer, command: Command, body: Any) -> None:
-        self._tools.answers.reply_at(self._tools.store.end_position, peer, command.reply(body=_encode(body)))
+    def _show(self, peer: Peer, command: Command, body: Callable[[UserTable], Any]) -> None:
+        """Answer with what `body` makes of the table, once that is durable."""
+        if self._agreement is not None:
+            later(peer, command, self._show_agreed(self._agreement, peer, command, body))
+            return
+        answer = command.reply(body=_encode(body(self._created.table)))
+        self._tools.answers.reply_at(self._created.position, peer, answer)
+
+    async def _show_agreed(
+        self, agreement: Agreement, peer: Peer, command: Command, body: Callable[[UserTable], Any]
+    ) -> None:
+        with contextlib.suppress(LightMQError):  # what is known is in force, and is shown, without controllers too
+            await agreement.refresh()
+        answer = command.reply(body=_encode(body(self._created.table)))
+        self._tools.answers.reply_at(self._created.position, peer, answer)
 
 
 def access_of(config: BrokerConfig, policy: KeyPolicy | None) -> Access:
@@ -284,6 +343,30 @@ def access_of(config: BrokerConfig, policy: KeyPolicy | None) -> Access:
         bound_only=config.bound_signatures_only,
         created=None if policy is None else policy.secrets,
     )
+
+
+def _user_of(table: UserTable, name: str) -> User:
+    user = table.users.get(name)
+    if user is None:
+        raise Refused(ResponseCode.USER_NOT_EXIST, f"the user {name!r} does not exist")
+    return user
+
+
+def _state(
+    table: UserTable, name: str, *, user: User | None = None, entries: tuple[Entry, ...] | None = None
+) -> UserState:
+    """The user of the table with another secret, type or status, or with other rules."""
+    known = _user_of(table, name)
+    kept = tuple(table.entries.get(name, ())) if entries is None else entries
+    return UserState(name=name, user=user or known, entries=kept)
+
+
+def _subject(subject: str) -> str:
+    """The name of the user that a subject names."""
+    kind, _, name = subject.strip().partition(":")
+    if f"{kind.capitalize()}:" != SUBJECT_PREFIX:
+        raise _invalid(f"the subject {subject[:80]!r} is not {SUBJECT_PREFIX}NAME")
+    return name
 
 
 def _changed(user: User, body: dict[str, Any]) -> User:

@@ -105,10 +105,11 @@ class Serving:
 
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
         """Clients reach us there: readers and registration begin."""
-        if any(controller != inprocess.ADDRESS for controller in controllers):
-            self.broker.access.controllers_elsewhere()
         self.tell_address(host, port)
         self.registration.start(controllers)
+        link = self.registration.controllers
+        if link is not None and any(controller != inprocess.ADDRESS for controller in controllers):
+            self.broker.access.agree_with(link)
 
     def tell_address(self, host: str, port: int) -> None:
         """Where clients reach us."""

@@ -324,10 +324,17 @@ class MachineSnapshot(msgspec.Struct, array_like=True, frozen=True):
 class DeduplicatedMachine:
     """Applies each (client, request) once."""
 
-    def __init__(self, machine: ReplicaMachine, changed: Callable[[GroupView], None] | None = None) -> None:
-        """`changed` is called with each group whose change concerns brokers and clients, on the applying thread."""
+    def __init__(
+        self,
+        machine: ReplicaMachine,
+        changed: Callable[[GroupView], None] | None = None,
+        users_changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`changed` is called with each group whose change concerns brokers and clients, `users_changed` with another
+        table of users, both on the applying thread."""
         self.machine = machine
         self._changed = changed
+        self._users_changed = users_changed
         self._answers: dict[str, dict[int, Outcome]] = {}
         self._decoder = msgspec.msgpack.Decoder(Envelope)
         self.faults = 0
@@ -346,6 +353,7 @@ class DeduplicatedMachine:
         known = answers.get(envelope.request)
         if known is not None:
             return known
+        users = self.machine.users
         try:
             outcome = self.machine.apply(command)
         except Exception as error:  # noqa: BLE001 - a log that stops at one command stops every controller for ever
@@ -356,6 +364,8 @@ class DeduplicatedMachine:
             del answers[next(iter(answers))]
         if outcome.changed and outcome.view is not None and self._changed is not None:
             self._changed(outcome.view)
+        if self.machine.users is not users:
+            self._users_changed()
         return outcome
 
     def encode(self) -> bytes:
@@ -367,6 +377,7 @@ class DeduplicatedMachine:
         state = msgspec.msgpack.decode(data, type=MachineSnapshot)
         self.machine.restore(state.groups)
         self._answers = state.answers
+        self._users_changed()
         if self._changed is not None:
             for group in self.machine.groups.values():
                 self._changed(group.view())

@@ -26,6 +26,7 @@ from controller.name_server.name_server import NameServer
 from controller.name_server.state import Group, RemoveMember
 from controller.replicas.group import GroupView
 from controller.replicas.machine import ReplicaMachine
+from remoting.access.users import UserTable
 from remoting.protocol.bodies.controller_body import (
     MASTER_ID,
     PushedGroup,
@@ -38,6 +39,7 @@ from remoting.protocol.bodies.controller_body import (
 from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
+from remoting.server.router import parse_access_keys
 from remoting.transport.contracts import Dial, Handler, Peer
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -180,13 +182,22 @@ CLIENT_BYTES = 16
 class ControlPlane:
     """One controller's part in deciding masters."""
 
-    def __init__(self, config: ControllerConfig, clock: Clock, name_server: NameServer, dial: Dial) -> None:
+    def __init__(
+        self,
+        config: ControllerConfig,
+        clock: Clock,
+        name_server: NameServer,
+        dial: Dial,
+        use_users: Callable[[UserTable], None] | None = None,
+    ) -> None:
+        """`use_users` puts users made by requests in force; without it this controller takes none."""
         self.members = members_of(config)
         self.machine = ReplicaMachine()
         self._config = config
         self._name_server = name_server
         self._loop = asyncio.get_running_loop()
-        self._replicated = DeduplicatedMachine(self.machine, self._changed_somewhere)
+        self._use_users = use_users
+        self._replicated = DeduplicatedMachine(self.machine, self._changed_somewhere, self._users_changed_somewhere)
         self.engine = make_engine(config, self.members, self._replicated)
         self.proposer = Proposer(self.engine, secrets.token_hex(CLIENT_BYTES))
         self.masters = GroupMasters(
@@ -225,7 +236,11 @@ class ControlPlane:
 
     def handlers(self, settings: Callable[[], bytes]) -> dict[int, Handler]:
         """The request codes of controller mode."""
-        return {**controller_handlers(self.masters, self.members, settings), **self.routes.handlers()}
+        configured = None if self._use_users is None else frozenset(parse_access_keys(self._config.access_keys))
+        return {
+            **controller_handlers(self.masters, self.members, settings, configured),
+            **self.routes.handlers(),
+        }
 
     def ready(self) -> bool:
         """Whether a leader is known and its decisions have been received."""
@@ -255,6 +270,14 @@ class ControlPlane:
 
     def _changed_somewhere(self, view: GroupView) -> None:
         self._loop.call_soon_threadsafe(self._changed, view)
+
+    def _users_changed_somewhere(self) -> None:
+        self._loop.call_soon_threadsafe(self._users_changed)
+
+    def _users_changed(self) -> None:
+        if self._use_users is not None:
+            users = self.machine.users
+            self._use_users(UserTable(users.users, users.entries))
 
     def _changed(self, view: GroupView) -> None:
         group = self._name_server.metadata.groups.get(view.name)

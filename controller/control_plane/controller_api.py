@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from controller.consensus.engine import ConsensusFailed, NotLeading
 from controller.consensus.members import ControllerNode
 from controller.control_plane.masters import GroupMasters
+from controller.control_plane.user_requests import UserRequests
 from controller.replicas import group
 from controller.replicas.group import GroupView, Live, Outcome, ReplicaGroup
 from remoting.protocol.bodies import controller_body as body
@@ -35,10 +36,17 @@ Answer = Callable[[Peer, Command], Awaitable[Command]]
 
 
 def controller_handlers(
-    masters: GroupMasters, members: Mapping[str, ControllerNode], settings: Callable[[], bytes]
+    masters: GroupMasters,
+    members: Mapping[str, ControllerNode],
+    settings: Callable[[], bytes],
+    configured_keys: frozenset[str] | None = None,
 ) -> dict[int, Handler]:
-    """The table's entries of controller mode; `settings` is the configuration as code 1010 shows it."""
+    """The table's entries of controller mode; `settings` is the configuration as code 1010 shows it.
+
+    `configured_keys`: names that no user made by a request may have; None: users and rules are not taken.
+    """
     api = _ControllerApi(masters, members)
+    users = UserRequests(masters, configured_keys)
     return {
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: api.led(api.alter),
         RequestCode.CONTROLLER_ELECT_MASTER: api.led(api.elect),
@@ -51,6 +59,8 @@ def controller_handlers(
         RequestCode.CLEAN_BROKER_DATA: api.led(api.clean),
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: api.led(api.next_broker_id),
         RequestCode.CONTROLLER_APPLY_BROKER_ID: api.led(api.apply_broker_id),
+        RequestCode.AGREED_USERS: api.led(users.agreed),
+        RequestCode.CHANGE_USERS: api.led(users.change),
     }
 
 

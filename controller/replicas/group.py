@@ -30,6 +30,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from remoting.access.agreement import UserChange
 from remoting.protocol.errors import RemoteViolation
 
 FIRST_BROKER_ID = 1
@@ -174,7 +175,13 @@ class Barrier(msgspec.Struct, frozen=True, tag=True):
     """No change: once it is applied, everything committed before its request is applied too."""
 
 
-Command = ApplyBrokerId | RegisterReplica | ElectMaster | AlterSyncStateSet | CleanReplicas | Barrier
+class ChangeUsers(msgspec.Struct, frozen=True, tag=True):
+    """Users and rules made by requests at a broker change; every controller applies them to requests."""
+
+    change: UserChange
+
+
+Command = ApplyBrokerId | RegisterReplica | ElectMaster | AlterSyncStateSet | CleanReplicas | Barrier | ChangeUsers
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@
     AlterSyncStateSet  is master; epoch; set's epoch; known; alive;     set, its epoch + 1
                        master in it
     CleanReplicas      known; none alive unless forced                  forgotten; the last one ends the group
+    ChangeUsers        made for the present table                       another table of users and rules
 
 The same set again is taken too: its new epoch voids earlier requests of the master without an answer.
 A new boot of the master ends its mastership, because it must never continue in its old epoch. A new boot that may lack
@@ -41,6 +42,7 @@ from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
     Barrier,
+    ChangeUsers,
     CleanReplicas,
     Command,
     ElectMaster,
@@ -51,6 +53,7 @@ from controller.replicas.group import (
     ReplicaGroup,
     check,
 )
+from remoting.access.agreement import USERS_MAX, AgreedTable
 from remoting.protocol.frames.codes import ResponseCode
 
 
@@ -131,17 +134,27 @@ REPLICAS_MAX = 64
 """Brokers of one group; one more is refused."""
 
 
+class _WithUsers(msgspec.Struct):
+    """A snapshot where users were made; without any it is the list of groups alone."""
+
+    groups: list[ReplicaGroup]
+    users: AgreedTable
+
+
 class ReplicaMachine:
-    """All broker groups and the one way to change them."""
+    """All broker groups, the users made by requests, and the one way to change them."""
 
     def __init__(self, groups: dict[str, ReplicaGroup] | None = None) -> None:
         self.groups: dict[str, ReplicaGroup] = groups or {}
+        self.users = AgreedTable()
+        """Users and rules made by requests; replaced, never changed."""
         self._steps: dict[type, Callable[[Any], Outcome]] = {
             ApplyBrokerId: self._apply_broker_id,
             RegisterReplica: self._register,
             ElectMaster: self._elect,
             AlterSyncStateSet: self._alter,
             CleanReplicas: self._clean,
+            ChangeUsers: self._change_users,
             Barrier: lambda _command: Outcome(),
         }
 
@@ -156,12 +169,25 @@ class ReplicaMachine:
 
     def encode(self) -> bytes:
         """The whole state, for a snapshot; equal states give equal bytes."""
-        return msgspec.msgpack.encode([self.groups[name] for name in sorted(self.groups)])
+        groups = [self.groups[name] for name in sorted(self.groups)]
+        return msgspec.msgpack.encode(_WithUsers(groups, self.users) if self.users.version.origin else groups)
 
     def restore(self, data: bytes) -> None:
         """Take over the state of a snapshot. Raises msgspec.MsgspecError, with nothing changed."""
-        groups = msgspec.msgpack.decode(data, type=list[ReplicaGroup])
-        self.groups = {group.name: group for group in groups}
+        content = msgspec.msgpack.decode(data, type=list[ReplicaGroup] | _WithUsers)
+        whole = content if isinstance(content, _WithUsers) else _WithUsers(content, AgreedTable())
+        self.groups = {group.name: group for group in whole.groups}
+        self.users = whole.users
+
+    def _change_users(self, command: ChangeUsers) -> Outcome:
+        change = command.change
+        if not self.users.takes(change):
+            return Outcome(ResponseCode.ACCESS_TABLE_CHANGED, "users and rules were changed meanwhile")
+        after = self.users.after(change)
+        if len(after.users) > USERS_MAX:
+            return Outcome(ResponseCode.SYSTEM_BUSY, f"there are {USERS_MAX} users already")
+        self.users = after
+        return Outcome()
 
     def _put(self, group: ReplicaGroup, *, changed: bool = True) -> Outcome:
         check(group)

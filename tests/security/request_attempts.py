@@ -254,6 +254,11 @@ def _controllers(target: Target) -> dict[int, Parts]:
         Code.CONTROLLER_GET_SYNC_STATE_DATA: ({}, b"[]"),
         Code.CONTROLLER_GET_NEXT_BROKER_ID: (group, b""),
         Code.CONTROLLER_APPLY_BROKER_ID: (group | {"appliedBrokerId": "9", "registerCheckCode": "x"}, b""),
+        Code.AGREED_USERS: (group, b"{}"),
+        Code.CHANGE_USERS: (
+            group,
+            b'{"made_for":{},"origin":"o","states":[{"name":"intruder","user":{"secret":"x","type":"Super"}}]}',
+        ),
         Code.CLEAN_BROKER_DATA: (group | {"brokerControllerIdsToClean": "1", "isCleanLivingBroker": "true"}, b""),
         Code.UPDATE_CONTROLLER_CONFIG: ({}, b""),
         Code.AUTH_CREATE_USER: ({"username": "intruder"}, b'{"password":"x","userType":"Super"}'),

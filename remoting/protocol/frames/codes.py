@@ -190,6 +190,8 @@ class RequestCode:
     CREATED_USERS = 9071
     CHECK_USER = 9072
     ADMIT_CLIENT = 9073
+    AGREED_USERS = 9074
+    CHANGE_USERS = 9075
     COPY_MESSAGES = 9080
     COPIED_QUEUES = 9081
     POP_MESSAGE = 200050
@@ -213,7 +215,7 @@ class RequestCode:
 
 
 class ResponseCode:
-    """Response codes as RocketMQ numbers them; NOT_MASTER (9101) is LightMQ's own."""
+    """Response codes as RocketMQ numbers them; NOT_MASTER (9101) and ACCESS_TABLE_CHANGED (9102) are LightMQ's own."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -280,6 +282,7 @@ class ResponseCode:
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
     NOT_MASTER = 9101
+    ACCESS_TABLE_CHANGED = 9102
 
 
 def _names(constants: type) -> dict[int, str]:

@@ -13,6 +13,7 @@ import structlog
 from broker.access.created import CreatedUsers
 from broker.access.feature import ENTRIES_MAX
 from broker.config import LimitsConfig
+from remoting.access.agreement import UserState, Version
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.users import User, UserTable
 from remoting.protocol.bodies.follow_body import encode_follow
@@ -198,13 +199,6 @@ async def test_without_an_access_list_requests_are_refused_by_name(running):
     assert "broker.access_list" in (answer.remark or "")
 
 
-async def test_with_separate_controllers_requests_are_refused_by_name(guarded):
-    guarded.broker.access.controllers_elsewhere()
-    answer = await create(guarded)
-    assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-    assert "these controllers would not know them" in (answer.remark or "")
-
-
 async def test_a_proxy_gets_the_table_without_secrets_and_has_passwords_checked(guarded):
     await create(guarded)
     first = json.loads((await ask(guarded, Code.CREATED_USERS, key="ops")).body)
@@ -264,8 +258,9 @@ async def test_a_proxy_in_this_process_has_its_clients_rights_only(tmp_path):
 
 def test_the_table_follows_the_log(bench):
     made = CreatedUsers(bench.store, lambda _table: None)
-    made.put("ann", User(secret="x"))
-    made.put("bob", User(secret="y"))
-    made.delete("ann")
+    made.write([UserState(name="ann", user=User(secret="x")), UserState(name="bob", user=User(secret="y"))])
+    made.write([UserState(name="ann")], Version("first", 7))
     bench.settle()
-    assert CreatedUsers(bench.reopen(), lambda _table: None).table == made.table
+    again = CreatedUsers(bench.reopen(), lambda _table: None)
+    assert (again.table, again.version) == (made.table, Version("first", 7))
+    assert sorted(again.table.users) == ["bob"]

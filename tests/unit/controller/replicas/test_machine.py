@@ -10,6 +10,7 @@ from controller.replicas.group import (
     AlterSyncStateSet,
     ApplyBrokerId,
     Barrier,
+    ChangeUsers,
     CleanReplicas,
     ElectMaster,
     Live,
@@ -18,6 +19,8 @@ from controller.replicas.group import (
     ReplicaGroup,
 )
 from controller.replicas.machine import ReplicaMachine, choose
+from remoting.access.agreement import UserChange, UserState, Version
+from remoting.access.users import User
 from tests.support.replicas import alter, elect, live, machine_with, register
 
 
@@ -281,3 +284,26 @@ def test_a_tick_that_is_much_too_late_was_a_pause() -> None:
 def test_without_an_interval_nothing_is_a_pause() -> None:
     pause = OwnPause(0)
     assert [pause.tick(now_ms) for now_ms in (0, 1_000_000)] == [0, 0]
+
+
+def users_of(made_for: Version, *names: str) -> ChangeUsers:
+    states = tuple(UserState(name=name, user=User(secret="x")) for name in names)
+    return ChangeUsers(UserChange(made_for=made_for, origin="first", states=states))
+
+
+def test_users_change_for_their_version_only_and_their_number_is_limited(monkeypatch):
+    """A refusal changes nothing; the table is in the snapshot, and one of before users is read still."""
+    machine = machine_with(1)
+    before = machine.encode()
+    assert machine.apply(users_of(Version(), "bob", "ann")).code == 0
+    held = machine.users
+    assert machine.apply(users_of(Version(), "cat")).code == 9102
+    monkeypatch.setattr(machine_module, "USERS_MAX", 2)
+    assert machine.apply(users_of(held.version, "cat")).code == 2
+    assert machine.users is held
+    another = ReplicaMachine()
+    another.restore(machine.encode())
+    assert (another.users, another.groups) == (held, machine.groups)
+    assert another.encode() == machine.encode()
+    another.restore(before)
+    assert (another.users.version, another.groups) == (Version(), machine.groups)
