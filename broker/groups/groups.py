@@ -67,6 +67,12 @@ class GroupClient:
     consumer_groups: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
+def subscription_version(subscription: Mapping[str, Any]) -> int:
+    """When its client made the subscription: a later one has a higher number; 0 when it says nothing usable."""
+    version = subscription.get("subVersion")
+    return version if isinstance(version, int) else 0
+
+
 class Clients:
     """The connected clients, by client id and by group."""
 
@@ -107,12 +113,15 @@ class Clients:
         return [client for client in self._clients.values() if group in client.producer_groups]
 
     def subscription(self, group: str, topic: str) -> dict[str, Any] | None:
-        """The subscription of a group to a topic as a member's heartbeat gave it."""
-        for client in self.clients_of(group):
-            for subscription in client.consumer_groups[group].get("subscriptionDataSet") or ():
-                if subscription.get("topic") == topic:
-                    return dict(subscription)
-        return None
+        """The newest subscription of a group to a topic that a member's heartbeat gave; None when there is none."""
+        found: list[dict[str, Any]] = [
+            subscription
+            for client in self.clients_of(group)
+            for subscription in client.consumer_groups[group].get("subscriptionDataSet") or ()
+            if subscription.get("topic") == topic
+        ]
+        newest = max(found, key=subscription_version, default=None)
+        return None if newest is None else dict(newest)
 
     def with_subscriptions(self, client_id: str, consumers: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """A short heartbeat's groups with the subscriptions of the client's last full one, which it leaves out."""

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 from broker.groups.feature import TAG, Selection, TagSelection, selection
+from broker.groups.groups import subscription_version
 from broker.reading.bounds import ANY_QUEUE
 from broker.requests import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, message_at, origin_of
@@ -307,6 +308,9 @@ class RocketmqPullRequests:
             known = self.groups.clients.subscription(group, topic)
             if known is None:
                 raise Refused(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: {group}")
+            if subscription_version(known) < number(command.fields, "subVersion", 0):
+                # Judged by the older one, messages that only the newer one asks for would be passed over.
+                raise Refused(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
             expression, kind = known.get("subString") or "*", known.get("expressionType") or TAG
         return selection(expression, kind)
 

@@ -45,6 +45,10 @@ def test_a_groups_subscription_comes_from_its_heartbeats() -> None:
     clients.heartbeat(client("a"), (), {"g": data})
     assert clients.subscription("g", "t")["subString"] == "red || blue"
     assert clients.subscription("g", "other") is None
+    for name, version, tags in (("b", 7, "new"), ("c", 6, "older"), ("d", "x", "unusable")):
+        data = {"subscriptionDataSet": [{"topic": "t", "subString": tags, "subVersion": version}]}
+        clients.heartbeat(client(name), (), {"g": data})
+    assert clients.subscription("g", "t")["subString"] == "new"
 
 
 START_MS = 1_700_000_040_000

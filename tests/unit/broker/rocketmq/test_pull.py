@@ -56,6 +56,23 @@ async def test_the_outcomes(running) -> None:
     assert (beyond.code, beyond.fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "2")
 
 
+async def test_a_pull_waits_for_the_heartbeat_with_its_subscription(running) -> None:
+    """RocketMQ's push consumer pulls without its tags: after a change of them the old ones would lose messages."""
+    connection = running.connect()
+    await send(connection, "blue")
+
+    async def subscribe(tags: str, version: int) -> None:
+        subscribed = [{"topic": "t", "subString": tags, "subVersion": version}]
+        data = [{"groupName": "g", "subscriptionDataSet": subscribed}]
+        assert (await connection.request(beat("c", consumerDataSet=data))).code == 0
+
+    await subscribe("red", 5)
+    newer = pulling("t", sysFlag="0", subVersion="6")
+    assert (await connection.request(newer)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    await subscribe("blue", 6)
+    assert [message.body for message in iter_stored((await connection.request(newer)).body)] == [b"blue"]
+
+
 async def test_an_sql_filter_looks_at_the_properties(running) -> None:
     """In the request, and as the group's heartbeats have it."""
     connection = running.connect()
