@@ -96,6 +96,8 @@ NOT_OFFERED_PROPERTIES = {
 DUE_DIGITS_MAX = 15
 TRANSACTION_MASK, TRANSACTION_PREPARED_FLAG = 0xC, 0x4
 TRANSACTION_PREPARED = b"TRAN_MSG"
+TRANSACTION_ID = b"__transactionId__"
+"""Of a half message and what becomes of it: consumers, those of gRPC too, know by them that it was a transaction."""
 LITE_TOPIC = b"__LITE_TOPIC"
 STORED_PROPERTIES_BYTES_MAX = 65_535
 """All properties of one record together; its length field is an unsigned 16-bit number."""
@@ -481,7 +483,8 @@ class _Special:
         check_properties(properties)
         self.needed.update(requests.replies.expect_reply(properties))
         unique = properties.setdefault(UNIQUE_KEY, requests.tools.identity.unique_id().encode())
-        properties.pop(TRANSACTION_PREPARED, None)
+        if properties.pop(TRANSACTION_PREPARED, b"").lower() == b"true":  # a half message, as `is_half` found before
+            properties[TRANSACTION_PREPARED], properties[TRANSACTION_ID] = b"true", unique
         self.properties = properties
         mqtt_topic = requests.lite.lite_topic(self._topic, properties, alone=not self._is_plain)
         mqtt_topic = mqtt_topic or mqtt_topic_of(self._topic, properties, batch=self._is_plain)

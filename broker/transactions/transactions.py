@@ -42,8 +42,8 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import change_image, encode_image, hide, show
-from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView, header_of
+from remoting.protocol.records.image import change_image, encode_image, hide, show, wanted_queue
+from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_SYS_SHIFT, RecordView, header_of
 
 if TYPE_CHECKING:
     from broker.publishing.placement import Placement
@@ -195,6 +195,11 @@ EXPIRED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_PREPARED = b"TRAN_MSG"
 PRODUCER_GROUP = b"PGROUP"
 REAL_TOPIC, REAL_QUEUE = b"REAL_TOPIC", b"REAL_QID"
+CHECK_AFTER_S = b"CHECK_IMMUNITY_TIME_IN_SECONDS"
+CHECK_AFTER_DIGITS_MAX = 9
+"""A longer number of seconds is passed over; 30 years are enough."""
+COMMITTED_FLAG = 0x8
+"""Bit of sysFlag of a message that was committed."""
 READ_MAX, READ_BYTES_MAX = 1_000, 4 * 1024 * 1024
 """Records taken up, or copied, in one step."""
 OUTCOME_NAMES = {COMMITTED: "committed", ROLLED_BACK: "rolled back", EXPIRED: "expired"}
@@ -273,9 +278,16 @@ class Transactions:
         for offset, record in enumerate(records, cursor):
             group = property_value(record, PRODUCER_GROUP).decode("utf-8", "replace")
             half = Half(offset, record.position, group, record.store_ms)
-            self.table.see(half, record.store_ms + self._check_after_ms)
+            self.table.see(half, record.store_ms + self._first_check_ms(record))
         self.table.skip(after)
         return after > cursor and after < self._store.reading.bounds(self._queue_id)[1]
+
+    def _first_check_ms(self, record: RecordView) -> int:
+        """How long after it was stored its producer is asked first: as the message says, or as configured."""
+        seconds = property_value(record, CHECK_AFTER_S)
+        if not seconds.isdigit() or len(seconds) > CHECK_AFTER_DIGITS_MAX:
+            return self._check_after_ms
+        return int(seconds) * 1_000
 
     # -- out -----------------------------------------------------------------------------------------------------------
 
@@ -313,7 +325,7 @@ class Transactions:
             record = self.record(half)
             if record is None:
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"the half message {offset} cannot be read")
-            placed = self._placement.placed(show(record), now=True)
+            placed = self._placement.placed(_committed(record), now=True)
         return self._append(half, outcome, placed), None
 
     def expire(self, half: Half) -> None:
@@ -383,6 +395,13 @@ class Transactions:
         if result.status == OFFSET_TOO_SMALL:
             return [], result.first_offset
         return [RecordView(record) for record in result.records], offset + len(result.records)
+
+
+def _committed(record: RecordView) -> bytes:
+    """The message that a half message becomes."""
+    image = RecordView(show(record))
+    flags = image.flags | COMMITTED_FLAG << FLAG_SYS_SHIFT
+    return change_image(image, flags=flags, queue_index=wanted_queue(image))
 
 
 def _table(store: LogStore) -> HalfTable:

@@ -75,10 +75,10 @@ async def test_nothing_is_visible_before_the_commit_and_the_message_as_sent_afte
     reply = await connection.request(ending(sent))
     assert reply.code == ResponseCode.SUCCESS, reply.remark
     (message,) = await stored(connection)
-    assert (message.body, message.born_ms, message.sys_flag & 0xC) == (b"paid", 5, 0)
+    assert (message.body, message.born_ms, message.sys_flag & 0xC) == (b"paid", 5, 8)
     shown = dict(message.properties)
     assert (shown[b"own"], shown[b"UNIQ_KEY"]) == (b"value", b"7F0001")
-    assert b"TRAN_MSG" not in shown
+    assert (shown[b"TRAN_MSG"], shown[b"__transactionId__"]) == (b"true", b"7F0001")
 
 
 async def test_a_roll_back_leaves_nothing_and_an_unknown_outcome_leaves_it_open(running) -> None:
@@ -122,7 +122,8 @@ async def test_the_same_decision_twice_is_one_and_another_one_is_refused(running
         ({"commitLogOffset": 8}, ResponseCode.SYSTEM_ERROR),
         ({"tranStateTableOffset": 5}, ResponseCode.SYSTEM_ERROR),
         ({"tranStateTableOffset": -1}, ResponseCode.SYSTEM_ERROR),
-        ({"tranStateTableOffset": 2**70}, ResponseCode.SYSTEM_ERROR),
+        ({"tranStateTableOffset": 2**62}, ResponseCode.SYSTEM_ERROR),
+        ({"tranStateTableOffset": 2**70}, ResponseCode.INVALID_PARAMETER),
         ({"commitOrRollback": 4}, ResponseCode.INVALID_PARAMETER),
         ({"commitLogOffset": "x"}, ResponseCode.INVALID_PARAMETER),
     ],
@@ -187,6 +188,23 @@ async def test_a_producer_is_asked_and_its_answer_commits(running) -> None:
     assert len(await stored(connection)) == 1
     running.clock.advance_ms(config.transaction_check_interval_ms)
     feature.maintain(running.clock.now_ms())
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("wanted", "after_ms"), [(b"60", 60_000), (b"0", 0), (b"soon", None), (b"9" * 10, None)])
+async def test_a_message_names_when_its_producer_is_asked_first(running, wanted: bytes, after_ms: int | None) -> None:
+    connection, asked = await producer(running)
+    sent = await connection.request(sending(CHECK_IMMUNITY_TIME_IN_SECONDS=wanted))
+    assert sent.code == ResponseCode.SUCCESS, sent.remark
+    feature = running.broker.transactions
+    after_ms = running.config.transaction_check_after_ms if after_ms is None else after_ms
+    running.clock.advance_ms(max(0, after_ms - 1))
+    feature.maintain(running.clock.now_ms())
+    await running.settle()
+    assert len(asked) == (after_ms == 0)
+    running.clock.advance_ms(1)
+    feature.maintain(running.clock.now_ms())
+    await running.settle()
     assert len(asked) == 1
 
 
