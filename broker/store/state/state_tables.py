@@ -14,7 +14,7 @@ A group of queues may keep less than the log, whose files expire oldest first: i
 position. It may keep more: files that hold its messages then stay. The caller defines the groups at each start; how
 far each has expired is durable (RETENTION: name -> position i64), so a hidden offset stays hidden if the rule changes.
 
-Freezing shares the small dicts of a table with the snapshot; a later change copies the one it touches first.
+Freezing shares the small dicts or pages of a table with the snapshot; a later change copies the one it touches first.
 Invariants: the tables are the result of replaying every change of the log in order; they change at append, so state is
 shown to clients only once the confirm position has passed its record. A queue id names one queue, ever. The position
 of a group only rises and is at most what was confirmed. A snapshot holds exactly the state below its position, and is
@@ -32,18 +32,71 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
 from broker.store.errors import CorruptIndex
 from broker.store.state import state_kinds
+from broker.store.state.check_point_table import CheckPointTable
 from broker.store.state.name_table import VALUE, Entry, FrozenNames, NameTable, QueueColumns
-from broker.store.state.state_kinds import QUEUE, RETENTION, StateChange
+from broker.store.state.state_kinds import CHECK_POINT, QUEUE, RETENTION, StateChange
 from remoting.native.checksum import crc32c
 from runtime.files import atomic_write, make_directory
 
 SHARDS = 256
-Shards = tuple[dict[bytes, Entry], ...]
+
+
+class FrozenTable(Protocol):
+    """The entries of one kind at one moment."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+
+    def items(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position))."""
+
+
+class Table(Protocol):
+    """The entries of one kind."""
+
+    count: int
+
+    def get(self, key: bytes, /) -> Entry | None:
+        """Return (value, position) or None."""
+
+    def put(self, key: bytes, entry: Entry, /) -> None:
+        """Let a key have this value and position, whether it was there or not."""
+
+    def discard(self, key: bytes, /) -> None:
+        """Forget a key, if it is there."""
+
+    def items(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position)), in no order; nothing may change meanwhile."""
+
+    def older(self, position: int, /) -> Iterator[tuple[int, list[tuple[bytes, Entry]]]]:
+        """Yield (entries examined, those of them set below `position`); the table may change meanwhile."""
+
+    def freeze(self) -> FrozenTable:
+        """Return all entries as they are now."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenShards:
+    """A `SharedTable` at one moment."""
+
+    shards: tuple[dict[bytes, Entry], ...]
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return sum(map(len, self.shards))
+
+    def items(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position))."""
+        for shard in self.shards:
+            yield from shard.items()
 
 
 class SharedTable:
@@ -79,14 +132,16 @@ class SharedTable:
         for shard in self._shards:
             yield from shard.items()
 
-    def shard(self, at: int) -> dict[bytes, Entry]:
-        """Return one of the `SHARDS` small dicts; it must not be changed."""
-        return self._shards[at]
+    def older(self, position: int) -> Iterator[tuple[int, list[tuple[bytes, Entry]]]]:
+        """Yield (entries examined, those of them set below `position`); the table may change meanwhile."""
+        for at in range(SHARDS):
+            shard = self._shards[at]
+            yield len(shard), [(key, entry) for key, entry in shard.items() if entry[1] < position]
 
-    def freeze(self) -> Shards:
+    def freeze(self) -> FrozenShards:
         """Return all entries as they are now."""
         self._shared[:] = b"\1" * SHARDS
-        return tuple(self._shards)
+        return FrozenShards(tuple(self._shards))
 
     def _own(self, at: int) -> dict[bytes, Entry]:
         if self._shared[at]:
@@ -104,10 +159,10 @@ Said = tuple[int, bytes, bytes, int]
 
 @dataclass(slots=True)
 class FrozenTables:
-    """The tables at one moment: the queues as columns, the other kinds as small dicts."""
+    """The tables at one moment: the queues as columns, the other kinds as their tables have them."""
 
     queues: FrozenNames
-    others: dict[int, Shards]
+    others: dict[int, FrozenTable]
 
 
 class StateTables:
@@ -115,7 +170,8 @@ class StateTables:
 
     def __init__(self) -> None:
         self.queues = NameTable()
-        self._tables: dict[int, SharedTable] = {}
+        self.check_points = CheckPointTable()
+        self._tables: dict[int, Table] = {CHECK_POINT: self.check_points}
         self._subscribers: dict[int, list[Subscriber]] = {}
 
     def get(self, kind: int, key: bytes) -> Entry | None:
@@ -176,11 +232,9 @@ class StateTables:
         found: list[Said] = [(QUEUE, b"", *floor)] if floor is not None and floor[1] < position else []
         looked = 0
         for kind in list(self._tables):
-            table = self._tables[kind]
-            for at in range(SHARDS):
-                entries = table.shard(at)
-                found += [(kind, key, value, said) for key, (value, said) in entries.items() if said < position]
-                looked += len(entries)
+            for examined, entries in self._tables[kind].older(position):
+                found += [(kind, key, value, said) for key, (value, said) in entries]
+                looked += examined
                 if looked >= LOOK_ENTRIES:
                     yield found
                     found, looked = [], 0
@@ -376,7 +430,7 @@ def snapshot_size(directory: Path) -> int:
 def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
     queues = tables.queues.columns()
     floor_id, floor_position = queues.floor or (0, 0)
-    entries = sum(len(shard) for shards in tables.others.values() for shard in shards)
+    entries = sum(table.count for table in tables.others.values())
     name_bytes = int(queues.lengths.sum(dtype=np.int64))
     yield _HEAD.pack(_MAGIC, position, entries, len(queues.ids), name_bytes, floor_id, floor_position)
     for column, kind in zip((queues.ids, queues.lengths, queues.next_offsets, queues.positions), _KINDS, strict=True):
@@ -389,14 +443,13 @@ def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
 def _entries(tables: FrozenTables) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    for kind_number, shards in tables.others.items():
-        for shard in shards:
-            for key, (value, said) in shard.items():
-                parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
-                size += _ENTRY.size + len(key) + len(value)
-                if size > _PIECE_BYTES:
-                    yield b"".join(parts)
-                    parts, size = [], 0
+    for kind_number, table in tables.others.items():
+        for key, (value, said) in table.items():
+            parts += (_ENTRY.pack(kind_number, 0, len(key), len(value), said), key, value)
+            size += _ENTRY.size + len(key) + len(value)
+            if size > _PIECE_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
     yield b"".join(parts)
 
 
