@@ -300,12 +300,26 @@ class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
     group_retry_policy: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "CUSTOMIZED"})
     attributes: dict[str, str] = msgspec.field(default_factory=dict)
 
+    @property
+    def priority_factor(self) -> int:
+        """How many of 100 pops of a topic with priorities go by them; the others take its queues in turn."""
+        return int(self.attributes.get(PRIORITY_FACTOR, PRIORITY_FACTOR_MAX))
+
 
 LITE_QUOTA_MAX = 2**31 - 1
 
 
 def _quota(value: str) -> bool:
     return value == "-1" or (value.isascii() and value.isdigit() and int(value[:11]) <= LITE_QUOTA_MAX)
+
+
+PRIORITY_FACTOR = "priority.factor"
+"""Attribute of a group: how many of 100 pops of a topic with priorities go by them."""
+PRIORITY_FACTOR_MAX = 100
+
+
+def _percentage(value: str) -> bool:
+    return value.isascii() and value.isdigit() and int(value[:4]) <= PRIORITY_FACTOR_MAX
 
 
 GROUP_ATTRIBUTES: dict[str, Callable[[str], bool]] = {
@@ -315,6 +329,7 @@ GROUP_ATTRIBUTES: dict[str, Callable[[str], bool]] = {
     "lite.sub.client.max.event.cnt": _quota,
     "lite.sub.reset.offset.exclusive": ("true", "false").__contains__,
     "lite.sub.reset.offset.unsubscribe": ("true", "false").__contains__,
+    PRIORITY_FACTOR: _percentage,
 }
 """Rules for the values of some attributes of a group; others are kept as they are."""
 

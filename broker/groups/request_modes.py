@@ -9,6 +9,7 @@ the other one has. Loop thread only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -45,6 +46,8 @@ class RequestModes:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
+        self.refuse: Callable[[str, int, str], Refused] = lambda _reason, code, remark: Refused(code, remark)
+        """(reason, code, remark) -> the refusal; POP counts it."""
 
     def get(self, group: str, topic: str) -> RequestMode | None:
         """The mode of a group in a topic, None when it was never set."""
@@ -60,7 +63,7 @@ class RequestModes:
         """Refused(ILLEGAL_OPERATION) when the group pops this topic."""
         if self.pops(group, topic):
             remark = f"the group [{group}] consumes the topic [{topic}] by POP; setConsumeMode (401) switches to PULL"
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
+            raise self.refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
 
     def put(self, group: str, topic: str, mode: RequestMode) -> int:
         """Set the mode; returns the position to wait for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from broker.pop.acknowledgements import AckRequests, LiteHandlers
+from broker.pop.acknowledgements import LITE_TOPIC, AckRequests, LiteHandlers
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.modes import ModeRequests
 from broker.pop.queues import PopQueues
@@ -17,7 +17,9 @@ from broker.pop.requests import PopRequests
 from broker.pop.revival import GONE, Revival
 from broker.requests import Feature, RequestTools
 from remoting.protocol.errors import Refused
-from remoting.transport.contracts import Handler
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
     from broker.groups.feature import ConsumerGroups
@@ -27,6 +29,16 @@ if TYPE_CHECKING:
 
 PASS_S, IDLE_S = 0.1, 1.0
 """Pauses between two passes, with and without messages in flight."""
+REASONS: dict[int, str] = {
+    ResponseCode.INVALID_PARAMETER: "malformed",
+    ResponseCode.TOPIC_NOT_EXIST: "topic",
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: "group",
+    ResponseCode.SUBSCRIPTION_PARSE_FAILED: "filter",
+    ResponseCode.NO_PERMISSION: "access",
+    ResponseCode.SYSTEM_BUSY: "busy",
+}
+OTHER = "other"
+"""Reasons of refusals that are not of POP alone, by code."""
 
 
 class PopFeature(Feature):
@@ -79,11 +91,18 @@ class PopFeature(Feature):
             ),
             ModeRequests(tools, topics=topics.table, groups=groups, in_flight=in_flight),
         )  # fmt: skip
+        groups.groups.modes.refuse = self._refuse
+        self._counted: Refused | None = None
+        """The last refusal that was counted."""
         self._timer: asyncio.Handle | None = None
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        return {code: handler for requests in self._requests for code, handler in requests.handlers().items()}
+        return {
+            code: self._counting(handler)
+            for requests in self._requests
+            for code, handler in requests.handlers().items()
+        }
 
     def start(self) -> None:
         """Begin to look for messages whose time is over."""
@@ -111,7 +130,21 @@ class PopFeature(Feature):
             self._timer.cancel()
             self._timer = loop.call_soon(self._pass)
 
+    def _counting(self, handler: Handler) -> Handler:
+        """The handler, with every refusal counted once."""
+
+        def handle(peer: Peer, command: Command) -> Command | None:
+            try:
+                return handler(peer, command)
+            except Refused as refused:
+                if refused is not self._counted and not command.fields.get(LITE_TOPIC):
+                    self._refused.child(REASONS.get(refused.code, OTHER)).value += 1
+                raise
+
+        return handle
+
     def _refuse(self, reason: str, code: int, remark: str) -> Refused:
         """A refusal, counted."""
         self._refused.child(reason).value += 1
-        return Refused(code, remark)
+        self._counted = Refused(code, remark)
+        return self._counted

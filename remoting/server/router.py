@@ -244,7 +244,7 @@ PENDING_ATTRIBUTE = "pending replies"
 
 FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("new questions about an expired transaction", frozenset({Code.RESUME_CHECK_HALF_MESSAGE})),
-    ("rolling back a POP", frozenset({Code.POP_ROLLBACK})),
+    ("moving POP records from one store to another (exportPopRecord)", frozenset({Code.POP_ROLLBACK})),
     ("lists of how groups consume", frozenset({Code.GET_ALL_MESSAGE_REQUEST_MODE})),
     ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
     ("requests relayed to a consumer", frozenset({Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_CONSUMER_RUNNING_INFO})),

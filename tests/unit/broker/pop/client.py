@@ -86,6 +86,12 @@ def refused(running, reason: str) -> float:
     return running.registry.values().get(f"rocketmq_pop_refused_total{{{reason}}}", 0)
 
 
+def refusals(running) -> float:
+    """Refused requests, for whatever reason."""
+    values = running.registry.values()
+    return sum(value for name, value in values.items() if name.startswith("rocketmq_pop_refused_total{"))
+
+
 async def set_mode(connection: Connection, mode: object, **more: object) -> Command:
     body = {"topic": TOPIC, "consumerGroup": GROUP, "mode": mode, "popShareQueueNum": 0} | more
     return await connection.request(Command(RequestCode.SET_MESSAGE_REQUEST_MODE, body=json.dumps(body).encode()))

@@ -23,6 +23,7 @@ from tests.unit.broker.pop.client import (
     pop,
     popping,
     pull,
+    refusals,
     refused,
     send,
 )
@@ -161,14 +162,18 @@ async def test_a_peek_takes_nothing(running) -> None:
         ({"queueId": 4}, ResponseCode.INVALID_PARAMETER, "queue"),
         ({"topic": "%LMQ%a"}, ResponseCode.INVALID_PARAMETER, "topic"),
         ({"topic": f"%RETRY%{GROUP}+{TOPIC}"}, ResponseCode.INVALID_PARAMETER, "topic"),
-        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, None),
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, "topic"),
+        ({"invisibleTime": "soon"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"pollTime": "x"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"expType": "SQL92", "exp": "a >"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "filter"),
+        ({"order": True, "attemptId": "x" * 256}, ResponseCode.INVALID_PARAMETER, "attempt"),
     ],
 )
-async def test_an_invalid_pop_is_refused(running, fields, code, reason) -> None:
+async def test_an_invalid_pop_is_refused_and_counted_once(running, fields, code, reason) -> None:
     connection = running.connect()
     await send(connection, b"1")
     assert (await connection.request(popping(**fields))).code == code
-    assert reason is None or refused(running, reason) == 1
+    assert (refused(running, reason), refusals(running)) == (1, 1)
     assert len(await pop(connection)) == 1
 
 

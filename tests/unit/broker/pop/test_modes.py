@@ -17,6 +17,7 @@ async def test_a_group_pulls_or_pops_a_topic_until_it_is_switched(running) -> No
     assert (await pull(connection)).code == ResponseCode.ILLEGAL_OPERATION
     reply = await connection.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=commit))
     assert reply.code == ResponseCode.ILLEGAL_OPERATION
+    assert refused(running, "mode") == 2
     assert (await set_mode(connection, "PULL")).code == ResponseCode.SYSTEM_BUSY, "one is in flight"
     await expire(running)
     assert (await set_mode(connection, "PULL")).code == ResponseCode.SYSTEM_BUSY, "it is to be delivered again"
@@ -24,7 +25,7 @@ async def test_a_group_pulls_or_pops_a_topic_until_it_is_switched(running) -> No
     assert await ack(connection, message) == ResponseCode.SUCCESS
     assert (await set_mode(connection, "PULL")).code == ResponseCode.SUCCESS
     assert (await connection.request(popping())).code == ResponseCode.ILLEGAL_OPERATION
-    assert refused(running, "mode") == 1
+    assert (refused(running, "mode"), refused(running, "busy")) == (3, 2)
     await running.restart()
     connection = running.connect()
     assert (await pull(connection, queueOffset=1)).code == ResponseCode.PULL_NOT_FOUND

@@ -231,7 +231,7 @@ def test_unknown_codes_are_refused_and_reported():
         router(peer, Command(8))
     assert caught.value.code == 3
     assert noted == [(peer, 8, 3)]
-    with pytest.raises(Refused, match="request type 200056 not supported: LightMQ does not offer rolling back a POP"):
+    with pytest.raises(Refused, match="request type 200056 not supported: LightMQ does not offer moving POP records"):
         Router({})(Recorder(), Command(200_056))
 
 
