@@ -39,7 +39,7 @@ from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
     from broker.groups.groups import GroupOffsets, Groups
-    from broker.pop.check_points import BlockChange
+    from broker.pop.ordered import BlockChange
     from broker.store.log_store import LogStore
     from broker.subscriptions.filters import Dispatcher, Subscribers
     from broker.topics.topics import Topics

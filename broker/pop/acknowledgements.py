@@ -16,13 +16,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from broker.pop.check_points import INVISIBLE_MS_MAX
-from broker.pop.handles import BatchAck, original_topic, parse_batch, parse_handle
+from broker.pop.handles import original_topic, parse_batch, parse_handle
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.queues import PopQueues, Refuse
 from broker.requests import json_body, number, refusal_of, text
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
-from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -67,7 +66,7 @@ class AckGather:
         """These messages, all in flight and each named once, are done."""
         self._flush_soon()
         self._taken.setdefault((group, topic, queue_id), []).extend(offsets)
-        self._in_flight.gathered.update([(group, queue_id, offset) for offset in offsets])
+        self._in_flight.gathered.setdefault((group, queue_id), set()).update(offsets)
 
     def answer(self, peer: Peer, command: Command, reply: Command) -> None:
         """Send the reply when what was taken is confirmed, or the refusal of a store that failed."""
@@ -175,7 +174,7 @@ class AckRequests:
         done, wanted = 0, 0
         for ack in acks:
             queue_id = self._queue(ack.topic, ack.queue_index)
-            offsets = self._named(ack, queue_id)
+            offsets = self._in_flight.named(ack.group, queue_id, ack.offsets, ack.owned)
             wanted += len(ack.offsets)
             if offsets:
                 self._gather.take(ack.group, ack.topic, queue_id, offsets)
@@ -185,10 +184,6 @@ class AckRequests:
             refused = self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, f"{done} of {wanted} were in flight")
             reply = command.reply(refused.code, refused.remark)
         self._gather.answer(peer, command, reply)
-
-    def _named(self, ack: BatchAck, queue_id: int) -> list[int]:
-        find = self._in_flight.find
-        return [offset for offset in ack.offsets if find(ack.group, queue_id, offset) == ack.owned]
 
     def _owned(self, peer: Peer, command: Command) -> tuple[str, str, int, int]:
         """(group, topic, queue id, offset) of the message that the request names by its handle.
@@ -201,10 +196,7 @@ class AckRequests:
         group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
         self._authorize(peer, command, group, topic)
         queue_id = self._queue(topic, index)
-        try:
-            handle, offset = parse_handle(text(fields, "extraInfo")), number(fields, "offset")
-        except Refused as refused:
-            raise self._refuse("malformed", refused.code, refused.remark) from refused
+        handle, offset = parse_handle(text(fields, "extraInfo")), number(fields, "offset")
         low, high = self._tools.store.reading.bounds(queue_id)
         if not low <= offset < high:
             remark = f"offset {offset} of {topic}/{index} is not in {low}..{high - 1}"

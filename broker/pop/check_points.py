@@ -1,54 +1,38 @@
 """Check-points of POP: which messages of a queue each consumer group has in flight, since when and for how long.
 
 A check-point says that a group was given one message and owns it until `pop time + invisible time`. Check-points of
-neighbouring offsets are one entry of the state table, so that a million of them cost few bytes each:
-
-    key    group (UTF-8) | 0x00 | queue id u32 BE | block u64 BE        a block is BLOCK consecutive offsets
-    value  entries x { offset within the block u8 | pop time (ms) u64 LE | invisible time (ms) u32 LE }
+neighbouring offsets are one entry of the state (`broker.store.state.check_point_table` has the layout), so that a
+million of them cost few bytes each.
 
 What lies below the group's offset in a queue (GROUP_OFFSET) and has no check-point is done; what lies at or above it
-was not given yet. Changes are computed first (`give`, `release`), written in one group with what belongs to them, then
-taken over (`written`).
+was not given yet. Changes are computed here (`give`, `release`) and written in one group with what belongs to them,
+which puts them into the table.
 
-Invariant: a block that is not empty has an entry in the schedule no later than its earliest end of ownership.
-`CheckPoints` is pure (time comes in). Loop thread only.
+Invariant: computing a change changes nothing. `CheckPoints` is pure (time comes in). Loop thread only.
 """
 
 from __future__ import annotations
 
-import heapq
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from broker.store.state import state_kinds
+from broker.store.state.check_point_table import BLOCK, CHECK_POINT_BYTES, KEY_TAIL
+from broker.store.state.state_kinds import CHECK_POINT, StateChange
 
-BLOCK = 32
+if TYPE_CHECKING:
+    from broker.store.state.check_point_table import CheckPointTable
+
 INVISIBLE_MS_MAX = 2**32 - 1
 """Longest ownership: 49 days."""
 
 Owned = tuple[int, int]
 """(pop time, invisible time) of a check-point, ms."""
-Lookup = Callable[[bytes], bytes | None]
-"""Key -> value of a block as it was last written, None for an empty one."""
 
-_ENTRY = struct.Struct("<BQI")
+_TIMES = struct.Struct("<QI")
 _QUEUE = struct.Struct(">I")
-_BLOCK = struct.Struct(">Q")
-_PLACE = struct.Struct(">IQ")
-
-
-@dataclass(frozen=True, slots=True)
-class BlockChange:
-    """A block as it is to be written: `value` None removes it."""
-
-    key: bytes
-    value: bytes | None
-    growth: int
-    """How many check-points more, or fewer if negative."""
-    plan_ms: int | None
-    """When the block must be looked at; None where the schedule has an entry early enough."""
-    kind: int = state_kinds.CHECK_POINT
+_WITHIN = [bytes([at]) for at in range(BLOCK)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,137 +57,112 @@ def queue_of_key(key: bytes) -> tuple[str, int]:
     return key[: -_QUEUE.size - 1].decode(), _QUEUE.unpack_from(key, len(key) - _QUEUE.size)[0]
 
 
-def _place(key: bytes) -> tuple[str, int, int]:
-    """(group, queue id, first offset) of a block."""
-    end = key.index(0)
-    queue_id, block = _PLACE.unpack_from(key, end + 1)
-    return key[:end].decode(), queue_id, block * BLOCK
+def find_check_point(value: bytes, at: int) -> int:
+    """Where the check-point of an offset within the block begins; -1 for none."""
+    index = value[::CHECK_POINT_BYTES].find(at)
+    return index * CHECK_POINT_BYTES if index >= 0 else -1
 
 
-def find_entry(value: bytes | None, at: int) -> int:
-    """Where the entry of an offset within the block begins; -1 for none."""
-    index = -1 if value is None else value[:: _ENTRY.size].find(at)
-    return index * _ENTRY.size if index >= 0 else -1
-
-
-def without(value: bytes | None, within: Iterable[int]) -> bytes:
-    """The entries of a block but those of these offsets within it."""
-    left = value or b""
+def without(value: bytes, within: Sequence[int]) -> bytes:
+    """The check-points of a block but those of these offsets within it."""
+    left = value
     for at in within:
-        begin = find_entry(left, at)
+        begin = find_check_point(left, at)
         if begin >= 0:
-            left = left[:begin] + left[begin + _ENTRY.size :]
+            left = left[:begin] + left[begin + CHECK_POINT_BYTES :]
     return left
-
-
-def first_end(value: bytes) -> int:
-    """When the first ownership in a block that is not empty is over."""
-    ends: list[int] = [pop + invisible for _at, pop, invisible in _ENTRY.iter_unpack(value)]
-    return min(ends)
 
 
 class CheckPoints:
     """The check-points of one broker."""
 
-    def __init__(self, lookup: Lookup, blocks: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """`blocks`: what is there; `lookup` finds them later, with what was written since."""
-        self._lookup = lookup
-        self._counts: dict[bytes, int] = {}
-        self._total = 0
-        self._schedule: list[tuple[int, bytes]] = []
-        for key, value in blocks:
-            self._grow(key, len(value) // _ENTRY.size)
-            self._schedule.append((first_end(value), key))
-        heapq.heapify(self._schedule)
+    def __init__(self, table: CheckPointTable) -> None:
+        """`table` has what was written."""
+        self._table = table
 
     def __len__(self) -> int:
-        return self._total
+        return self._table.total
 
     def in_flight(self, group: str, queue_id: int) -> int:
         """How many messages of a queue a group has."""
-        return self._counts.get(queue_key(group, queue_id), 0)
+        return self._table.in_flight(queue_key(group, queue_id))
 
     def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
         """The check-point of a message, None when it is not in flight."""
         block, at = divmod(offset, BLOCK)
-        value = self._lookup(queue_key(group, queue_id) + _BLOCK.pack(block))
-        begin = find_entry(value, at)
-        if value is None or begin < 0:
-            return None
-        _at, pop_ms, invisible_ms = _ENTRY.unpack_from(value, begin)
-        return pop_ms, invisible_ms
+        value = self._value(queue_key(group, queue_id) + KEY_TAIL.pack(block))
+        begin = find_check_point(value, at)
+        return None if begin < 0 else _TIMES.unpack_from(value, begin + 1)
 
-    def give(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> list[BlockChange]:
-        """What changes when the group gets these messages, or gets them again."""
-        changes = []
-        end = owned[0] + owned[1]
-        for key, within in _blocks(group, queue_id, offsets):
-            before = self._lookup(key)
-            value = without(before, within) + b"".join([_ENTRY.pack(at, *owned) for at in within])
-            plan_ms = end if before is None or end < first_end(before) else None
-            changes.append(BlockChange(key, value, (len(value) - len(before or b"")) // _ENTRY.size, plan_ms))
+    def named(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> Sequence[int]:
+        """Those of these messages that the group has with this ownership."""
+        found: list[int] = []
+        times = _TIMES.pack(*owned)
+        for key, first, within in _blocks(group, queue_id, offsets):
+            value = self._value(key)
+            if value == _given(within, times):
+                found += [first + at for at in within]
+            elif value:
+                begins = [(at, find_check_point(value, at)) for at in within]
+                found += [first + at for at, begin in begins if begin >= 0 and value.startswith(times, begin + 1)]
+        return offsets if len(found) == len(offsets) else found
+
+    def give(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> list[StateChange]:
+        """What changes when the group gets these messages, each named once, or gets them again."""
+        changes, times = [], _TIMES.pack(*owned)
+        for key, _first, within in _blocks(group, queue_id, offsets):
+            before, added = self._value(key), _given(within, times)
+            changes.append(StateChange(CHECK_POINT, key, without(before, within) + added if before else added))
         return changes
 
-    def release(self, group: str, queue_id: int, offsets: Sequence[int], *, planned: bool = True) -> list[BlockChange]:
-        """What changes when these messages, all in flight, are done; `planned` False: `take_due` returned the block."""
+    def release(self, group: str, queue_id: int, offsets: Sequence[int]) -> list[StateChange]:
+        """What changes when these messages, all in flight and each named once, are done."""
         changes = []
-        for key, within in _blocks(group, queue_id, offsets):
-            value = without(self._lookup(key), within)
-            plan_ms = None if planned or not value else first_end(value)
-            changes.append(BlockChange(key, value or None, -len(within), plan_ms))
+        for key, _first, within in _blocks(group, queue_id, offsets):
+            value = self._value(key)
+            left = b"" if len(value) == len(within) * CHECK_POINT_BYTES else without(value, within)
+            changes.append(StateChange(CHECK_POINT, key, left or None))
         return changes
-
-    def written(self, change: BlockChange) -> None:
-        """A change is in the log."""
-        self._grow(change.key, change.growth)
-        if change.plan_ms is not None:
-            heapq.heappush(self._schedule, (change.plan_ms, change.key))
 
     def take_due(self, now_ms: int, count: int) -> list[Due]:
         """Blocks with messages whose ownership is over, about `count` messages at most.
 
-        Each needs a `release` of these messages with `planned` False, or `postpone`.
+        Each needs a `release` of these messages to be written, or `postpone`.
         """
-        found: list[Due] = []
-        seen: set[bytes] = set()
-        while self._schedule and self._schedule[0][0] <= now_ms and count > 0:
-            key = heapq.heappop(self._schedule)[1]
-            if key in seen:
-                continue
-            value = self._lookup(key)
-            if value is None:
-                continue
-            late = {at: pop for at, pop, invisible in _ENTRY.iter_unpack(value) if pop + invisible <= now_ms}
-            if late:
-                seen.add(key)
-                group, queue_id, first = _place(key)
-                offsets = tuple(first + at for at in sorted(late))
-                found.append(Due(key, group, queue_id, offsets, min(late.values())))
-                count -= len(late)
-            else:
-                heapq.heappush(self._schedule, (first_end(value), key))
+        found = []
+        for key, within, pop_ms in self._table.take_due(now_ms, count):
+            group, queue_id = queue_of_key(key[: -KEY_TAIL.size])
+            first = KEY_TAIL.unpack_from(key, len(key) - KEY_TAIL.size)[0] * BLOCK
+            found.append(Due(key, group, queue_id, tuple(first + at for at in within), pop_ms))
         return found
 
     def postpone(self, due: Due, at_ms: int) -> None:
-        """Look at a block again at this time."""
-        heapq.heappush(self._schedule, (at_ms, due.key))
+        """Look at a block again at this time, or earlier."""
+        self._table.postpone(due.key, at_ms)
 
-    def _grow(self, key: bytes, growth: int) -> None:
-        prefix = key[: -_BLOCK.size]
-        count = self._counts.get(prefix, 0) + growth
-        assert count >= 0, (prefix, count)
-        self._total += growth
-        if count:
-            self._counts[prefix] = count
-        else:
-            self._counts.pop(prefix, None)
+    def _value(self, key: bytes) -> bytes:
+        found = self._table.get(key)
+        return b"" if found is None else found[0]
 
 
-def _blocks(group: str, queue_id: int, offsets: Sequence[int]) -> list[tuple[bytes, list[int]]]:
-    """(key, offsets within it) of each block that the offsets touch."""
+def _given(within: Sequence[int], times: bytes) -> bytes:
+    """The check-points of messages that were given together."""
+    places = _WITHIN[within.start : within.stop] if isinstance(within, range) else [_WITHIN[at] for at in within]
+    return times.join(places) + times
+
+
+def _blocks(group: str, queue_id: int, offsets: Sequence[int]) -> Iterator[tuple[bytes, int, Sequence[int]]]:
+    """(key, its first offset, offsets within it) of each block that the offsets, each named once, touch."""
+    if not offsets:
+        return
     prefix = queue_key(group, queue_id)
+    low, high = min(offsets), max(offsets) + 1
+    if high - low == len(offsets):  # neighbours, as most are: nothing is done for each of them
+        for first in range(low - low % BLOCK, high, BLOCK):
+            yield prefix + KEY_TAIL.pack(first // BLOCK), first, range(max(low - first, 0), min(high - first, BLOCK))
+        return
     blocks: dict[int, list[int]] = {}
     for offset in offsets:
-        block, at = divmod(offset, BLOCK)
-        blocks.setdefault(block, []).append(at)
-    return [(prefix + _BLOCK.pack(block), within) for block, within in blocks.items()]
+        blocks.setdefault(offset // BLOCK, []).append(offset % BLOCK)
+    for block, within in blocks.items():
+        yield prefix + KEY_TAIL.pack(block), block * BLOCK, within

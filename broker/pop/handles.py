@@ -97,7 +97,8 @@ class BatchAck:
     group: str
     topic: str
     queue_index: int
-    offsets: tuple[int, ...]
+    offsets: Sequence[int]
+    """Ascending."""
     owned: tuple[int, int]
     """Pop time and invisible time."""
 
@@ -142,7 +143,7 @@ def _real_topic(topic: str, group: str, mark: str) -> str:
     return f"{names.RETRY_PREFIX}{group}_{topic}" if mark == RETRY_V1_MARK else topic
 
 
-def _offsets(first: int, text: object) -> tuple[int, ...]:
+def _offsets(first: int, text: object) -> Sequence[int]:
     """The offsets whose bits are set: base64 of a bit set, lowest bit first."""
     try:
         bits = base64.b64decode(str(text or ""), validate=True)
@@ -150,7 +151,10 @@ def _offsets(first: int, text: object) -> tuple[int, ...]:
         raise _malformed("bitSet is not base64", "body") from None
     if len(bits) * 8 > BATCH_ACKS_MAX:
         raise _malformed(f"bitSet has more than {BATCH_ACKS_MAX} bits", "body")
-    return tuple(first + 8 * at + bit for at, byte in enumerate(bits) for bit in range(8) if byte >> bit & 1)
+    number = int.from_bytes(bits, "little")
+    if number & number + 1 == 0:  # all of them, as most clients acknowledge
+        return range(first, first + number.bit_length())
+    return tuple(first + bit for bit in range(number.bit_length()) if number >> bit & 1)
 
 
 def _is_number(text: str) -> bool:

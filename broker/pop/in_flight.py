@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from broker.pop.check_points import BlockChange, CheckPoints, Lookup, Owned
-from broker.pop.ordered import OrderedQueues
+from broker.pop.check_points import CheckPoints, Owned
+from broker.pop.ordered import BlockChange, OrderedQueues
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
@@ -21,18 +21,22 @@ from broker.store.state.state_kinds import StateChange
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
+Change = StateChange | BlockChange
+"""A change of a queue in order, or any other."""
+
 
 class MessagesInFlight:
     """The check-points in the log of one broker."""
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._table = CheckPoints(self._lookup(state_kinds.CHECK_POINT), self._items(state_kinds.CHECK_POINT))
-        self._ordered = OrderedQueues(self._lookup(state_kinds.ORDERED_BATCH), self._items(state_kinds.ORDERED_BATCH))
-        self.gathered: set[tuple[str, int, int]] = set()
-        """Group, queue id and offset of messages whose acknowledgement has gathered."""
+        self._table = CheckPoints(store.state.check_points)
+        items = ((bytes(key), value) for key, (value, _position) in store.state.items(state_kinds.ORDERED_BATCH))
+        self._ordered = OrderedQueues(self._lookup, items)
+        self.gathered: dict[tuple[str, int], set[int]] = {}
+        """Group and queue id -> offsets of messages whose acknowledgement has gathered."""
         self.write_gathered: Callable[[], None] = self.gathered.clear
-        """Writes these acknowledgements, and empties the set first."""
+        """Writes these acknowledgements, and forgets them here first."""
 
     def __len__(self) -> int:
         return len(self.table) + len(self.ordered)
@@ -58,11 +62,19 @@ class MessagesInFlight:
 
     def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
         """The ownership of a message, None when it is not in flight."""
-        if (group, queue_id, offset) in self.gathered:
+        if self.gathered and offset in self.gathered.get((group, queue_id), ()):
             return None
         return self._ordered.find(group, queue_id, offset) or self._table.find(group, queue_id, offset)
 
-    def release(self, group: str, queue_id: int, offsets: Sequence[int]) -> list[BlockChange]:
+    def named(self, group: str, queue_id: int, offsets: Sequence[int], owned: Owned) -> Sequence[int]:
+        """Those of these messages, each named once, that the group has with this ownership."""
+        if self._ordered.batch(group, queue_id) is not None:
+            return [offset for offset in offsets if self.find(group, queue_id, offset) == owned]
+        found = self._table.named(group, queue_id, offsets, owned)
+        done = self.gathered.get((group, queue_id)) if self.gathered else None
+        return found if done is None else [offset for offset in found if offset not in done]
+
+    def release(self, group: str, queue_id: int, offsets: Sequence[int]) -> Sequence[Change]:
         """What changes when these messages, all in flight, are done."""
         batch = self.ordered.batch(group, queue_id)
         if batch is None:
@@ -71,37 +83,30 @@ class MessagesInFlight:
         ordered = [offset for offset in offsets if offset in times]
         others = [offset for offset in offsets if offset not in times]
         changes = self.ordered.release(group, queue_id, ordered) if ordered else []
-        return changes + self.table.release(group, queue_id, others)
+        return [*changes, *self.table.release(group, queue_id, others)]
 
-    def move(self, group: str, queue_id: int, offset: int, owned: Owned) -> list[BlockChange]:
+    def move(self, group: str, queue_id: int, offset: int, owned: Owned) -> Sequence[Change]:
         """What changes when the group has a message, in flight, for another time."""
         if self.ordered.find(group, queue_id, offset):
             return self.ordered.move(group, queue_id, offset, owned)
         return self.table.give(group, queue_id, (offset,), owned)
 
-    def write(
-        self, blocks: Sequence[BlockChange], others: Sequence[StateChange] = (), placed: Placed | None = None
-    ) -> int:
+    def write(self, changes: Sequence[Change], placed: Placed | None = None) -> int:
         """Append the changes with what belongs to them as one group; returns the position to be confirmed.
 
         Raises:
             StoreError: nothing has changed.
         """
-        changes = [*others, *(StateChange(block.kind, block.key, block.value) for block in blocks)]
+        blocks = [change for change in changes if isinstance(change, BlockChange)]
+        plain = [StateChange(change.kind, change.key, change.value) for change in changes]
         if placed is None:
-            position = self._store.append_state(changes)
+            position = self._store.append_state(plain)
         else:
-            position = self._store.append(placed, changes=changes).end_position
+            position = self._store.append(placed, changes=plain).end_position
         for block in blocks:
-            (self._table if block.kind == state_kinds.CHECK_POINT else self._ordered).written(block)
+            self._ordered.written(block)
         return position
 
-    def _items(self, kind: int) -> list[tuple[bytes, bytes]]:
-        return [(bytes(key), value) for key, (value, _position) in self._store.state.items(kind)]
-
-    def _lookup(self, kind: int) -> Lookup:
-        def value(key: bytes) -> bytes | None:
-            found = self._store.state.get(kind, key)
-            return None if found is None else found[0]
-
-        return value
+    def _lookup(self, key: bytes) -> bytes | None:
+        found = self._store.state.get(state_kinds.ORDERED_BATCH, key)
+        return None if found is None else found[0]

@@ -18,10 +18,10 @@ from __future__ import annotations
 import heapq
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from broker.pop.check_points import BlockChange, Lookup, Owned, queue_key, queue_of_key
+from broker.pop.check_points import Owned, queue_key, queue_of_key
 from broker.store.state import state_kinds
 
 ATTEMPT_BYTES_MAX = 255
@@ -30,6 +30,21 @@ TIMES_MAX = 2**16 - 1
 _ENTRY = struct.Struct("<QQIH")
 Entry = tuple[int, int, int, int]
 """Offset, pop time, invisible time, deliveries before this one."""
+Lookup = Callable[[bytes], bytes | None]
+"""Key -> value of a queue as it was last written, None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockChange:
+    """A queue as it is to be written: `value` None removes it."""
+
+    key: bytes
+    value: bytes | None
+    growth: int
+    """How many messages more, or fewer if negative."""
+    plan_ms: int | None
+    """When the queue must be looked at."""
+    kind: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 The queues take turns: each pop begins with the next one. The group's retry topic comes first in every fifth pop, else
 last, so that neither starves the other. The queues of a topic with priorities do not take turns: the highest comes
-first, each with the queue of the retry topic that has its messages.
+first, each with the queue of the retry topic that has its messages. A group may have some of its pops go by turns there
+too (its attribute `priority.factor`), so that the lowest priorities do not starve.
 
 A queue gives a group nothing while it is closed to it: with too many messages in flight, or, in order, as long as those
 in flight are invisible. In order a group gets first what it had of the queue and did not acknowledge.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.groups.feature import Selection
-from broker.groups.groups import offset_change
+from broker.groups.groups import PRIORITY_FACTOR_MAX, offset_change
 from broker.groups.request_modes import POP, RequestMode
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.in_flight import MessagesInFlight
@@ -87,7 +88,7 @@ class Taken:
     moved: bool = False
     """Whether messages behind `batch` were given or passed over."""
     offsets: list[int] = field(default_factory=list)
-    views: list[RecordView] = field(default_factory=list)
+    records: list[memoryview] = field(default_factory=list)
 
 
 class PopQueues:
@@ -146,11 +147,18 @@ class PopQueues:
         found = [(ask.topic, index, ids[index]) for index in indices]
         retry, retry_first = retry_topic(ask.group, ask.topic), turn % RETRY_FIRST_EVERY == 0
         retries = [(retry, index, queue_id) for index, queue_id in enumerate(self._topics.queue_ids(retry))]
-        if not ask.ordered and self.has_priorities(ask.topic):
+        if not ask.ordered and self._goes_by_priority(ask, turn):
             return sorted(found + retries, key=lambda place: (-place[1], (place[0] == ask.topic) == retry_first))
         first = turn % len(found)
         found = found[first:] + found[:first]
         return retries + found if retry_first else found + retries
+
+    def _goes_by_priority(self, ask: PopAsk, turn: int) -> bool:
+        if not self.has_priorities(ask.topic):
+            return False
+        config = self._groups.groups.get(ask.group)
+        factor = PRIORITY_FACTOR_MAX if config is None else config.priority_factor
+        return turn % PRIORITY_FACTOR_MAX < factor
 
     def front(self, group: str, topic: str, index: int, queue_id: int) -> int:
         """The next offset to give the group."""
@@ -213,13 +221,13 @@ class PopQueues:
             if not found.records:
                 break
             at = found.first_offset
-            for view in map(RecordView, found.records):
+            for record in found.records:
                 if len(taken.offsets) == room:
                     break
-                if at in owed if at < front else wanted is None or wanted(view):
+                if at in owed if at < front else wanted is None or wanted(RecordView(record)):
                     taken.offsets.append(at)
-                    taken.views.append(view)
-                    bytes_max -= view.total
+                    taken.records.append(record)
+                    bytes_max -= len(record)
                 at += 1
         taken.moved, taken.front, taken.reached = at > front, max(front, at), at
         taken.lost = sum(offset < at for offset in owed) - sum(offset in owed for offset in taken.offsets)

@@ -9,14 +9,14 @@ Invariant: an answer shows only what is confirmed and recorded as given. Loop th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.groups.feature import TAG, selection
 from broker.groups.groups import offset_change
-from broker.pop.check_points import INVISIBLE_MS_MAX, BlockChange, Owned
+from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
 from broker.pop.handles import offset_info, order_info
-from broker.pop.in_flight import MessagesInFlight
+from broker.pop.in_flight import Change, MessagesInFlight
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.pop.queues import ALL_QUEUES, PopAsk, PopQueues, Refuse, Taken
 from broker.requests import flag, number, refusal_of, text
@@ -185,7 +185,7 @@ class PopRequests:
             if self._queues.has_next(ask, place):
                 taken = self._queues.take(ask, place, room, bytes_max)
                 room -= len(taken.offsets)
-                bytes_max -= sum(view.total for view in taken.views)
+                bytes_max -= sum(map(len, taken.records))
                 found.append(taken)
                 if room <= 0 or bytes_max <= 0:
                     break
@@ -196,10 +196,10 @@ class PopRequests:
         owned = now_ms, ask.invisible_ms
         taken = self._taken(ask)
         moved = [offset_change(ask.group, each.topic, each.index, each.front) for each in taken if each.moved]
-        blocks = [block for each in taken for block in self._given(ask, each, owned)]
-        if not moved and not blocks:
+        given_now = [change for each in taken for change in self._given(ask, each, owned)]
+        if not moved and not given_now:
             return None
-        position = self._in_flight.write(blocks, moved)
+        position = self._in_flight.write([*moved, *given_now])
         self._lost.value += sum(each.lost for each in taken)
         given = [each for each in taken if each.offsets]
         if not given:
@@ -217,7 +217,7 @@ class PopRequests:
         self._traffic.gave(ask.group, ask.topic, now_ms, count, len(reply.body))
         return position, reply
 
-    def _given(self, ask: PopAsk, taken: Taken, owned: Owned) -> list[BlockChange]:
+    def _given(self, ask: PopAsk, taken: Taken, owned: Owned) -> Sequence[Change]:
         if taken.ordered:
             ordered = self._in_flight.ordered
             return ordered.give(ask.group, taken.queue_id, ask.attempt, taken.offsets, taken.reached, owned)
@@ -253,8 +253,7 @@ class PopRequests:
         }
         bodies = []
         for each in given:
-            records = [view.raw for view in each.views]
-            made = native.core.stored(records, each.offsets, each.index, host, self._origin, None)
+            made = native.core.stored(each.records, each.offsets, each.index, host, self._origin, None)
             assert made is not None, "topics with batches are not popped"
             bodies.append(made[0])
         return command.reply(0, "FOUND", fields, b"".join(bodies))

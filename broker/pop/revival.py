@@ -122,8 +122,7 @@ class Revival:
                 queues.append((queue_id,))
         placed = Placed(b"".join(images), queues) if queues else None
         closed = self._queues.is_closed(due.group, due.queue_id)
-        table = self._in_flight.table
-        self._in_flight.write(table.release(due.group, due.queue_id, offsets, planned=False), placed=placed)
+        self._in_flight.write(self._in_flight.table.release(due.group, due.queue_id, offsets), placed)
         owner = self._topics.owner(due.queue_id)
         if owner is not None:
             self._queues.opened(due.group, owner[0], due.queue_id, closed=closed)

@@ -11,7 +11,19 @@ import pytest
 from broker.store.errors import StoreFull
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import FLAG_ONEWAY, Command
-from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, feature, pop, refused, send
+from tests.unit.broker.pop.client import (
+    GROUP,
+    INVISIBLE_MS,
+    TOPIC,
+    Message,
+    ack,
+    expire,
+    feature,
+    pop,
+    refusals,
+    refused,
+    send,
+)
 
 
 async def test_another_time_gives_another_handle(running) -> None:
@@ -56,7 +68,8 @@ async def test_a_shorter_time_brings_it_back_sooner(running) -> None:
         ({"queueId": 1}, ResponseCode.NO_MESSAGE, "out_of_range"),
         ({"queueId": 4}, ResponseCode.MESSAGE_ILLEGAL, "queue"),
         ({"queueId": -1}, ResponseCode.MESSAGE_ILLEGAL, "queue"),
-        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, None),
+        ({"queueId": "x"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, "topic"),
     ],
 )
 @pytest.mark.parametrize("code_of", [RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME])
@@ -66,9 +79,18 @@ async def test_a_handle_that_fits_nothing_changes_nothing(running, fields, code,
     (message,) = await pop(connection)
     reply = await connection.request(message.command(code_of, **({"invisibleTime": 1} | fields)))
     assert reply.code == code, reply.remark
-    assert reason is None or refused(running, reason) == 1
+    assert (refused(running, reason), refusals(running)) == (1, 1)
     assert await ack(connection, message) == ResponseCode.SUCCESS
     assert await ack(connection, message) == ResponseCode.NO_MESSAGE, "twice"
+
+
+def batch(message: Message, bits: int, **more: object) -> Command:
+    """The acknowledgement of the messages of a queue that were popped with this one, the first of them."""
+    start, pop_time, invisible, *_more = message.handle.split()
+    entry = {"c": GROUP, "t": TOPIC, "r": "0", "so": int(start), "q": 0, "rq": 0, "pt": int(pop_time),
+             "it": int(invisible), "b": base64.b64encode(bits.to_bytes(9, "little")).decode()} | more  # fmt: skip
+    body = json.dumps({"brokerName": "broker-a", "acks": [entry]}).encode()
+    return Command(RequestCode.BATCH_ACK_MESSAGE, body=body)
 
 
 async def test_a_batch_is_acknowledged_and_what_is_not_in_flight_is_refused_alone(running) -> None:
@@ -76,21 +98,76 @@ async def test_a_batch_is_acknowledged_and_what_is_not_in_flight_is_refused_alon
     await send(connection, *(b"%d" % number for number in range(5)), queue=0)
     first, *_rest = messages = await pop(connection)
     assert len(messages) == 5
-    start, pop_time, invisible, *_more = first.handle.split()
-
-    async def acknowledge(bits: int, **more: object) -> Command:
-        entry = {"c": GROUP, "t": TOPIC, "r": "0", "so": int(start), "q": 0, "rq": 0, "pt": int(pop_time),
-                 "it": int(invisible), "b": base64.b64encode(bits.to_bytes(2, "little")).decode()} | more  # fmt: skip
-        body = json.dumps({"brokerName": "broker-a", "acks": [entry]}).encode()
-        return await connection.request(Command(RequestCode.BATCH_ACK_MESSAGE, body=body))
-
-    assert (await acknowledge(0b0111)).code == ResponseCode.SUCCESS
-    reply = await acknowledge(0b1001_1100)
+    assert (await connection.request(batch(first, 0b0111))).code == ResponseCode.SUCCESS
+    reply = await connection.request(batch(first, 0b1001_1100))
     assert (reply.code, "2 of 4" in reply.remark) == (ResponseCode.NO_MESSAGE, True)
     assert feature(running).status() == {"pop_in_flight": 0}
-    assert (await acknowledge(1, q=9)).code == ResponseCode.MESSAGE_ILLEGAL
-    assert (await acknowledge(0)).code == ResponseCode.NO_MESSAGE
     assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 5
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "reason"),
+    [
+        ({"q": 9}, ResponseCode.MESSAGE_ILLEGAL, "queue"),
+        ({"q": 1}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"q": "x"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"b": ""}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"b": "*"}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"b": base64.b64encode(bytes(600)).decode()}, ResponseCode.INVALID_PARAMETER, "malformed"),
+        ({"c": "thieves"}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"t": "unknown"}, ResponseCode.TOPIC_NOT_EXIST, "topic"),
+        ({"pt": 1}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"it": 1}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"so": 2**59}, ResponseCode.NO_MESSAGE, "not_in_flight"),
+        ({"so": -1}, ResponseCode.INVALID_PARAMETER, "malformed"),
+    ],
+)
+async def test_a_batch_that_fits_nothing_changes_nothing(running, more, code, reason) -> None:
+    connection = running.connect()
+    await send(connection, b"1", b"2", queue=0)
+    first, second = await pop(connection)
+    assert (await connection.request(batch(first, 0b11, **more))).code == code
+    assert (refused(running, reason), refusals(running)) == (1, 1)
+    assert feature(running).status() == {"pop_in_flight": 2}
+    assert (await connection.request(batch(first, 0b11))).code == ResponseCode.SUCCESS
+    assert await ack(connection, second) == ResponseCode.NO_MESSAGE, "twice"
+
+
+@pytest.mark.parametrize("bits", [0b1, 0b11, 0b101, 2**32, 2**40 + 2, 2**40 - 1, 2**40 - 4, 2**41 - 2**29])
+async def test_any_part_of_a_pop_is_acknowledged_by_its_bits(running, bits) -> None:
+    connection = running.connect()
+    await send(connection, *(b"%d" % number for number in range(29)), queue=0)
+    assert len(await pop(connection, maxMsgNums=29)) == 29
+    await send(connection, *(b"%d" % number for number in range(41)), queue=0)
+    first, *_rest = await pop(connection)
+    await pop(connection)
+    left = 70 - bits.bit_count()
+    assert (await connection.request(batch(first, bits))).code == ResponseCode.SUCCESS
+    assert feature(running).status() == {"pop_in_flight": left}
+    assert (await connection.request(batch(first, bits))).code == ResponseCode.NO_MESSAGE
+    await running.restart()
+    assert feature(running).status() == {"pop_in_flight": left}
+
+
+async def test_what_is_named_twice_in_a_turn_is_done_once(running) -> None:
+    connection = running.connect()
+    await send(connection, *(b"%d" % number for number in range(5)), queue=0)
+    first, *_rest = await pop(connection)
+    replies = await asyncio.gather(*(connection.request(batch(first, bits)) for bits in (0b110, 0b11111, 0b1001)))
+    assert [reply.code for reply in replies] == [ResponseCode.SUCCESS, ResponseCode.NO_MESSAGE, ResponseCode.NO_MESSAGE]
+    assert ["3 of 5" in replies[1].remark, "0 of 2" in replies[2].remark] == [True, True]
+    assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 5
+
+
+async def test_an_acknowledgement_that_is_too_late_is_refused_and_the_message_comes_again(running) -> None:
+    connection = running.connect()
+    await send(connection, b"1", b"2", queue=0)
+    first, second = await pop(connection)
+    await expire(running)
+    assert await ack(connection, first) == ResponseCode.NO_MESSAGE
+    assert (await connection.request(batch(first, 0b11))).code == ResponseCode.NO_MESSAGE
+    assert refused(running, "not_in_flight") == 2
+    assert [message.body for message in await pop(connection)] == [first.body, second.body]
 
 
 async def test_a_one_way_acknowledgement_counts(running) -> None:

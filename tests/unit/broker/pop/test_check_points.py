@@ -1,32 +1,36 @@
-"""Check-points against a table that does the same without blocks, schedule and log."""
+"""Check-points against a table that does the same without blocks, pages, schedule and log."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.pop.check_points import BLOCK, BlockChange, CheckPoints, find_entry, first_end, without
+from broker.pop.check_points import CheckPoints, find_check_point, without
+from broker.store.state.check_point_table import BLOCK, CheckPointTable
+from broker.store.state.state_kinds import StateChange
 
-GROUPS, QUEUES, OFFSETS = ("a", "ab"), (1, 0x10000), 3 * BLOCK
+GROUPS, QUEUES, OFFSETS = ("a", "ab"), (1, 0x10000), 7 * BLOCK
 
 
 class Blocks:
-    """Check-points over a plain dict, with every change carried out at once."""
+    """Check-points over a table of small pages, with every change carried out at once."""
 
     def __init__(self) -> None:
-        self.values: dict[bytes, bytes] = {}
-        self.table = CheckPoints(self.values.get)
+        self.state = CheckPointTable(page_blocks=4)
+        self.table = CheckPoints(self.state)
 
-    def write(self, changes: list[BlockChange]) -> None:
+    def write(self, changes: list[StateChange]) -> None:
         for change in changes:
             if change.value is None:
-                del self.values[change.key]
+                self.state.discard(change.key)
             else:
-                self.values[change.key] = change.value
-            self.table.written(change)
+                self.state.put(change.key, (change.value, 0))
 
     def reopened(self) -> CheckPoints:
-        return CheckPoints(self.values.get, list(self.values.items()))
+        reopened = CheckPointTable()
+        for key, entry in self.state.freeze().items():
+            reopened.put(key, entry)
+        return CheckPoints(reopened)
 
 
 places = st.tuples(st.sampled_from(GROUPS), st.sampled_from(QUEUES))
@@ -72,7 +76,7 @@ class Model:
         for due in found:
             assert due.pop_ms == min(self.owned[due.group, due.queue_id, offset][0] for offset in due.offsets)
             if revived:
-                self.blocks.write(table.release(due.group, due.queue_id, due.offsets, planned=False))
+                self.blocks.write(table.release(due.group, due.queue_id, due.offsets))
             else:
                 table.postpone(due, self.now)
         for key in taken if revived else ():
@@ -98,13 +102,20 @@ def test_it_is_what_a_table_of_messages_would_be(steps) -> None:
     model.check(model.blocks.table)
 
 
-def test_a_block_is_its_entries_side_by_side() -> None:
+def test_a_block_is_its_check_points_side_by_side() -> None:
     value = entry(31, 2**50, 2**32 - 1) + entry(0, 5, 6)
-    assert [find_entry(value, at) for at in (31, 0, 1)] == [0, 13, -1]
-    assert find_entry(None, 0) == -1
-    assert first_end(value) == 11
+    assert [find_check_point(value, at) for at in (31, 0, 1)] == [0, 13, -1]
+    assert find_check_point(b"", 0) == -1
     assert without(value, (0, 7)) == entry(31, 2**50, 2**32 - 1)
-    assert without(None, (0,)) == b""
+    assert without(b"", (0,)) == b""
+    points = Blocks()
+    points.write(points.table.give("g", 7, (31, 64, 32), (2**50, 2**32 - 1)))
+    owner = b"g\x00\x00\x00\x00\x07"
+    assert dict(points.state.items()) == {
+        owner + (0).to_bytes(8): (entry(31, 2**50, 2**32 - 1), 0),
+        owner + (1).to_bytes(8): (entry(0, 2**50, 2**32 - 1), 0),
+        owner + (2).to_bytes(8): (entry(0, 2**50, 2**32 - 1), 0),
+    }
 
 
 def entry(at: int, pop_ms: int, invisible_ms: int) -> bytes:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import msgspec
+import pytest
 
+from broker.groups.groups import changed_attributes
 from broker.pop.handles import retry_topic
 from broker.topics.topics import TopicSettings
 from remoting.client.connection import Connection
+from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from runtime.config import assign
 from tests.unit.broker.pop.client import GROUP, TOPIC, ack, expire, pop, popping, send
@@ -87,6 +90,23 @@ async def test_what_comes_again_keeps_its_priority(running) -> None:
         assert await ack(connection, message) == ResponseCode.SUCCESS
     await expire(running)
     assert await pop(connection) == []
+
+
+async def test_a_group_has_some_of_its_pops_go_by_turns(running) -> None:
+    connection = running.connect()
+    await ranked(running, connection)
+    groups = running.broker.groups.groups
+    groups.put(msgspec.structs.replace(groups.ensure(GROUP), attributes={"priority.factor": "0"}))
+    first = [message.body[:1] for _ in range(3) for message in await pop(connection, maxMsgNums=1)]
+    assert sorted(first) == [b"0", b"1", b"2"]
+    groups.put(msgspec.structs.replace(groups.ensure(GROUP), attributes={"priority.factor": "100"}))
+    assert [message.body[:1] for message in await pop(connection)] == [b"9", b"1", b"0"]
+
+
+@pytest.mark.parametrize("value", ["-1", "101", "x", "", "1e2", "\u00b2"])
+def test_a_factor_that_is_no_percentage_is_refused(value) -> None:
+    with pytest.raises(Refused, match=r"priority\.factor"):
+        changed_attributes({}, {"+priority.factor": value})
 
 
 async def test_no_message_is_kept_back_by_a_busy_queue(running) -> None:
