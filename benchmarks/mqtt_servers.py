@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 PEER_PATH = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin"
-READY_TIMEOUT_S = 20.0
+READY_TIMEOUT_S = 90.0
 
 Running = tuple[int, list[int]]
 """(MQTT port, ids of all processes whose CPU and memory count)."""
