@@ -44,6 +44,6 @@ class GrpcMetrics:
         self.clients = registry.gauge("rocketmq_grpc_clients", "gRPC clients with a telemetry stream")
         self.renewed = registry.gauge("rocketmq_grpc_renewed_messages", "Messages whose invisible time is extended")
 
-    def refuse(self, reason: str) -> None:
-        """Count one refusal."""
-        self.refused.child(reason).value += 1
+    def refuse(self, reason: str, count: int = 1) -> None:
+        """Count refusals."""
+        self.refused.child(reason).value += count

@@ -1,7 +1,7 @@
 """SendMessage, RecallMessage and EndTransaction: what producers ask for.
 
-The messages of one request are sent in their order on one connection, and each has its own result. Messages of a group
-go to one queue, chosen by a checksum of the group's name.
+The messages of one request are sent in their order on one connection, in batches where they can be, and each has its
+own result. Messages of a group go to one queue, chosen by a checksum of the group's name.
 Invariant: OK is answered when the broker has confirmed the message by its rule of durability. Loop rule: on the loop's
 thread.
 """
@@ -9,12 +9,13 @@ thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.mapping.metadata import GrpcCaller
-from grpc_proxy.mapping.outgoing import OutgoingMessage, Type, outgoing
+from grpc_proxy.mapping.outgoing import OutgoingMessage, Type, batch_request, batches, outgoing
 from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
 from grpc_proxy.mapping.transactions import decision_fields, transaction_id
 from grpc_proxy.mapping.values import topic_of
@@ -48,7 +49,8 @@ class Sending:
         if messages[0].type not in types:
             text = f"the topic {messages[0].topic!r} does not take messages of the type {Type.Name(messages[0].type)}"
             raise CallRejected(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
-        entries = await asyncio.gather(*(self._send(caller, message) for message in messages))
+        found = await asyncio.gather(*(self._send_batch(caller, batch) for batch in batches(messages)))
+        entries = [entry for part in found for entry in part]
         return service.SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
 
     async def recall_message(self, caller: GrpcCaller, request: Any) -> Any:
@@ -77,6 +79,27 @@ class Sending:
         if parsed[0].type == Type.TRANSACTION and len(parsed) > 1:
             raise CallRejected(Code.BAD_REQUEST, "a transaction has one message")
         return parsed
+
+    async def _send_batch(self, caller: GrpcCaller, batch: Sequence[OutgoingMessage]) -> list[Any]:
+        """The results of messages that go together. A batch that the broker rejects is sent again one by one: it was
+        not stored, and the fault may be in one of them."""
+        if len(batch) == 1:
+            return [await self._send(caller, batch[0])]
+        try:
+            config = await self._routes.config(batch[0].topic)
+            fields, body = batch_request(batch, batch[0].queue_index(config.write_queue_nums))
+            answer = await self._link.request(caller, RequestCode.SEND_BATCH_MESSAGE, fields, body)
+        except LightMQError as error:
+            if isinstance(error, Refused) and error.code == ResponseCode.MESSAGE_ILLEGAL:
+                return [await self._send(caller, message) for message in batch]
+            found = status_of(error)
+            self._metrics.refuse(reason_name(found.code), len(batch))
+            return [service.SendResultEntry(status=found) for _ in batch]
+        done, first = status(), int(answer.fields["queueOffset"])
+        return [
+            service.SendResultEntry(status=done, message_id=message.message_id, offset=first + index)
+            for index, message in enumerate(batch)
+        ]
 
     async def _send(self, caller: GrpcCaller, message: OutgoingMessage) -> Any:
         """The result of one message."""

@@ -10,6 +10,8 @@
     type TRANSACTION               TRAN_MSG, PGROUP, sysFlag 4; producers have no group here: it is the topic's name
 
 A type that its other properties contradict is rejected, as is any value that the text form of properties cannot hold.
+Messages that follow each other and differ in nothing that a batch has only once (born time, message group) are one
+batch for the broker.
 Invariant: a message is passed on whole or rejected with the code of its first fault. Pure.
 """
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -26,6 +28,8 @@ from grpc_proxy.mapping.statuses import CallRejected, Code
 from grpc_proxy.mapping.values import checked_lite_topic, ms_of, topic_of
 from grpc_proxy.stubs import definition
 from remoting.protocol.records.properties import RESERVED, encode_properties
+from remoting.protocol.records.record import MQTT_TOPIC_KEY
+from remoting.protocol.records.rocketmq_form import batch_part
 
 Type = definition.MessageType
 SHARDING_KEY, TRACE_CONTEXT, DELIVER_MS = "__SHARDINGKEY", "TRACE_CONTEXT", "TIMER_DELIVER_MS"
@@ -33,6 +37,10 @@ PRIORITY, LITE_TOPIC = "_SYS_MSG_PRIORITY_", "__LITE_TOPIC"
 CHECK_AFTER_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 TRANSACTION_FLAG = 0x4
 TIME_MS_MAX = 2**53
+BATCH_BYTES_MAX = 1024 * 1024
+"""Most bytes of a batch's messages; a larger message goes alone."""
+BATCHED_PROPERTIES_BYTES_MAX = 32_767
+"""Most bytes of a message's properties in a batch, whose layout has a signed 16-bit length."""
 _SYSTEM = {PRIORITY.encode(), LITE_TOPIC.encode()}
 _SEPARATORS = ("\x01", "\x02")
 
@@ -73,6 +81,17 @@ class OutgoingMessage:
     born_ms: int
     message_group: str = ""
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its body and its properties."""
+        return len(self.body) + len(self.properties.encode())
+
+    @property
+    def fits_batch(self) -> bool:
+        """Whether the broker takes it in a batch: it is only to be stored, at once."""
+        is_plain = self.type in (Type.NORMAL, Type.FIFO) and MQTT_TOPIC_KEY.decode() not in self.properties
+        return is_plain and len(self.properties.encode()) <= BATCHED_PROPERTIES_BYTES_MAX
+
     def fields(self, queue_index: int) -> dict[str, str]:
         """Return the fields of SEND_MESSAGE_V2 for this queue; -1: the broker chooses one."""
         flags = TRANSACTION_FLAG if self.type == Type.TRANSACTION else 0
@@ -86,6 +105,34 @@ class OutgoingMessage:
         if not self.message_group:
             return -1
         return binascii.crc32(self.message_group.encode()) % max(1, count)
+
+
+def batches(messages: Sequence[OutgoingMessage]) -> list[list[OutgoingMessage]]:
+    """Return the messages in their order, those together that one request can take."""
+    found: list[list[OutgoingMessage]] = []
+    size_bytes = 0
+    for message in messages:
+        last = found[-1][-1] if found else None
+        size_bytes += message.size_bytes
+        joins = (
+            last is not None
+            and (last.born_ms, last.message_group) == (message.born_ms, message.message_group)
+            and last.fits_batch
+            and message.fits_batch
+            and size_bytes <= BATCH_BYTES_MAX
+        )
+        if joins:
+            found[-1].append(message)
+        else:
+            found.append([message])
+            size_bytes = message.size_bytes
+    return found
+
+
+def batch_request(batch: Sequence[OutgoingMessage], queue_index: int) -> tuple[dict[str, str], bytes]:
+    """Return the fields and the body of SEND_BATCH_MESSAGE."""
+    body = b"".join(batch_part(each.body, each.properties.encode()) for each in batch)
+    return {**batch[0].fields(queue_index), "i": "", "m": "true"}, body
 
 
 def outgoing(message: Any, limits: Limits, now_ms: int) -> OutgoingMessage:

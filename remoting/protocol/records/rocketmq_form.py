@@ -199,16 +199,17 @@ class BatchMessage(msgspec.Struct):
 
 def encode_batch(messages: Sequence[BatchMessage]) -> bytes:
     """Return the batch body; LocalMisuse if a part does not fit."""
-    parts: list[bytes] = []
-    for message in messages:
-        text = encode_properties(message.properties)
-        total = _HEAD.size + len(message.body) + _LENGTH.size + len(text)
-        try:
-            head = _HEAD.pack(total, 0, 0, message.flag, len(message.body))
-        except struct.error as error:
-            raise LocalMisuse(f"a message of the batch does not fit: {error}") from error
-        parts += (head, message.body, _LENGTH.pack(len(text)), text)
-    return b"".join(parts)
+    return b"".join(batch_part(each.body, encode_properties(each.properties), each.flag) for each in messages)
+
+
+def batch_part(body: bytes, properties: bytes, flag: int = 0) -> bytes:
+    """Return one message of a batch body, its properties in their text form; LocalMisuse if a part does not fit."""
+    total = _HEAD.size + len(body) + _LENGTH.size + len(properties)
+    try:
+        head, length = _HEAD.pack(total, 0, 0, flag, len(body)), _LENGTH.pack(len(properties))
+    except struct.error as error:
+        raise LocalMisuse(f"a message of the batch does not fit: {error}") from error
+    return b"".join((head, body, length, properties))
 
 
 def decode_batch(body: bytes) -> list[BatchMessage]:

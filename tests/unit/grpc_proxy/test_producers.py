@@ -44,6 +44,33 @@ async def test_messages_are_stored_and_each_has_its_result(proxied):
     assert {one.system_properties.message_id for one in got} == {"01", "02"}
 
 
+async def test_messages_of_a_request_are_one_batch_in_one_queue(proxied):
+    found = await proxied.send(*[message(b"%d" % number, tag="t", keys=["k"]) for number in range(32)])
+    assert [entry.offset for entry in found.entries] == list(range(32))
+    got = await proxied.messages(batch_size=32)
+    assert [one.body for one in got] == [b"%d" % number for number in range(32)]
+    assert len({one.system_properties.queue_id for one in got}) == 1
+    assert {(one.system_properties.tag, *one.system_properties.keys) for one in got} == {("t", "k")}
+
+
+async def test_a_message_that_the_broker_rejects_does_not_keep_others_of_its_batch_from_being_stored(proxied):
+    wrong = message(b"wrong")
+    wrong.user_properties["__rmq.flag"] = "1"
+    found = await proxied.send(message(b"a"), wrong, message(b"b"))
+    assert found.status.code == Code.MULTIPLE_RESULTS
+    assert [entry.status.code for entry in found.entries] == [Code.OK, Code.BAD_REQUEST, Code.OK]
+    assert sorted([one.body for one in await proxied.messages()]) == [b"a", b"b"]
+
+
+async def test_a_batch_that_may_not_be_written_is_refused_message_by_message(proxied):
+    proxied.broker.broker.topics.table.ensure("closed", 1, permission=4)
+    given = message()
+    given.topic.name = "closed"
+    found = await proxied.send(given, given)
+    assert [entry.status.code for entry in found.entries] == [Code.FORBIDDEN, Code.FORBIDDEN]
+    assert proxied.counted("rocketmq_grpc_refused_total") == {"forbidden": 2}
+
+
 async def test_a_message_group_stays_in_one_queue_and_in_order(proxied):
     grouped = [message(b"%d" % number, message_group="g", message_type=Type.FIFO) for number in range(8)]
     found = await proxied.send(*grouped)

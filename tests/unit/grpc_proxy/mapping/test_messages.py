@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import zlib
+from dataclasses import replace
 
 import pytest
 
@@ -18,13 +19,14 @@ from grpc_proxy.mapping.incoming import (
     parse_handle,
     plain_body,
 )
-from grpc_proxy.mapping.outgoing import outgoing
+from grpc_proxy.mapping.outgoing import BATCH_BYTES_MAX, OutgoingMessage, batch_request, batches, outgoing
 from grpc_proxy.mapping.statuses import CallRejected
 from grpc_proxy.mapping.transactions import checked_id, decision_fields, parse_id, transaction_id
 from grpc_proxy.mapping.values import duration, ms_of, resource, timestamp, topic_of
 from grpc_proxy.stubs import definition as d
 from grpc_proxy.stubs import service as s
 from remoting.protocol.records.properties import decode_properties
+from remoting.protocol.records.rocketmq_form import BatchMessage, decode_batch
 from remoting.protocol.records.stored_message import StoredMessage, offset_message_id
 
 Code, Type = d.Code, d.MessageType
@@ -225,3 +227,18 @@ def test_names_have_their_namespace_at_the_broker():
     assert topic_of(resource("shop%orders", "shop")) == "shop%orders"
     assert topic_of(resource("orders", "")) == "orders"
     assert resource("shop%orders", "shop").name == "orders"
+
+
+def test_messages_that_differ_in_no_field_of_the_request_are_one_batch():
+    one = OutgoingMessage("orders", d.MessageType.NORMAL, "1", "a\x01b\x02", b"body", 5)
+    grouped = replace(one, type=d.MessageType.FIFO, message_group="g")
+    later, delayed = replace(one, born_ms=6), replace(one, type=d.MessageType.DELAY)
+    mqtt = replace(one, properties="originMqttTopic\x01orders/a\x02")
+    large = replace(one, body=bytes(BATCH_BYTES_MAX - 100))
+    for apart in (grouped, later, delayed, mqtt, replace(one, properties="é" * 16_384)):
+        assert batches([one, one, apart, one]) == [[one, one], [apart], [one]]
+    assert batches([grouped, grouped, delayed, delayed]) == [[grouped, grouped], [delayed], [delayed]]
+    assert batches([large, one, large, large]) == [[large, one], [large], [large]]
+    fields, body = batch_request([one, one], 3)
+    assert (fields["e"], fields["i"], fields["m"]) == ("3", "", "true")
+    assert decode_batch(body) == [BatchMessage(b"body", [(b"a", b"b")])] * 2
