@@ -204,7 +204,8 @@ async def calls(port: int, kind: str, messages: int) -> tuple[int, float]:
     async def worker(channel: Any) -> None:
         nonlocal done
         while done < messages:
-            done += await (send(channel, raw) if kind == "sends" else receive(channel))
+            stored = await (send(channel, raw) if kind == "sends" else receive(channel))
+            done += stored  # read after the wait: the workers share it
 
     async with settled(port) as channel:
         begun = perf_counter()
