@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol
 
-from broker.access.created import CreatedUsers
 from remoting.access.agreement import EXACT_FIELD, AgreedUsers, UserChange, UserState, Version, differences
 from remoting.access.users import UserTable
 from remoting.client.controllers import Controllers
@@ -40,11 +39,37 @@ Plan = Callable[[UserTable], UserState | None]
 """The state of a user after a change of this table; None: nothing is to change. Raises Refused."""
 
 
+class Users(Protocol):
+    """The copy of the users: in the log of a master, in the memory of a replica."""
+
+    version: Version
+    table: UserTable
+    position: int
+    """Log position to wait for until the table is durable here."""
+
+    def write(self, states: Iterable[UserState], version: Version | None = None) -> int:
+        """Put these users in place of those of the same names; returns the position to wait for. Raises StoreError."""
+        ...
+
+
 class Agreement:
     """Keeps one broker's users those of the cluster."""
 
-    def __init__(self, created: CreatedUsers, controllers: Controllers, broker_name: str, log: Any) -> None:
+    def __init__(
+        self,
+        created: Users,
+        controllers: Controllers,
+        broker_name: str,
+        log: Any,
+        find_leader: Callable[[], Awaitable[bool]],
+        *,
+        may_begin: bool = True,
+    ) -> None:
+        """`find_leader` searches for the leading controller; False when there is none. `may_begin`: whether this broker
+        may make the first table of the controllers; not a replica, because its master's log may have users."""
         self._created = created
+        self._find_leader = find_leader
+        self._may_begin = may_begin
         self._controllers = controllers
         self._broker_name = broker_name
         self._log = log
@@ -53,8 +78,9 @@ class Agreement:
         self._problem = ""
 
     def start(self) -> None:
-        """Begin to follow the controllers' table."""
-        self._task = asyncio.get_running_loop().create_task(self._follow())
+        """Begin to follow the controllers' table, unless it is followed already."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._follow())
 
     def stop(self) -> None:
         """Follow it no longer."""
@@ -81,6 +107,8 @@ class Agreement:
                 state = plan(created.table)
                 if state is None:
                     return created.position
+                if not (created.version.origin or self._may_begin):
+                    raise Refused(ResponseCode.SYSTEM_BUSY, "there are no users yet: ask the master of the group first")
                 version = await self._propose((state,), created.version.origin)
                 if version is not None:
                     return created.write([state], version)
@@ -146,7 +174,7 @@ class Agreement:
         """The leading controller's answer. Raises Refused, other LightMQErrors when the outcome is unknown."""
         controllers = self._controllers
         for _ in range(TRIES_MAX):
-            if not controllers.leader and not await controllers.find_leader():
+            if not controllers.leader and not await self._find_leader():
                 break
             command = Command(code, fields={"brokerName": self._broker_name, **fields}, body=body)
             try:

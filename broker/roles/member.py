@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from broker.access.replica import ReplicaUsers
 from broker.metrics import watch_store
 from broker.replication.follower import ReplicaIdentity
 from broker.replication.ha_client import HaClient
@@ -214,6 +215,8 @@ class GroupMember:
             permitted=lambda key: authorizer.permits(key, REGISTER, config.broker_name),
         )  # fmt: skip
         self.manager = ReplicasManager(config, self, connect=connect, addresses=self._addresses, failed=failed, log=log)
+        controllers = self.manager.controllers
+        self.gate.users = ReplicaUsers(config, authorizer, controllers, self.manager.knows_leader, registry, log)
         declare_metrics(registry, self)
 
     # -- start and stop ------------------------------------------------------------------------------------------------
@@ -231,6 +234,7 @@ class GroupMember:
         if self._stopped:
             return
         self._stopped = True
+        self._follow_users(follow=False)
         await self.manager.stop()
         self._refuse("", self.manager.steps.epoch)
         await self._leave_role(good_bye=True)
@@ -278,6 +282,7 @@ class GroupMember:
 
     async def _to_master(self, view: KnownGroup) -> None:
         began_ms, former = self.replicas.now_ms(), self._former
+        self._follow_users(follow=False)
         self._refuse("", view.epoch)
         await self._leave_role(good_bye=False)
         self._data.close()
@@ -303,11 +308,17 @@ class GroupMember:
 
     async def _to_replica(self, address: str, epoch: int) -> None:
         self._refuse(address, epoch)
-        if self.serving is None:
-            return
-        await self._leave_role(good_bye=False)
-        self._data.close()
-        await self._open_replica()
+        if self.serving is not None:
+            await self._leave_role(good_bye=False)
+            self._data.close()
+            await self._open_replica()
+        self._follow_users(follow=True)
+
+    def _follow_users(self, *, follow: bool) -> None:
+        """As a replica follow the users that the controllers hold; a master's come from its log."""
+        users = self.gate.users
+        if users is not None:
+            (users.start if follow else users.stop)()
 
     def _refuse(self, address: str, epoch: int) -> None:
         """Answer nothing as a master any more, but first what is still to be answered."""

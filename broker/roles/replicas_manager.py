@@ -304,6 +304,12 @@ class ReplicasManager:
             view, members=frozenset(decided.sync_state_set), set_epoch=decided.sync_state_set_epoch
         )
 
+    async def knows_leader(self) -> bool:
+        """Whether the leading controller is known; if not, it is searched for."""
+        if not self.controllers.leader:
+            self.ask_again()
+        return bool(self.controllers.leader)
+
     async def group_size(self) -> int:
         """How many brokers the controllers know in this group. Raises LightMQError."""
         name = self._config.broker_name

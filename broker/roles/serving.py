@@ -31,6 +31,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.access.replica import ReplicaUsers
 from broker.broker import BrokerParts
 from broker.metrics import ReaderMetrics
 from broker.readers.messages import ReaderSettings
@@ -330,6 +331,8 @@ class RoleGate:
         broker_name: str = "",
     ) -> None:
         """`broker_name`: the group's, which `always` and NOT_MASTER are asked for."""
+        self.users: ReplicaUsers | None = None
+        """Answers requests about users while this broker is not the master; they check the right by themselves."""
         self._authorizer = authorizer or Authorizer()
         self._broker_name = broker_name
         self._always = {
@@ -354,6 +357,8 @@ class RoleGate:
         if challenge is not None:
             return challenge
         handler = self._always.get(command.code)
+        if handler is None and self.users is not None:
+            handler = self.users.handlers().get(command.code)
         if handler is not None:
             return handler(peer, command)
         self._authorizer.authorize(peer, command, LOCATE, "")

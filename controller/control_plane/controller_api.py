@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from controller.consensus.engine import ConsensusFailed, NotLeading
 from controller.consensus.members import ControllerNode
 from controller.control_plane.masters import GroupMasters
-from controller.control_plane.user_requests import UserRequests
+from controller.control_plane.user_requests import ClusterUserRequests
 from controller.replicas import group
 from controller.replicas.group import GroupView, Live, Outcome, ReplicaGroup
 from remoting.protocol.bodies import controller_body as body
@@ -46,7 +46,7 @@ def controller_handlers(
     `configured_keys`: names that no user made by a request may have; None: users and rules are not taken.
     """
     api = _ControllerApi(masters, members)
-    users = UserRequests(masters, configured_keys)
+    users = ClusterUserRequests(masters, configured_keys)
     return {
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: api.led(api.alter),
         RequestCode.CONTROLLER_ELECT_MASTER: api.led(api.elect),

@@ -23,7 +23,7 @@ ENVELOPE_BYTES_MAX = 1_024
 """Room for what consensus puts around a command."""
 
 
-class UserRequests:
+class ClusterUserRequests:
     """The users and rules of this controller, for brokers."""
 
     def __init__(self, masters: GroupMasters, configured: frozenset[str] | None) -> None:

@@ -128,9 +128,12 @@ def test_users_of_one_request_are_known_to_every_part_also_after_failovers(
     assert set(denied) == {ResponseCode.NO_PERMISSION}, denied
     user = {"username": "ann", "password": ANN_SECRET, "userType": "Normal"}
     rules = {"policies": [{"entries": [{"resource": "Topic:orders", "actions": ["Pub", "Sub"], "decision": "Allow"}]}]}
-    for _again in range(2):  # mqadmin sends it to every master
-        assert code_of(ask(port, boss, Code.AUTH_CREATE_USER, user, username="ann")) == 0
-        assert code_of(ask(port, boss, Code.AUTH_CREATE_ACL, rules, subject="User:ann")) == 0
+    replica = next(each for each in cluster.brokers if each is not master).ports["remoting"]
+    for place in (port, port, replica):  # mqadmin sends it to every broker
+        until(
+            lambda place=place: code_of(ask(place, boss, Code.AUTH_CREATE_USER, user, username="ann")) == 0, "no user"
+        )
+        assert code_of(ask(place, boss, Code.AUTH_CREATE_ACL, rules, subject="User:ann")) == 0
     other = {**user, "password": "another"}
     assert code_of(ask(port, boss, Code.AUTH_CREATE_USER, other, username="ann")) == ResponseCode.INVALID_PARAMETER
     until(lambda: set(routes()) == {ResponseCode.TOPIC_NOT_EXIST}, f"controllers do not know ann: {routes()}")

@@ -10,19 +10,23 @@ from pathlib import Path
 import pytest
 import structlog
 
+from broker.access.replica import RememberedUsers, ReplicaUsers
 from controller.app import ControllerApp
 from controller.config import ControllerConfig
 from remoting import inprocess
-from remoting.access.agreement import UserState
+from remoting.access.agreement import UserState, Version
 from remoting.access.key_policy import KeyPolicy
-from remoting.access.users import User
+from remoting.access.users import User, UserTable
 from remoting.client.controllers import Controllers
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.server.authorizer import TRUSTED_ATTRIBUTE
+from remoting.protocol.frames.commands import Command
+from remoting.server.authorizer import TRUSTED_ATTRIBUTE, Authorizer
 from remoting.server.router import Router
 from remoting.transport.contracts import Connection
+from remoting.transport.signature import ACCESS_KEY_FIELD
 from runtime.files import WatchedFile
+from runtime.metrics import Registry
 from tests.support.clock import ManualClock
 from tests.unit.broker.access.test_feature import ask, create, rule, rules
 from tests.unit.broker.conftest import BrokerBench
@@ -143,6 +147,40 @@ async def test_brokers_that_change_at_once_lose_nothing(cluster):
     for bench in both:
         listed = json.loads((await ask(bench, Code.AUTH_LIST_USER)).body)
         assert {user["username"] for user in listed} == done
+
+
+async def test_a_replica_proposes_changes_too_but_never_the_first_table(cluster):
+    """mqadmin sends changes for a cluster to replicas as well; its master's log may have users it knows nothing of."""
+    bench = await cluster.broker()
+    await cluster.join(bench)
+    policy = KeyPolicy(cluster.folder / "rules", structlog.get_logger(), WatchedFile)
+    link = cluster.links[0]
+    config, log = bench.config, structlog.get_logger()
+    replica = ReplicaUsers(config, Authorizer(policy), link, link.find_leader, Registry(), log)
+    connection = inprocess.connect(Router(replica.handlers()))
+    body = json.dumps({"password": "a-secret"}).encode()
+
+    async def asked() -> Command:
+        fields = {ACCESS_KEY_FIELD: "ops", "username": "ann"}
+        return await connection.request(Command(Code.AUTH_CREATE_USER, fields=fields, body=body))
+
+    assert (await asked()).code == ResponseCode.SYSTEM_BUSY
+    assert (await create(bench)).code == 0
+    assert (await asked()).code == 0
+    assert policy.secrets == {"ann": "a-secret"}
+    replica.start()
+    assert (await ask(bench, Code.AUTH_DELETE_USER, username="ann")).code == 0
+    await until(lambda: policy.secrets == {})
+    replica.stop()
+
+
+def test_what_a_replica_remembers_is_in_force():
+    seen: list[UserTable] = []
+    users = RememberedUsers(seen.append)
+    users.write([UserState(name="ann", user=User(secret="x"))], Version("first", 1))
+    users.write([])
+    assert (users.version, users.position) == (Version("first", 1), 0)
+    assert [sorted(table.users) for table in seen] == [["ann"], ["ann"]]
 
 
 async def test_a_log_with_users_hands_them_over_to_controllers_that_have_none(cluster):

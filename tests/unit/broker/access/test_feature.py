@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from broker.access.created import CreatedUsers
-from broker.access.feature import ENTRIES_MAX
+from broker.access.requests import ENTRIES_MAX
 from broker.config import LimitsConfig
 from remoting.access.agreement import UserState, Version
 from remoting.access.key_policy import KeyPolicy

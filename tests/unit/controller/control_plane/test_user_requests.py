@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from controller.control_plane.user_requests import UserRequests
+from controller.control_plane.user_requests import ClusterUserRequests
 from remoting.access.agreement import AgreedUsers, UserChange, UserState, Version
 from remoting.access.users import User
 from remoting.protocol.bodies.controller_body import decode_body, encode_body
@@ -21,14 +21,14 @@ def change(made_for: Version, name: str = "ann", origin: str = "first", secret: 
     return Command(Code.CHANGE_USERS, body=encode_body(UserChange(made_for=made_for, origin=origin, states=states)))
 
 
-async def fetched(requests: UserRequests, known: Version) -> AgreedUsers:
+async def fetched(requests: ClusterUserRequests, known: Version) -> AgreedUsers:
     """The table, or only its version."""
     command = Command(Code.AGREED_USERS, fields={"exact": "true"}, body=encode_body(known))
     return decode_body((await requests.agreed(None, command)).body, AgreedUsers)
 
 
 async def test_a_change_is_answered_with_its_version_and_shown_to_those_who_lack_it(world):
-    requests = UserRequests(world.masters, frozenset())
+    requests = ClusterUserRequests(world.masters, frozenset())
     assert (await fetched(requests, Version())).table is None
     answer = await requests.change(None, change(Version()))
     made = decode_body(answer.body, AgreedUsers).version
@@ -40,7 +40,7 @@ async def test_a_change_is_answered_with_its_version_and_shown_to_those_who_lack
 
 
 async def test_of_two_changes_for_one_version_one_is_made(world):
-    requests = UserRequests(world.masters, frozenset())
+    requests = ClusterUserRequests(world.masters, frozenset())
     both = (requests.change(None, change(Version(), name)) for name in ("ann", "bob"))
     answers = await asyncio.gather(*both, return_exceptions=True)
     refused = [answer for answer in answers if isinstance(answer, Refused)]
@@ -58,7 +58,7 @@ async def test_of_two_changes_for_one_version_one_is_made(world):
     ],
 )
 async def test_what_cannot_be_kept_is_refused(world, command):
-    requests = UserRequests(world.masters, frozenset({"configured"}))
+    requests = ClusterUserRequests(world.masters, frozenset({"configured"}))
     with pytest.raises(Refused) as refusal:
         await requests.change(None, command)
     assert refusal.value.code == 29
@@ -66,7 +66,7 @@ async def test_what_cannot_be_kept_is_refused(world, command):
 
 
 async def test_without_an_access_list_both_are_refused_by_name(world):
-    requests = UserRequests(world.masters, None)
+    requests = ClusterUserRequests(world.masters, None)
     for asked in (fetched(requests, Version()), requests.change(None, change(Version()))):
         with pytest.raises(NotOffered, match=r"controller\.access_list"):
             await asked
