@@ -150,20 +150,21 @@ class BrokerParts:
     def _gathered(self, registry: Registry, lite: LiteFeature) -> list[Feature]:
         """Every feature, in the order of start and upkeep: sessions expire before their wills and subscriptions."""
         tools, topics = self.tools, self.topics
+        rocketmq = RocketmqFeature(
+            tools,
+            topics=topics,
+            publishing=self.publishing,
+            reading=self.reading,
+            groups=self.groups,
+            routes=self.registration,
+            transactions=self.transactions.messages,
+            handles=self.delayed.handles,
+            recalls=self.delayed.recalls,
+            refusals=Refusals(registry),
+            lite=lite,
+        )
         return [
-            RocketmqFeature(
-                tools,
-                topics=topics,
-                publishing=self.publishing,
-                reading=self.reading,
-                groups=self.groups,
-                routes=self.registration,
-                transactions=self.transactions.messages,
-                handles=self.delayed.handles,
-                recalls=self.delayed.recalls,
-                refusals=Refusals(registry),
-                lite=lite,
-            ),
+            rocketmq,
             self.transactions,
             PopFeature(
                 tools,
@@ -172,6 +173,7 @@ class BrokerParts:
                 long_polls=self.reading.long_polls,
                 registry=registry,
                 lite=lite.acks,
+                expect_mqtt_requests=rocketmq.expect_mqtt_requests,
             ),
             lite,
             topics,

@@ -7,6 +7,7 @@ time, of bounded work; between two passes the loop does everything else. Loop th
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.pop.acknowledgements import LITE_TOPIC, AckRequests, LiteHandlers
@@ -53,8 +54,10 @@ class PopFeature(Feature):
         long_polls: LongPolls,
         registry: Registry,
         lite: LiteHandlers,
+        expect_mqtt_requests: Callable[[], None],
     ) -> None:
-        """`lite` answers acknowledgements that name a lite topic."""
+        """`lite` answers acknowledgements that name a lite topic; `expect_mqtt_requests` makes ready for the answers to
+        requests of MQTT clients that are given."""
         self._tools = tools
         self.in_flight = in_flight = MessagesInFlight(tools.store)
         self._refused = registry.counter(
@@ -84,6 +87,7 @@ class PopFeature(Feature):
             PopRequests(
                 tools, queues=queues, groups=groups, long_polls=long_polls, in_flight=in_flight,
                 lost=outcomes.child(GONE), by_priority=by_priority, refuse=self._refuse,
+                expect_mqtt_requests=expect_mqtt_requests,
             ),
             AckRequests(
                 tools, topics=topics.table, queues=queues, in_flight=in_flight, acknowledged=acknowledged,

@@ -58,6 +58,7 @@ class PopRequests:
         lost: Counter,
         by_priority: Counter,
         refuse: Refuse,
+        expect_mqtt_requests: Callable[[], None],
     ) -> None:
         """`lost` counts messages in order that can no longer be read, `by_priority` those that were given."""
         self._tools = tools
@@ -68,6 +69,7 @@ class PopRequests:
         self._lost = lost
         self._by_priority = by_priority
         self._refuse = refuse
+        self._expect_mqtt_requests = expect_mqtt_requests
         self._origin = origin_of(tools.config.cluster_name)
 
     def handlers(self) -> dict[int, Handler]:
@@ -255,5 +257,8 @@ class PopRequests:
         for each in given:
             made = native.core.stored(each.records, each.offsets, each.index, host, self._origin, None)
             assert made is not None, "topics with batches are not popped"
-            bodies.append(made[0])
+            body, _count, asks = made
+            if asks:
+                self._expect_mqtt_requests()
+            bodies.append(body)
         return command.reply(0, "FOUND", fields, b"".join(bodies))

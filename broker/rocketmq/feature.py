@@ -57,6 +57,8 @@ class RocketmqFeature(Feature):
         replies = ReplyRequests(
             tools, topics=topics, clients=groups.clients, placement=placement, appender=publishing.appender
         )
+        self.expect_mqtt_requests = replies.expect_mqtt_requests
+        """To be called when requests of MQTT clients are given to a consumer."""
         messages = QueryRequests(
             tools, topics=topics.table, queues=topics.queues, unpacker=reading.unpacker, visible=topics.visible
         )

@@ -124,6 +124,16 @@ async def test_a_rocketmq_service_answers_an_mqtt_request(running) -> None:
     assert (found.correlation_data, found.user) == (b"\x00\x01", [(b"own", b"w")])
 
 
+async def test_a_service_that_pops_finds_a_route_for_its_answer(running) -> None:
+    service, table = running.connect(), running.broker.topics.table
+    await service.request(mqtt_publish(b"plant/7/ask", b"?", MessageProperties(response_topic=b"answers/7")))
+    fields = {"consumerGroup": "g", "topic": "plant", "queueId": "-1", "maxMsgNums": "1", "invisibleTime": "9000",
+              "pollTime": "0", "bornTime": "0", "initMode": "0"}  # fmt: skip
+    assert table.get("DefaultCluster_REPLY_TOPIC") is None
+    assert (await service.request(Command(RequestCode.POP_MESSAGE, fields=fields))).code == ResponseCode.SUCCESS
+    assert table.get("DefaultCluster_REPLY_TOPIC").queue_count == 1
+
+
 async def test_an_mqtt_service_answers_a_rocketmq_request(running) -> None:
     asker, proxy = running.connect(), running.connect()
     pushed: list[Command] = []
