@@ -13,6 +13,7 @@ public final class WrongKey {
         AclClientRPCHook hook = new AclClientRPCHook(new SessionCredentials(arguments[2], arguments[3]));
         DefaultMQProducer producer = new DefaultMQProducer("wrong_key_producer", hook);
         producer.setNamesrvAddr(arguments[0]);
+        producer.setSendMsgTimeout(20_000);
         producer.start();
         try {
             Message message = new Message(arguments[1], "x".getBytes(StandardCharsets.UTF_8));
