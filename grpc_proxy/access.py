@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from grpc_proxy.link import BrokerLink
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.mapping.statuses import CallRejected, Code
 from remoting.protocol.errors import Refused
@@ -26,15 +26,13 @@ Shown = tuple[str, str, str, bool]
 class ClientAdmission:
     """Which clients the broker admits."""
 
-    def __init__(self, link: BrokerLink, clock: Clock) -> None:
-        self._link = link
+    def __init__(self, brokers: BrokerGroups, clock: Clock) -> None:
+        self._brokers = brokers
         self._clock = clock
         self._admitted: OrderedDict[Shown, int] = OrderedDict()
-        self.broker_name = ""
-        """The broker's name; there after the first question."""
 
     async def ask(self, caller: GrpcCaller | None = None) -> None:
-        """Have a client admitted; without one, learn the broker's name. CallRejected(UNAUTHORIZED) when it is not."""
+        """Have a client admitted; without one, the proxy itself. CallRejected(UNAUTHORIZED) when it is not."""
         shown: Shown = ("", "", "", True)
         if caller is not None:
             shown = caller.key, caller.date_time, caller.signature, caller.loopback
@@ -48,10 +46,11 @@ class ClientAdmission:
             "clientLoopback": str(loopback).lower(),
         }  # fmt: skip
         try:
-            answer = await self._link.request(None, RequestCode.ADMIT_CLIENT, fields)
+            answer = await self._brokers.request(None, RequestCode.ADMIT_CLIENT, fields)
         except Refused as refused:
             raise CallRejected(Code.UNAUTHORIZED, refused.remark) from refused
-        self.broker_name = answer.fields["brokerName"]
+        if caller is None:
+            self._brokers.learn(answer.fields["brokerName"])
         self._admitted[shown] = now_ns
         self._admitted.move_to_end(shown)
         if len(self._admitted) > ADMITTED_MAX:

@@ -1,8 +1,8 @@
 """Composition root of the gRPC proxy: builds every part, starts them in order, stops them.
 
-The proxy stores nothing: any number of them may serve the same broker, behind one address or several. Stopping lets
+The proxy stores nothing: any number of them may serve the same brokers, behind one address or several. Stopping lets
 calls under way finish; streams and waiting receives end with it, and their clients go to another proxy.
-Invariant: the port opens when the broker is connected and known by name. Loop rule: created and used on one event loop.
+Invariant: the port opens when a broker is connected and known by name. Loop rule: created and used on one event loop.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import grpc
 import grpc.aio
 
 from grpc_proxy.access import ClientAdmission
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups
-from grpc_proxy.link import BrokerLink
 from grpc_proxy.lite import LiteSubscriptionSync
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.offsets import Offsets
@@ -29,7 +29,6 @@ from grpc_proxy.sending import Sending
 from grpc_proxy.service import MessagingService
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
-from remoting.client.uplink import Uplink
 from remoting.protocol.errors import LocalMisuse
 from remoting.transport.contracts import Connection
 from remoting.transport.failures import join_address
@@ -37,13 +36,12 @@ from runtime.clock import Clock
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 
-FIRST_DELAY_DIVISOR = 20
 PING_INTERVAL_MS_MIN = 5_000
 """Clients may test an idle connection this often."""
 
 
 class GrpcProxyApp:
-    """One gRPC proxy; `connection` leads to a broker in this process, otherwise the configuration gives its address."""
+    """One gRPC proxy; `connection` leads to a broker in this process, otherwise the configuration says which."""
 
     def __init__(
         self, config: GrpcConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
@@ -51,29 +49,25 @@ class GrpcProxyApp:
         self.port = config.port
         self._config = config
         metrics = GrpcMetrics(registry)
-        uplink = Uplink.configured(
-            signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
-            config.broker, config.controllers, config.broker_name, present=connection,
-            pause_first_ms=max(1, config.reconnect_delay_ms_max // FIRST_DELAY_DIVISOR),
-            pause_ms_max=config.reconnect_delay_ms_max,
-        )  # fmt: skip
-        self.link = link = BrokerLink(uplink, timeout_ms=config.request_timeout_ms)
-        self._admission = admission = ClientAdmission(link, clock)
-        groups = ConsumedGroups(link, clock)
-        routes = Routes(link, admission, groups, clock)
-        self._clients = clients = GrpcClients(link, groups, config, metrics)
-        self.renewal = renewal = Renewal(link, config, clock, metrics, clients.is_here)
-        self._receiving = receiving = Receiving(link, admission, groups, renewal, config, clock, metrics)
+        dial = signing_dial(config.access_key_file, ClientTls.of(config.dial_tls))
+        self.brokers = brokers = BrokerGroups(config, dial, present=connection)
+        self._admission = admission = ClientAdmission(brokers, clock)
+        groups = ConsumedGroups(brokers, clock)
+        routes = Routes(brokers, groups, clock)
+        self._clients = clients = GrpcClients(brokers, groups, config, metrics)
+        self.renewal = renewal = Renewal(brokers, config, clock, metrics, clients.is_here)
+        self._receiving = receiving = Receiving(brokers, routes, groups, renewal, config, clock, metrics)
         self._service = MessagingService(
             admission,
             metrics,
             clients=clients,
             routes=routes,
-            sending=Sending(link, routes, config, clock, metrics),
+            sending=Sending(brokers, routes, config, clock, metrics),
             receiving=receiving,
-            offsets=Offsets(link, config, metrics),
-            lite=LiteSubscriptionSync(link, config),
+            offsets=Offsets(brokers, config, metrics),
+            lite=LiteSubscriptionSync(brokers, routes, config),
         )
+        metrics.brokers.function = lambda: brokers.up
         metrics.clients.function = lambda: len(clients)
         metrics.renewed.function = lambda: len(renewal)
         self._server: Any = None
@@ -81,20 +75,20 @@ class GrpcProxyApp:
 
     @property
     def ready(self) -> bool:
-        """Whether clients can be served: the broker is connected."""
-        return self.link.up
+        """Whether clients can be served: a broker group is connected."""
+        return self.brokers.up > 0
 
     async def start(self) -> int:
-        """Connect to the broker, then listen; the port. Raises OSError when the address cannot be had, LocalMisuse for
+        """Connect to the brokers, then listen; the port. Raises OSError when the address cannot be had, LocalMisuse for
         certificates that cannot be used."""
-        await self.link.start()
+        await self.brokers.start()
         try:
             await self._admission.ask()
             self._server = self._make_server()
             self.port = self._open(self._server)
             await self._server.start()
         except BaseException:
-            await self.link.stop()
+            await self.brokers.stop()
             raise
         self.renewal.start()
         self._log.info("listening", host=self._config.host, port=self.port)
@@ -105,14 +99,14 @@ class GrpcProxyApp:
         await self._receiving.settle()
 
     async def stop(self) -> None:
-        """Take no more calls, let those under way finish, close the connection to the broker."""
+        """Take no more calls, let those under way finish, close the connections to the brokers."""
         if self._server is not None:
             stopping = asyncio.ensure_future(self._server.stop(self._config.stop_deadline_ms / 1_000))
             self._clients.stop()
             self._receiving.stop()
             await stopping
             await self.renewal.stop()
-        await self.link.stop()
+        await self.brokers.stop()
 
     def _make_server(self) -> Any:
         limits = self._config.limits

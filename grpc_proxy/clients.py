@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups, GroupRules
 from grpc_proxy.link import BrokerLink
@@ -79,15 +80,15 @@ class Stream:
 class GrpcClients:
     """The clients of this proxy."""
 
-    def __init__(self, link: BrokerLink, groups: ConsumedGroups, config: GrpcConfig, metrics: GrpcMetrics) -> None:
-        self._link = link
+    def __init__(self, brokers: BrokerGroups, groups: ConsumedGroups, config: GrpcConfig, metrics: GrpcMetrics) -> None:
+        self._brokers = brokers
         self._groups = groups
         self._config = config
         self._metrics = metrics
         self._streams: dict[str, Stream] = {}
         self._open: set[Stream] = set()
         self._asked = 0
-        link.on_push(self._pushed)
+        brokers.on_push(self._pushed)
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -141,7 +142,7 @@ class GrpcClients:
             await self._leave_lite_topics(stream)
         for field, group in groups:
             fields = {"clientID": caller.client_id, field: group}
-            await self._link.request(caller, RequestCode.UNREGISTER_CLIENT, fields)
+            await self._brokers.everywhere(caller, RequestCode.UNREGISTER_CLIENT, fields)
         return service.NotifyClientTerminationResponse(status=status())
 
     async def _read(self, stream: Stream, received: AsyncIterator[bytes]) -> None:
@@ -198,15 +199,15 @@ class GrpcClients:
         stream.topics = frozenset(topic for topic, is_allowed in zip(wanted, allowed, strict=True) if is_allowed)
         if stream.topics:
             body = mapping.producer_heartbeat(caller.client_id, stream.topics)
-            await self._link.request(caller, RequestCode.HEART_BEAT, {}, _encode(body))
+            await self._brokers.everywhere(caller, RequestCode.HEART_BEAT, {}, _encode(body))
 
     async def _consumer(self, caller: GrpcCaller, group: str, subscription: Any) -> None:
         body = mapping.consumer_heartbeat(caller.client_id, group, subscription)
-        await self._link.request(caller, RequestCode.HEART_BEAT, {}, _encode(body))
+        await self._brokers.everywhere(caller, RequestCode.HEART_BEAT, {}, _encode(body))
 
     async def _may_publish(self, caller: GrpcCaller, topic: str) -> bool:
         try:
-            await self._link.request(caller, RequestCode.CHECK_PUBLISH, {"topic": topic})
+            await self._brokers.request(caller, RequestCode.CHECK_PUBLISH, {"topic": topic})
         except Refused:
             return False
         return True
@@ -217,16 +218,16 @@ class GrpcClients:
         parent = (await self._groups.rules(caller, group)).lite_topic_parent
         if parent:
             body = _encode(lite.removal(caller.client_id, group, parent))
-            await self._link.request(caller, RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
+            await self._brokers.everywhere(caller, RequestCode.LITE_SUBSCRIPTION_CTL, {}, body)
 
     def _forget(self, stream: Stream) -> None:
         if self._streams.get(stream.caller.client_id) is stream:
             del self._streams[stream.caller.client_id]
 
-    def _pushed(self, command: Command) -> None:
+    def _pushed(self, link: BrokerLink, command: Command) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
             with contextlib.suppress(LightMQError, KeyError, ValueError):
-                self._ask_producer(command)
+                self._ask_producer(link.name, command)
                 return
             self._metrics.dropped_commands.child("malformed").value += 1
         elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
@@ -240,7 +241,7 @@ class GrpcClients:
             return
         stream.put(notify_unsubscribe_lite_command={"lite_topic": command.fields.get("liteTopic", "")})
 
-    def _ask_producer(self, command: Command) -> None:
+    def _ask_producer(self, broker: str, command: Command) -> None:
         """Put a question about a half message on the stream of one of the topic's producers."""
         fields = command.fields
         topic = fields["topic"]
@@ -256,6 +257,6 @@ class GrpcClients:
         message.system_properties.message_type = definition.MessageType.TRANSACTION
         orphan = {
             "message": message,
-            "transaction_id": checked_id(fields["tranStateTableOffset"], fields["commitLogOffset"]),
+            "transaction_id": checked_id(fields["tranStateTableOffset"], fields["commitLogOffset"], broker),
         }
         stream.put(recover_orphaned_transaction_command=orphan)

@@ -70,7 +70,7 @@ class GrpcConfig:
     broker: str = ""
     """Broker as host:port; set it to go there directly without asking a controller."""
     broker_name: str = ""
-    """Broker group that is served; empty: the first that has a master at the start."""
+    """Broker group that is served; empty: every group that the controllers name."""
     access_key_file: Path | None = None
     """One line `key:secret`, readable by its owner alone: signs requests to controllers and broker. Where the broker
     has an access list, the key needs `role proxy`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from grpc_proxy.link import BrokerLink
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.mapping.metadata import GrpcCaller
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -45,8 +45,8 @@ _decode = msgspec.json.Decoder(GroupRules).decode
 class ConsumedGroups:
     """Consumer groups as the broker has them."""
 
-    def __init__(self, link: BrokerLink, clock: Clock) -> None:
-        self._link = link
+    def __init__(self, brokers: BrokerGroups, clock: Clock) -> None:
+        self._brokers = brokers
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[int, GroupRules]] = {}
 
@@ -56,7 +56,7 @@ class ConsumedGroups:
         if known is not None and self._clock.monotonic_ns() - known[0] < KEPT_NS:
             return known[1]
         try:
-            answer = await self._link.request(caller, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+            answer = await self._brokers.request(caller, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
             found = _decode(answer.body)
         except Refused as refused:
             if refused.code != ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:

@@ -1,7 +1,8 @@
-"""The proxy's connection to the broker: one request, one answer, on behalf of one client.
+"""The proxy's connection to the master of one broker group: one request, one answer, on behalf of one client.
 
 A request carries the access key that its client has proved; the broker judges it by the rights of that key. While the
-connection is down a request waits for it within its own time limit.
+connection is down a request waits for it within its own time limit. A group that did not answer in time is passed over
+for some seconds where another one can do the same.
 Invariant: a request ends with an answer of code 0, `Refused`, `ConnectionLost` or `RequestTimeout`; after the last two
 it is unknown whether it was carried out. Loop rule: everything on the loop's thread.
 """
@@ -15,19 +16,23 @@ from grpc_proxy.mapping.metadata import GrpcCaller
 from remoting.client.uplink import Uplink
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import PushCallback
-from remoting.transport.failures import checked
+from remoting.transport.failures import RequestTimeout, checked
 from runtime.logs import get_logger
 
 ON_BEHALF_FIELD, ON_BEHALF_HOST_FIELD = "onBehalfOf", "onBehalfHost"
+PASSED_OVER_S = 3.0
+"""How long a group is passed over after a request that it did not answer in time."""
 
 
 class BrokerLink:
-    """Requests to the broker that is served."""
+    """Requests to one broker group."""
 
-    def __init__(self, uplink: Uplink, *, timeout_ms: int) -> None:
+    def __init__(self, uplink: Uplink, *, name: str, timeout_ms: int) -> None:
+        self.name = name
+        """Of the broker group; of a broker that is given by its address it is known after the start."""
         self._uplink = uplink
         self._timeout_ms = timeout_ms
-        self._first = asyncio.Event()
+        self._passed_over_until_s = 0.0
         self._log = get_logger("grpc.link")
         self._stopping = False
         uplink.line.on_up(lambda connection: self._came_up(connection.address))
@@ -35,8 +40,13 @@ class BrokerLink:
 
     @property
     def up(self) -> bool:
-        """Whether the broker is connected."""
+        """Whether the group's master is connected."""
         return self._uplink.line.up
+
+    @property
+    def preferred(self) -> bool:
+        """Whether its master is connected and has not let a request time out lately."""
+        return self.up and asyncio.get_running_loop().time() >= self._passed_over_until_s
 
     def on_push(self, callback: PushCallback) -> None:
         """Call with each command that the broker sends on its own."""
@@ -46,10 +56,9 @@ class BrokerLink:
         """Call after every connection made."""
         self._uplink.line.on_up(lambda _connection: callback(), at_once=False)
 
-    async def start(self) -> None:
-        """Connect, and wait for the first success."""
+    def start(self) -> None:
+        """Begin to connect, without waiting."""
         self._uplink.start()
-        await self._first.wait()
 
     async def stop(self) -> None:
         """Close and do not reconnect."""
@@ -73,12 +82,15 @@ class BrokerLink:
             fields = {**fields, ON_BEHALF_FIELD: caller.key, ON_BEHALF_HOST_FIELD: caller.host}
         language = "PYTHON" if caller is None else caller.language
         command = Command(code, fields=fields, body=body, language=language)
-        return await self._uplink.connection.request(command, self._timeout_ms + wait_ms)
+        try:
+            return await self._uplink.connection.request(command, self._timeout_ms + wait_ms)
+        except RequestTimeout:
+            self._passed_over_until_s = asyncio.get_running_loop().time() + PASSED_OVER_S
+            raise
 
     def _came_up(self, address: str) -> None:
-        self._log.info("broker_connected", address=address)
-        self._first.set()
+        self._log.info("broker_connected", broker=self.name, address=address)
 
     def _went_down(self, reason: str) -> None:
         if not self._stopping:
-            self._log.warning("broker_lost", reason=reason)
+            self._log.warning("broker_lost", broker=self.name, reason=reason)

@@ -13,8 +13,8 @@ class GrpcMetrics:
     """What a gRPC proxy counts."""
 
     __slots__ = (
-        "calls", "clients", "dropped_commands", "ended_streams", "refused", "renewals", "renewed", "returned",
-        "unreadable",
+        "brokers", "calls", "clients", "dropped_commands", "ended_streams", "refused", "renewals", "renewed",
+        "returned", "unreadable",
     )  # fmt: skip
 
     def __init__(self, registry: Registry) -> None:
@@ -41,6 +41,7 @@ class GrpcMetrics:
             "rocketmq_grpc_unreadable_messages_total", "Bodies that a gRPC client got compressed as they are stored"
         )
 
+        self.brokers = registry.gauge("rocketmq_grpc_brokers", "Broker groups to which the gRPC proxy is connected")
         self.clients = registry.gauge("rocketmq_grpc_clients", "gRPC clients with a telemetry stream")
         self.renewed = registry.gauge("rocketmq_grpc_renewed_messages", "Messages whose invisible time is extended")
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.mapping.incoming import incoming, plain_body
@@ -38,8 +39,8 @@ ENDS = {Policy.BEGINNING: RequestCode.GET_MIN_OFFSET, Policy.END: RequestCode.GE
 class Offsets:
     """Reads queues by offset, and keeps the offsets of groups."""
 
-    def __init__(self, link: BrokerLink, config: GrpcConfig, metrics: GrpcMetrics) -> None:
-        self._link = link
+    def __init__(self, brokers: BrokerGroups, config: GrpcConfig, metrics: GrpcMetrics) -> None:
+        self._brokers = brokers
         self._config = config
         self._metrics = metrics
 
@@ -59,7 +60,7 @@ class Offsets:
             "sysFlag": str(SUBSCRIPTION | (SUSPEND if wait_ms > 0 else 0)), "subscription": expression,
             "suspendTimeoutMillis": str(max(0, wait_ms)), "expressionType": kind,
         }  # fmt: skip
-        answer = await self._link.answer(caller, RequestCode.PULL_MESSAGE, fields, wait_ms=max(0, wait_ms))
+        answer = await self._at(queue).answer(caller, RequestCode.PULL_MESSAGE, fields, wait_ms=max(0, wait_ms))
         found = WITHOUT_MESSAGES.get(answer.code)
         if found is None:
             checked(answer)
@@ -77,13 +78,13 @@ class Offsets:
         if request.offset < 0:
             raise CallRejected(Code.ILLEGAL_OFFSET, f"the offset {request.offset} is negative")
         fields["commitOffset"] = str(request.offset)
-        await self._link.request(caller, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        await self._at(request.message_queue).request(caller, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         return service.UpdateOffsetResponse(status=status())
 
     async def get_offset(self, caller: GrpcCaller, request: Any) -> Any:
         """The offset that a group has stored for a queue."""
         fields = self._place(request.message_queue, group_of(request.group)) | {"setZeroIfNotFound": "false"}
-        answer = await self._link.request(caller, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        answer = await self._at(request.message_queue).request(caller, RequestCode.QUERY_CONSUMER_OFFSET, fields)
         return service.GetOffsetResponse(status=status(), offset=int(answer.fields["offset"]))
 
     async def query_offset(self, caller: GrpcCaller, request: Any) -> Any:
@@ -93,8 +94,12 @@ class Offsets:
         if code is None:
             code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
             fields["timestamp"] = str(ms_of(request.timestamp))
-        answer = await self._link.request(caller, code, fields)
+        answer = await self._at(request.message_queue).request(caller, code, fields)
         return service.QueryOffsetResponse(status=status(), offset=int(answer.fields["offset"]))
+
+    def _at(self, queue: Any) -> BrokerLink:
+        """The broker group that has a queue."""
+        return self._brokers.require(queue.broker.name, Code.BAD_REQUEST, "the queue")
 
     def _place(self, queue: Any, group: str = "") -> dict[str, str]:
         """The fields that name a queue, and a group."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from grpc_proxy.access import ClientAdmission
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups
 from grpc_proxy.link import BrokerLink
@@ -36,17 +37,21 @@ from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name
 from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.renewal import Renewal, moved
+from grpc_proxy.routes import Routes
 from grpc_proxy.stubs import service
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import iter_stored
+from remoting.transport.failures import ConnectionLost, RequestTimeout
 from runtime.clock import Clock
 
 Send = Callable[[Any], Awaitable[None]]
 """Sends one answer of a stream; returns when there is room for the next."""
 ACKS_MAX = 1_024
 """Most messages of one AckMessage."""
+TURN_MS = 500
+"""How long a receive of several broker groups waits at one of them before it asks the next."""
 FORWARD_MS = 60_000
 """Time in which a message is put into the dead-letter topic."""
 DEADLINE_MARGIN_MS = 500
@@ -61,6 +66,8 @@ class Receive:
     group: str
     topic: str
     namespace: str
+    broker: str
+    """Broker group that the client asks for; empty for any."""
     queue_index: int
     count: int
     invisible_ms: int
@@ -83,16 +90,16 @@ class Receiving:
 
     def __init__(
         self,
-        link: BrokerLink,
-        admission: ClientAdmission,
+        brokers: BrokerGroups,
+        routes: Routes,
         groups: ConsumedGroups,
         renewal: Renewal,
         config: GrpcConfig,
         clock: Clock,
         metrics: GrpcMetrics,
     ) -> None:
-        self._link = link
-        self._admission = admission
+        self._brokers = brokers
+        self._routes = routes
         self._groups = groups
         self._renewal = renewal
         self._config = config
@@ -100,17 +107,20 @@ class Receiving:
         self._metrics = metrics
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = asyncio.Event()
+        self._turn = 0
 
     async def receive(self, caller: GrpcCaller, request: Any, left_ms: int | None, send: Send) -> None:
         """Send what there is: a status, messages, the time of delivery. `left_ms`: until the client's deadline."""
         ask = self._parsed(request, left_ms)
-        popping = asyncio.ensure_future(self._pop(caller, ask))
+        gone = asyncio.Event()
+        popping = asyncio.ensure_future(self._pop(caller, ask, gone))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((popping, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             if not popping.done():
+                gone.set()
                 self._later(self._abandoned(caller, ask, popping))
         if not popping.done():
             raise CallRejected(Code.HA_NOT_AVAILABLE, "the proxy stops")
@@ -162,8 +172,8 @@ class Receiving:
             "offset": str(handle.position), "group": group, "delayLevel": "-1", "originMsgId": request.message_id,
             "originTopic": topic, "maxReconsumeTimes": str(max(0, request.max_delivery_attempts)),
         }  # fmt: skip
-        await self._link.request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        await self._owner(handle).request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._about(caller, handle, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
         return service.ForwardMessageToDeadLetterQueueResponse(status=status())
 
     def stop(self) -> None:
@@ -191,6 +201,7 @@ class Receiving:
             group=group_of(request.group),
             topic=topic_of(request.message_queue.topic),
             namespace=request.message_queue.topic.resource_namespace,
+            broker=request.message_queue.broker.name,
             queue_index=max(ALL_QUEUES, request.message_queue.id),
             count=max(1, min(request.batch_size, config.limits.batch_max)),
             invisible_ms=invisible_ms,
@@ -200,25 +211,64 @@ class Receiving:
             attempt_id=request.attempt_id if request.HasField("attempt_id") else "",
         )
 
-    async def _pop(self, caller: GrpcCaller, ask: Receive) -> list[Given]:
+    async def _pop(self, caller: GrpcCaller, ask: Receive, gone: asyncio.Event) -> list[Given]:
+        """Messages of the first broker group that has some: the one that is asked for, then the others in turn.
+
+        A push consumer asks each group by itself, and a consumer in order each queue: they get those of one group.
+        `gone`: set when the client waits no more.
+        """
         rules = await self._groups.rules(caller, ask.group)
         is_lite = rules.lite_topic_parent == ask.topic
         if is_lite and ask.expression != ("TAG", "*"):
             raise CallRejected(Code.ILLEGAL_FILTER_EXPRESSION, "lite topics are read without a filter")
+        pop = partial(self._pop_at, caller, ask, is_lite=is_lite, in_order=rules.consume_message_orderly)
+        named = self._brokers.named(ask.broker)
+        if named is not None and (len(self._brokers) == 1 or ask.is_renewed or rules.consume_message_orderly):
+            return await pop(named, wait_ms=ask.wait_ms)
+        loop = asyncio.get_running_loop()
+        deadline_s, slice_ms = loop.time() + ask.wait_ms / 1_000, 0
+        while True:
+            failure, failures, sources = None, 0, await self._sources(ask)
+            for source in sources:
+                left_ms = int((deadline_s - loop.time()) * 1_000)
+                try:
+                    given = await pop(source, wait_ms=max(0, min(left_ms, slice_ms)))
+                except (ConnectionLost, RequestTimeout) as error:
+                    failure, failures = error, failures + 1
+                    continue
+                if given or gone.is_set():
+                    return given
+            if failure is not None and failures == len(sources):
+                raise failure
+            if loop.time() >= deadline_s:
+                return []
+            slice_ms = TURN_MS
+
+    async def _sources(self, ask: Receive) -> Sequence[BrokerLink]:
+        """The broker groups that have the topic, in the order in which they are asked."""
+        names = (await self._routes.places(ask.topic)).readable()
+        links = self._brokers.reachable([link for link in self._brokers.links if link.name in names])
+        self._turn += 1
+        first = names.index(ask.broker) if ask.broker in names else self._turn
+        return [links[(first + index) % len(links)] for index in range(len(links))]
+
+    async def _pop_at(
+        self, caller: GrpcCaller, ask: Receive, link: BrokerLink, *, is_lite: bool, in_order: bool, wait_ms: int
+    ) -> list[Given]:
         code = RequestCode.POP_LITE_MESSAGE if is_lite else RequestCode.POP_MESSAGE
-        now_ms, in_order = self._clock.now_ms(), rules.consume_message_orderly
-        fields = lite_pop_fields(ask, caller.client_id, now_ms) if is_lite else pop_fields(ask, in_order, now_ms)
+        asked, now_ms = replace(ask, wait_ms=wait_ms), self._clock.now_ms()
+        fields = lite_pop_fields(asked, caller.client_id, now_ms) if is_lite else pop_fields(asked, in_order, now_ms)
         try:
-            answer = await self._link.request(caller, code, fields, wait_ms=ask.wait_ms)
+            answer = await link.request(caller, code, fields, wait_ms=wait_ms)
         except Refused as refused:
             if refused.code == ResponseCode.POLLING_TIMEOUT:
                 return []
             raise
-        return self._given(ask, answer, is_lite=is_lite)
+        return self._given(ask, link.name, answer, is_lite=is_lite)
 
-    def _given(self, ask: Receive, answer: Command, *, is_lite: bool) -> list[Given]:
+    def _given(self, ask: Receive, broker: str, answer: Command, *, is_lite: bool) -> list[Given]:
         """The messages in the answer to a POP."""
-        broker, counts = self._admission.broker_name, answer.fields.get("orderCountInfo", "")
+        counts = answer.fields.get("orderCountInfo", "")
         pop_ms, invisible_ms = int(answer.fields["popTime"]), int(answer.fields["invisibleTime"])
         before = {} if is_lite else deliveries_before(counts)
         lite_before = lite_deliveries_before(counts) if is_lite else []
@@ -238,7 +288,7 @@ class Receiving:
     async def _acked(self, caller: GrpcCaller, group: str, topic: str, entry: Any) -> Any:
         try:
             handle = await self._present(entry)
-            await self._about(caller, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+            await self._about(caller, handle, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
         except LightMQError as error:
             found = status_of(error)
             self._metrics.refuse(reason_name(found.code))
@@ -254,12 +304,15 @@ class Receiving:
         self, caller: GrpcCaller, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
     ) -> ReceiptHandle:
         fields = {**handle.fields(group, topic), "invisibleTime": str(invisible_ms)}
-        return moved(handle, await self._about(caller, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields))
+        return moved(handle, await self._about(caller, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields))
 
-    async def _about(self, caller: GrpcCaller, code: int, fields: dict[str, str]) -> Any:
+    def _owner(self, handle: ReceiptHandle) -> BrokerLink:
+        return self._brokers.require(handle.broker, Code.INVALID_RECEIPT_HANDLE, "the receipt handle")
+
+    async def _about(self, caller: GrpcCaller, handle: ReceiptHandle, code: int, fields: dict[str, str]) -> Any:
         """A request about one message; what the broker finds wrong with its place is the handle's fault."""
         try:
-            return await self._link.request(caller, code, fields)
+            return await self._owner(handle).request(caller, code, fields)
         except Refused as refused:
             if refused.code in _ABOUT_HANDLE:
                 raise CallRejected(Code.INVALID_RECEIPT_HANDLE, refused.remark) from refused

@@ -15,10 +15,12 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.link import BrokerLink
 from grpc_proxy.mapping.incoming import ReceiptHandle
 from grpc_proxy.mapping.metadata import GrpcCaller
+from grpc_proxy.mapping.statuses import Code
 from grpc_proxy.metrics import GrpcMetrics
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
@@ -54,9 +56,14 @@ class Renewal:
     """Extends the time of messages."""
 
     def __init__(
-        self, link: BrokerLink, config: GrpcConfig, clock: Clock, metrics: GrpcMetrics, is_here: Callable[[str], bool]
+        self,
+        brokers: BrokerGroups,
+        config: GrpcConfig,
+        clock: Clock,
+        metrics: GrpcMetrics,
+        is_here: Callable[[str], bool],
     ) -> None:
-        self._link = link
+        self._brokers = brokers
         self._config = config
         self._clock = clock
         self._is_here = is_here
@@ -132,7 +139,7 @@ class Renewal:
         fields = found.handle.fields(found.group, found.topic)
         fields["invisibleTime"] = str(found.handle.invisible_ms)
         try:
-            answer = await self._link.request(found.caller, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+            answer = await self._owner(found).request(found.caller, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
         except Refused:
             self._give_up(given, "refused")
             return
@@ -146,6 +153,9 @@ class Renewal:
         found.handle = moved(found.handle, answer)
         self._count.child("extended").value += 1
         self._plan(given, found.handle)
+
+    def _owner(self, found: RenewedMessage) -> BrokerLink:
+        return self._brokers.require(found.handle.broker, Code.INVALID_RECEIPT_HANDLE, "the receipt handle")
 
     def _give_up(self, given: str, why: str) -> None:
         self._watched.pop(given, None)

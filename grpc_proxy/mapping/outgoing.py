@@ -80,6 +80,7 @@ class OutgoingMessage:
     body: bytes
     born_ms: int
     message_group: str = ""
+    lite_topic: str = ""
 
     @property
     def size_bytes(self) -> int:
@@ -99,12 +100,6 @@ class OutgoingMessage:
             "a": self.topic, "b": self.topic, "c": "TBW102", "d": "4", "e": str(queue_index), "f": str(flags),
             "g": str(self.born_ms), "h": "0", "i": self.properties, "j": "0", "k": "false", "m": "false",
         }  # fmt: skip
-
-    def queue_index(self, count: int) -> int:
-        """Return the queue, of `count`, in which the messages of its group are; -1 without a group."""
-        if not self.message_group:
-            return -1
-        return binascii.crc32(self.message_group.encode()) % max(1, count)
 
 
 def batches(messages: Sequence[OutgoingMessage]) -> list[list[OutgoingMessage]]:
@@ -157,6 +152,7 @@ def outgoing(message: Any, limits: Limits, now_ms: int) -> OutgoingMessage:
         body=_body(message, limits.body_bytes_max),
         born_ms=ms_of(system.born_timestamp) if 0 < ms_of(system.born_timestamp) < TIME_MS_MAX else now_ms,
         message_group=system.message_group,
+        lite_topic=system.lite_topic,
     )
 
 

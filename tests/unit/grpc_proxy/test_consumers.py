@@ -221,6 +221,9 @@ class FakeLink:
         self.asked: list[dict[str, str]] = []
         self.held: asyncio.Event | None = None
 
+    def require(self, *_: Any) -> FakeLink:
+        return self
+
     async def request(self, _caller: Any, _code: int, fields: dict[str, str]) -> Command:
         self.asked.append(fields)
         if self.held is not None:
@@ -392,7 +395,7 @@ async def test_a_producer_is_asked_about_an_orphaned_transaction(proxied):
 
 def clients_with(proxied: ProxyBench, **limits: int) -> GrpcClients:
     """Clients of the same broker with limits of their own."""
-    config, link = GrpcConfig(limits=GrpcLimitsConfig(**limits)), proxied.app.link
+    config, link = GrpcConfig(limits=GrpcLimitsConfig(**limits)), proxied.app.brokers
     return GrpcClients(link, ConsumedGroups(link, proxied.clock), config, GrpcMetrics(Registry()))
 
 
@@ -416,8 +419,8 @@ async def test_a_stream_that_is_not_read_ends_and_no_other_waits(proxied):
 
 async def test_too_many_clients_are_refused(proxied):
     clients = GrpcClients(
-        proxied.app.link,
-        ConsumedGroups(proxied.app.link, proxied.clock),
+        proxied.app.brokers,
+        ConsumedGroups(proxied.app.brokers, proxied.clock),
         GrpcConfig(limits=GrpcLimitsConfig(clients_max=1)),
         GrpcMetrics(Registry()),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from grpc_proxy.mapping.metadata import caller_of, host_of
-from grpc_proxy.mapping.routes import RoutedTopic, assignment, check_endpoints, route
+from grpc_proxy.mapping.routes import RoutedTopic, TopicPlaces, assignment, check_endpoints, route
 from grpc_proxy.mapping.settings import answered, check, consumer_heartbeat, expression_of, producer_heartbeat
 from grpc_proxy.mapping.statuses import CODES, CallRejected, overall, reason_name, status, status_of
 from grpc_proxy.mapping.values import ms_of
@@ -106,7 +108,7 @@ ENDPOINTS = d.Endpoints(scheme=d.AddressScheme.DOMAIN_NAME, addresses=[d.Address
 
 
 def test_a_route_has_the_queues_with_their_permissions():
-    queues = route(RoutedTopic("orders", 2, 3, 6), TOPIC, "broker-a", ENDPOINTS)
+    queues = route(TopicPlaces("orders", (("broker-a", RoutedTopic("orders", 2, 3, 6)),)), TOPIC, ENDPOINTS)
     permission = d.Permission
     assert [queue.permission for queue in queues] == [permission.READ_WRITE, permission.READ_WRITE, permission.WRITE]
     assert {queue.broker.name for queue in queues} == {"broker-a"}
@@ -114,10 +116,58 @@ def test_a_route_has_the_queues_with_their_permissions():
     assert list(queues[0].accept_message_types) == [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
     fifo = RoutedTopic("orders", attributes={"message.type": "FIFO"})
     assert fifo.types == [Type.FIFO]
-    assert [queue.id for queue in assignment(fifo, TOPIC, "b", ENDPOINTS, fifo=False)] == [-1]
-    two = RoutedTopic("orders", 2, 2)
-    assert [queue.id for queue in assignment(two, TOPIC, "b", ENDPOINTS, fifo=True)] == [0, 1]
-    assert assignment(RoutedTopic("orders", perm=2), TOPIC, "b", ENDPOINTS, fifo=False) == []
+
+
+def test_a_push_consumer_is_assigned_each_broker_group():
+    """At once, or queue by queue where order is kept; not where nothing may be read."""
+    groups = (
+        ("a", RoutedTopic("orders", 2, 2)),
+        ("b", RoutedTopic("orders", 1, 1)),
+        ("c", RoutedTopic("orders", perm=2)),
+    )
+    places = TopicPlaces("orders", groups)
+    assert assigned(places, fifo=False) == [("a", -1), ("b", -1)]
+    assert assigned(places, fifo=True) == [("a", 0), ("a", 1), ("b", 0)]
+    assert places.readable() == ["a", "b"]
+
+
+def assigned(places: TopicPlaces, *, fifo: bool) -> list[tuple[str, int]]:
+    return [(queue.broker.name, queue.id) for queue in assignment(places, TOPIC, ENDPOINTS, fifo=fifo)]
+
+
+def test_a_message_group_has_one_place_among_the_queues_of_all_broker_groups():
+    both = ("a", RoutedTopic("orders", 2, 2)), ("b", RoutedTopic("orders", 6, 6))
+    places = TopicPlaces("orders", both)
+    found = Counter(places.queue_of(f"group {number}", Type.FIFO) for number in range(4_000))
+    assert set(found) == {("a", 0), ("a", 1), *(("b", index) for index in range(6))}
+    assert min(found.values()) > 400, "evenly"
+    assert places.queue_of("g", Type.FIFO) == TopicPlaces("orders", both).queue_of("g", Type.FIFO)
+    for unsure in (TopicPlaces("orders", both[:1], unknown=("b",)), TopicPlaces("orders", (), unknown=("b",))):
+        with pytest.raises(CallRejected) as caught:
+            unsure.queue_of("g", Type.FIFO)
+        assert caught.value.code in (Code.HA_NOT_AVAILABLE, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE)
+
+
+def test_a_lite_topic_has_one_home():
+    attributes = {"message.type": "LITE"}
+    lite = [(name, RoutedTopic("agents", 2, 2, attributes=attributes)) for name in ("a", "b")]
+    places = TopicPlaces("agents", tuple(lite))
+    homes = Counter(places.home_of(f"s-{number}") for number in range(1_000))
+    assert min(homes["a"], homes["b"]) > 400
+    assert places.homes_of(["s-1", "s-2", "s-3", "s-4"]) <= {"a", "b"}
+    assert TopicPlaces("orders", (("a", RoutedTopic("orders")),)).homes_of(["s-1"]) == set()
+
+
+def test_messages_go_where_their_type_is_taken_and_written():
+    topics = RoutedTopic("t", 2, 2), RoutedTopic("t", 2, 3, 4), RoutedTopic("t", attributes={"message.type": "FIFO"})
+    places = TopicPlaces("t", tuple(zip("abc", topics, strict=True)))
+    assert places.writable(Type.NORMAL) == [("a", 2)]
+    assert places.writable(Type.FIFO) == [("a", 2), ("c", 1)]
+    closed = TopicPlaces("t", (("b", topics[1]),))
+    assert closed.writable(Type.NORMAL) == [("b", 1)], "it refuses by itself"
+    with pytest.raises(CallRejected) as caught:
+        places.writable(Type.LITE)
+    assert caught.value.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
 
 
 @pytest.mark.parametrize("addresses", [[], [{"host": "", "port": 1}], [{"host": "a", "port": 0}]])

@@ -62,13 +62,12 @@ def test_a_message_keeps_what_the_broker_knows_by_other_names():
 def test_each_type_has_its_properties():
     found, properties = parsed(message(message_group="g", message_type=Type.FIFO))
     assert (found.type, properties[b"__SHARDINGKEY"]) == (Type.FIFO, b"g")
-    assert found.queue_index(4) == found.queue_index(4) in range(4)
     found, properties = parsed(message(delivery_timestamp=timestamp(123_456)))
-    assert (found.type, properties[b"TIMER_DELIVER_MS"], found.queue_index(4)) == (Type.DELAY, b"123456", -1)
+    assert (found.type, properties[b"TIMER_DELIVER_MS"]) == (Type.DELAY, b"123456")
     found, properties = parsed(message(priority=3))
     assert (found.type, properties[b"_SYS_MSG_PRIORITY_"]) == (Type.PRIORITY, b"3")
     found, properties = parsed(message(lite_topic="s-7", message_type=Type.LITE))
-    assert (found.type, properties[b"__LITE_TOPIC"], found.queue_index(4)) == (Type.LITE, b"s-7", -1)
+    assert (found.type, properties[b"__LITE_TOPIC"], found.lite_topic) == (Type.LITE, b"s-7", "s-7")
     found, properties = parsed(
         message(message_type=Type.TRANSACTION, orphaned_transaction_recovery_duration=duration(9_000))
     )
@@ -205,9 +204,10 @@ def test_bodies_that_producers_compressed():
 
 
 def test_a_transaction_id_says_where_the_half_message_is():
-    made = transaction_id(17, offset_message_id(("10.0.0.8", 2), 0xABCDEF))
-    assert made == checked_id("17", str(0xABCDEF)) == "11-ABCDEF"
-    assert parse_id(made) == (17, 0xABCDEF)
+    made = transaction_id(17, offset_message_id(("10.0.0.8", 2), 0xABCDEF), "broker-a")
+    assert made == checked_id("17", str(0xABCDEF), "broker-a") == "11-ABCDEF-broker-a"
+    assert parse_id(made) == (17, 0xABCDEF, "broker-a")
+    assert parse_id("11-ABCDEF") == (17, 0xABCDEF, "")
     request = s.EndTransactionRequest(
         transaction_id=made, message_id="m", resolution=d.TransactionResolution.ROLLBACK,
         source=d.TransactionSource.SOURCE_SERVER_CHECK,
