@@ -17,7 +17,7 @@ from grpc_proxy.mapping.incoming import incoming, plain_body
 from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.mapping.settings import expression_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, status
-from grpc_proxy.mapping.values import group_of, ms_of, topic_of
+from grpc_proxy.mapping.values import group_of, ms_of, topic_of, wait_ms_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.stubs import definition, service
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -48,19 +48,16 @@ class Offsets:
         self, caller: GrpcCaller, request: Any, left_ms: int | None, send: Callable[[Any], Awaitable[None]]
     ) -> None:
         """Send what a queue has from an offset on. `left_ms`: until the client's deadline."""
-        queue, wait_ms = request.message_queue, self._config.long_poll_ms_max
-        if request.HasField("long_polling_timeout"):
-            wait_ms = min(wait_ms, ms_of(request.long_polling_timeout))
-        if left_ms is not None:
-            wait_ms = min(wait_ms, left_ms // 2)
+        queue, margin_ms = request.message_queue, (left_ms or 0) // 2
+        wait_ms = wait_ms_of(request, self._config.long_poll_ms_max, left_ms, margin_ms)
         kind, expression = expression_of(request.filter_expression)
         fields = {
             **self._place(queue, group_of(request.group)), "queueOffset": str(request.offset), "commitOffset": "0",
             "maxMsgNums": str(max(1, min(request.batch_size, self._config.limits.batch_max))), "subVersion": "0",
             "sysFlag": str(SUBSCRIPTION | (SUSPEND if wait_ms > 0 else 0)), "subscription": expression,
-            "suspendTimeoutMillis": str(max(0, wait_ms)), "expressionType": kind,
+            "suspendTimeoutMillis": str(wait_ms), "expressionType": kind,
         }  # fmt: skip
-        answer = await self._at(queue).answer(caller, RequestCode.PULL_MESSAGE, fields, wait_ms=max(0, wait_ms))
+        answer = await self._at(queue).answer(caller, RequestCode.PULL_MESSAGE, fields, wait_ms=wait_ms)
         found = WITHOUT_MESSAGES.get(answer.code)
         if found is None:
             checked(answer)

@@ -34,7 +34,7 @@ from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.mapping.routes import ALL_QUEUES
 from grpc_proxy.mapping.settings import expression_of
 from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
-from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of
+from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of, wait_ms_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.renewal import Renewal, moved
 from grpc_proxy.routes import Routes
@@ -192,11 +192,6 @@ class Receiving:
             invisible_ms = ms_of(request.invisible_duration)
             if not config.invisible_ms_min <= invisible_ms <= config.invisible_ms_max:
                 raise self._illegal_time(invisible_ms, config.invisible_ms_min)
-        wait_ms = config.long_poll_ms_max
-        if request.HasField("long_polling_timeout"):
-            wait_ms = min(wait_ms, ms_of(request.long_polling_timeout))
-        if left_ms is not None:
-            wait_ms = min(wait_ms, left_ms - DEADLINE_MARGIN_MS)
         return Receive(
             group=group_of(request.group),
             topic=topic_of(request.message_queue.topic),
@@ -205,7 +200,7 @@ class Receiving:
             queue_index=max(ALL_QUEUES, request.message_queue.id),
             count=max(1, min(request.batch_size, config.limits.batch_max)),
             invisible_ms=invisible_ms,
-            wait_ms=max(0, wait_ms),
+            wait_ms=wait_ms_of(request, config.long_poll_ms_max, left_ms, DEADLINE_MARGIN_MS),
             is_renewed=request.auto_renew,
             expression=expression_of(request.filter_expression),
             attempt_id=request.attempt_id if request.HasField("attempt_id") else "",

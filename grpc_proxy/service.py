@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.clients import SLOW, GrpcClients
@@ -35,6 +36,10 @@ NAME = "apache.rocketmq.v2.MessagingService"
 MS_PER_S = 1_000
 Answer = Callable[[GrpcCaller, Any], Awaitable[Any]]
 Streamed = Callable[[GrpcCaller, Any, int | None, Callable[[Any], Awaitable[None]]], Awaitable[None]]
+
+
+class ClientGone(Exception):
+    """The client has ended a call whose answers are a stream."""
 
 
 class MessagingService:
@@ -106,12 +111,17 @@ class MessagingService:
             calls.value += 1
 
             async def send(message: Any) -> None:
-                await context.write(message.SerializeToString())
+                try:
+                    await context.write(message.SerializeToString())
+                except grpc.aio.InternalError as error:
+                    raise ClientGone from error
 
             try:
                 caller = await self._admitted(context)
                 left_s = context.time_remaining()
                 await answer(caller, parsed(asked, raw), None if left_s is None else int(left_s * MS_PER_S), send)
+            except ClientGone:
+                return
             except Exception as error:  # noqa: BLE001 - the client always gets a status
                 await send(answered(status=self._refused(error, name)))
 

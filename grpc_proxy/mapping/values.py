@@ -18,8 +18,12 @@ MS_PER_S = 1_000
 
 
 def topic_of(resource: Any) -> str:
-    """Return a topic's name as the broker knows it. CallRejected(ILLEGAL_TOPIC) without one."""
-    return _name(resource, Code.ILLEGAL_TOPIC, "the topic has no name")
+    """Return a topic's name as the broker knows it. CallRejected(ILLEGAL_TOPIC) without one that a topic can have."""
+    name = _name(resource, Code.ILLEGAL_TOPIC, "the topic has no name")
+    problem = validate_topic_name(name)
+    if problem is not None:
+        raise CallRejected(Code.ILLEGAL_TOPIC, problem)
+    return name
 
 
 def group_of(resource: Any) -> str:
@@ -58,6 +62,25 @@ def timestamp(at_ms: int) -> Timestamp:
 def duration(ms: int) -> Duration:
     """Return milliseconds as a Duration."""
     return Duration(seconds=ms // MS_PER_S, nanos=ms % MS_PER_S * NANOS_PER_MS)
+
+
+def wait_ms_of(request: Any, wait_ms_max: int, left_ms: int | None, margin_ms: int) -> int:
+    """Return how long a receive or pull waits for a message: as long as it asks for, but not beyond its deadline.
+
+    `left_ms` is the time until the deadline, None without one; the answer needs `margin_ms` of it. CallRejected
+    (ILLEGAL_POLLING_TIME) for a negative time, and for a wait that cannot be answered before the deadline.
+    """
+    wait_ms = wait_ms_max
+    if request.HasField("long_polling_timeout"):
+        wait_ms = min(wait_ms, ms_of(request.long_polling_timeout))
+    if wait_ms < 0:
+        raise CallRejected(Code.ILLEGAL_POLLING_TIME, f"the long polling timeout {wait_ms} ms is negative")
+    if left_ms is None or wait_ms == 0:
+        return wait_ms
+    if left_ms <= margin_ms:
+        text = f"the deadline in {left_ms} ms leaves no time to wait for a message"
+        raise CallRejected(Code.ILLEGAL_POLLING_TIME, text)
+    return min(wait_ms, left_ms - margin_ms)
 
 
 def ms_of(value: Any) -> int:
