@@ -46,5 +46,5 @@ class GrpcMetrics:
         self.renewed = registry.gauge("rocketmq_grpc_renewed_messages", "Messages whose invisible time is extended")
 
     def refuse(self, reason: str, count: int = 1) -> None:
-        """Count refusals."""
+        """Add calls, or parts of one, that were refused for this reason."""
         self.refused.child(reason).value += count
