@@ -20,6 +20,7 @@ BENCHMARKS = {
     "key_index": "benchmarks.key_index",
     "timers": "benchmarks.timers",
     "pop": "benchmarks.pop",
+    "lite": "benchmarks.lite",
     "restart": "benchmarks.restart",
     "index": "benchmarks.index_read",
     "locks": "benchmarks.locks",

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from broker.lite.registry import (
 )
 from broker.lite.state import INDEX, MESSAGES_MAX, LiteDelivery
 from broker.pop.check_points import INVISIBLE_MS_MAX
+from broker.pop.gathering import AckGather
 from broker.pop.handles import parse_handle
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.requests import json_body, number, refusal_of, text
@@ -326,7 +327,7 @@ class LiteAcks:
         self._topics = topics
         self._ownership = ownership
         self._events = events
-        self._acknowledged = acknowledged
+        self._gather: AckGather[bytes] = AckGather(tools, ownership, write=self._end, acknowledged=acknowledged)
         self._refuse = refuse
 
     def handlers(self) -> dict[int, Handler]:
@@ -336,11 +337,8 @@ class LiteAcks:
     def acknowledge(self, peer: Peer, command: Command) -> None:
         """200072, and 200051 with `liteTopic`: the message is done; answered when that is confirmed."""
         group, name, queue_id, offset = self._owned(peer, command)
-        position = self._ownership.end(group, queue_id, offset)
-        self._acknowledged.value += 1
-        if self._ownership.batch(group, queue_id) is None:
-            self._events.freed(group, name)
-        self._send(position, peer, command, command.reply())
+        self._gather.take(group, name, queue_id, (offset,))
+        self._gather.answer(peer, command, command.reply())
 
     def change_time(self, peer: Peer, command: Command) -> None:
         """200053 with `liteTopic`: the group owns the message from now on for another time, under a new handle."""
@@ -353,6 +351,14 @@ class LiteAcks:
         position = self._ownership.prolong(group, queue_id, offset, (now_ms, invisible_ms))
         fields = {"popTime": str(now_ms), "invisibleTime": str(invisible_ms), "reviveQid": ORDERED}
         self._send(position, peer, command, command.reply(fields=fields))
+
+    def _end(self, taken: Mapping[tuple[str, bytes, int], list[int]]) -> int:
+        """The messages are done, as one record; returns the position to be confirmed."""
+        position = self._ownership.end(taken)
+        for group, name, queue_id in taken:
+            if self._ownership.batch(group, queue_id) is None:
+                self._events.freed(group, name)
+        return position
 
     def _owned(self, peer: Peer, command: Command) -> tuple[str, bytes, int, int]:
         """(group, queue name, queue id, offset) of the message that the request names by its handle.

@@ -10,14 +10,16 @@ message to give. What lies below and is in flight is an entry of LITE_BATCH (lay
 are given in order, at most `MESSAGES_MAX` neighbours at a time, and no further ones before these are acknowledged; what
 is not acknowledged in time is given again, in place.
 
-Invariants: nothing behind a message in flight is given; a count of lite topics is exact once their messages are
-confirmed. Loop thread only.
+Acknowledgements of one turn of the loop gather (`broker.pop.gathering`) and are written before the table is used.
+
+Invariants: nothing behind a message in flight is given; one whose acknowledgement has gathered is not found; a count
+of lite topics is exact once their messages are confirmed. Loop thread only.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -27,7 +29,7 @@ import numpy as np
 from broker.groups.groups import group_offset_key, offset_change
 from broker.lite.registry import group_rules, parent_of, queue_name, queue_prefix
 from broker.pop.check_points import Owned
-from broker.pop.ordered import OrderedQueues
+from broker.pop.ordered import OrderedBatch, OrderedQueues
 from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET, LITE_BATCH, StateChange
@@ -250,14 +252,31 @@ class Ownership:
         self._store = store
         self._offsets = offsets
         items = ((bytes(key), value) for key, (value, _position) in store.state.items(LITE_BATCH))
-        self._queues = OrderedQueues(self._lookup, items, LITE_BATCH)
-        self.find = self._queues.find
-        """(group, queue id, offset) -> the ownership of a message, None when it is not in flight."""
-        self.batch = self._queues.batch
-        """(group, queue id) -> what is in flight, None for nothing."""
+        self._table = OrderedQueues(self._lookup, items, LITE_BATCH)
+        self.gathered: dict[tuple[str, int], set[int]] = {}
+        """Group and queue id -> offsets of messages whose acknowledgement has gathered."""
+        self.write_gathered: Callable[[], None] = self.gathered.clear
+        """Writes these acknowledgements, and empties that first."""
 
     def __len__(self) -> int:
         return len(self._queues)
+
+    @property
+    def _queues(self) -> OrderedQueues:
+        """What is in flight, without what was acknowledged."""
+        if self.gathered:
+            self.write_gathered()
+        return self._table
+
+    def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
+        """The ownership of a message, None when it is not in flight."""
+        if offset in self.gathered.get((group, queue_id), ()):
+            return None
+        return self._table.find(group, queue_id, offset)
+
+    def batch(self, group: str, queue_id: int) -> OrderedBatch | None:
+        """What a group has of a lite topic, None for nothing."""
+        return self._queues.batch(group, queue_id)
 
     def front(self, group: str, name: bytes, queue_id: int) -> int:
         """The offset of the next message to give; a group that is new begins at the oldest one."""
@@ -318,9 +337,16 @@ class Ownership:
         """The group has a message, in flight, for another time; returns the position to be confirmed."""
         return self._write(self._queues.move(group, queue_id, offset, owned))
 
-    def end(self, group: str, queue_id: int, offset: int) -> int:
-        """A message in flight is done; returns the position to be confirmed."""
-        return self._write(self._queues.release(group, queue_id, (offset,)))
+    def end(self, taken: Mapping[tuple[str, bytes, int], list[int]]) -> int:
+        """Messages in flight are done, by (group, queue name, queue id); returns the position to be confirmed.
+
+        Raises:
+            StoreError: nothing has changed.
+        """
+        changes: list[BlockChange] = []
+        for (group, _name, queue_id), offsets in taken.items():
+            changes += self._queues.release(group, queue_id, offsets)
+        return self._write(changes)
 
     def reset(self, group: str, name: bytes, queue_id: int, offset: int) -> int:
         """Let the group continue at this offset, with nothing in flight; returns the position to be confirmed."""

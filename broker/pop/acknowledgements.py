@@ -5,28 +5,27 @@
 A request names a message by its receipt handle; one that names another ownership than the present one is refused with
 NO_MESSAGE and counted.
 
-Acknowledgements of one turn of the loop are one append, which costs more than all else about a single one.
+Acknowledgements of one turn of the loop are one append (`gathering`).
 
 Invariant: a refusal changes nothing; an acknowledgement is answered when its record is confirmed. Loop thread only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from broker.pop.check_points import INVISIBLE_MS_MAX
+from broker.pop.gathering import AckGather
 from broker.pop.handles import original_topic, parse_batch, parse_handle
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.queues import PopQueues, Refuse
-from broker.requests import json_body, number, refusal_of, text
-from broker.store.errors import StoreError
+from broker.requests import json_body, number, text
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
-from remoting.transport.turn import soon
 
 if TYPE_CHECKING:
     from broker.requests import RequestTools
@@ -48,66 +47,6 @@ class LiteHandlers(Protocol):
         """The group owns the message for another time."""
 
 
-class AckGather:
-    """Collects acknowledgements and writes them at the end of the turn."""
-
-    def __init__(
-        self, tools: RequestTools, *, queues: PopQueues, in_flight: MessagesInFlight, acknowledged: MetricCounter
-    ) -> None:
-        self._tools = tools
-        self._queues = queues
-        self._in_flight = in_flight
-        self._acknowledged = acknowledged
-        self._taken: dict[tuple[str, str, int], list[int]] = {}
-        self._answers: list[tuple[Peer, Command, Command]] = []
-        in_flight.write_gathered = self.flush
-
-    def take(self, group: str, topic: str, queue_id: int, offsets: Sequence[int]) -> None:
-        """These messages, all in flight and each named once, are done."""
-        self._flush_soon()
-        self._taken.setdefault((group, topic, queue_id), []).extend(offsets)
-        self._in_flight.gathered.setdefault((group, queue_id), set()).update(offsets)
-
-    def answer(self, peer: Peer, command: Command, reply: Command) -> None:
-        """Send the reply when what was taken is confirmed, or the refusal of a store that failed."""
-        if not command.is_oneway:
-            self._flush_soon()
-            self._answers.append((peer, command, reply))
-
-    def flush(self) -> None:
-        """Write what was taken as one record."""
-        taken, self._taken = self._taken, {}
-        answers, self._answers = self._answers, []
-        self._in_flight.gathered.clear()
-        closed = [self._queues.is_closed(group, queue_id) for group, _topic, queue_id in taken]
-        try:
-            position = self._write(taken)
-        except StoreError as error:
-            refused = refusal_of(self._tools.metrics, error)
-            for peer, command, _reply in answers:
-                peer.send(command.reply(refused.code, refused.remark, refused.fields))
-            return
-        for peer, _command, reply in answers:
-            self._tools.answers.reply_at(position, peer, reply)
-        for (group, topic, queue_id), was_closed in zip(taken, closed, strict=True):
-            self._queues.opened(group, topic, queue_id, closed=was_closed)
-
-    def _write(self, taken: Mapping[tuple[str, str, int], list[int]]) -> int:
-        if not taken:
-            return 0
-        release = self._in_flight.release
-        changes = [
-            change for (group, _, queue_id), offsets in taken.items() for change in release(group, queue_id, offsets)
-        ]
-        position = self._in_flight.write(changes)
-        self._acknowledged.value += sum(map(len, taken.values()))
-        return position
-
-    def _flush_soon(self) -> None:
-        if not self._taken and not self._answers:
-            soon(self.flush)
-
-
 class AckRequests:
     """Ends ownership of messages, or changes its time."""
 
@@ -126,7 +65,7 @@ class AckRequests:
         self._topics = topics
         self._queues = queues
         self._in_flight = in_flight
-        self._gather = AckGather(tools, queues=queues, in_flight=in_flight, acknowledged=acknowledged)
+        self._gather: AckGather[str] = AckGather(tools, in_flight, write=self._end, acknowledged=acknowledged)
         self._refuse = refuse
         self._lite = lite
 
@@ -184,6 +123,18 @@ class AckRequests:
             refused = self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, f"{done} of {wanted} were in flight")
             reply = command.reply(refused.code, refused.remark)
         self._gather.answer(peer, command, reply)
+
+    def _end(self, taken: Mapping[tuple[str, str, int], list[int]]) -> int:
+        """The messages are done, as one record; returns the position to be confirmed."""
+        closed = [self._queues.is_closed(group, queue_id) for group, _topic, queue_id in taken]
+        release = self._in_flight.release
+        changes = [
+            change for (group, _, queue_id), offsets in taken.items() for change in release(group, queue_id, offsets)
+        ]
+        position = self._in_flight.write(changes)
+        for (group, topic, queue_id), was_closed in zip(taken, closed, strict=True):
+            self._queues.opened(group, topic, queue_id, closed=was_closed)
+        return position
 
     def _owned(self, peer: Peer, command: Command) -> tuple[str, str, int, int]:
         """(group, topic, queue id, offset) of the message that the request names by its handle.

@@ -11,6 +11,7 @@ import pytest
 
 from broker.config import LimitsConfig
 from broker.lite.feature import LiteFeature
+from broker.store.errors import StoreFull
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -156,6 +157,43 @@ async def test_an_acknowledgement_wakes_the_pop_that_waits_for_what_is_behind(li
     await asyncio.sleep(0)
     await ack(connection, message, code=Code.ACK_LITE_MESSAGE)
     assert [each.body for each in messages_of(await asyncio.wait_for(waiting, 4))] == [b"1"]
+
+
+async def test_acknowledgements_that_arrive_together_are_one_record(lite: BrokerBench) -> None:
+    connection = lite.connect()
+    await subscribe(connection, "a", "b")
+    await send(connection, "a", b"0", b"1", b"2")
+    await send(connection, "b", b"3")
+    messages = await pop(connection)
+    end = lite.store.end_position
+    asked = [message.command() for message in [*messages, messages[0]]]
+    answers = await asyncio.gather(*(connection.request(command) for command in asked))
+    assert [answer.code for answer in answers] == [0, 0, 0, 0, ResponseCode.NO_MESSAGE]
+    together = lite.store.end_position - end
+    assert (counted(lite, "acknowledged_total"), len(feature(lite)._ownership)) == (4, 0)
+    await send(connection, "a", b"4", b"5", b"6")
+    await send(connection, "b", b"7")
+    again = await pop(connection)
+    end = lite.store.end_position
+    assert await ack(connection, *again) == 0
+    assert together < lite.store.end_position - end, "four records for as many requests one after the other"
+
+
+async def test_a_full_disk_refuses_all_acknowledgements_that_arrive_together(lite: BrokerBench, monkeypatch) -> None:
+    connection = lite.connect()
+    await subscribe(connection, "a")
+    await send(connection, "a", b"0", b"1")
+    messages = await pop(connection)
+
+    def full(*_changes: object) -> int:
+        raise StoreFull("disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lite.store, "append_state", full)
+        answers = await asyncio.gather(*(connection.request(message.command()) for message in messages))
+    assert all(answer.code not in (0, ResponseCode.NO_MESSAGE) for answer in answers)
+    assert counted(lite, "acknowledged_total") == 0
+    assert await ack(connection, *messages) == 0, "the group has them still"
 
 
 async def test_a_repeated_attempt_gets_the_same_messages(lite: BrokerBench) -> None:
