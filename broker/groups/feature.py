@@ -43,7 +43,6 @@ from remoting.protocol.records.record import RecordView
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.request_modes import RequestModes
     from broker.topics.feature import TopicFeature
     from broker.topics.topics import ClientQueues, Topics
 
@@ -181,11 +180,11 @@ class OffsetRequests:
         queues: ClientQueues,
         offsets: GroupOffsets,
         group_commits: OffsetGather,
-        modes: RequestModes,
+        groups: Groups,
         fence: Fence,
     ) -> None:
         self._tools = tools
-        self._modes = modes
+        self._groups = groups
         self._topics = topics
         self._queues = queues
         self._offsets = offsets
@@ -226,7 +225,7 @@ class OffsetRequests:
     def update_consumer_offset(self, peer: Peer, command: Command) -> None:
         """15: commit the group's offset; one-way in practice, answered when confirmed otherwise.
 
-        Refused for a topic that the group consumes by POP, where the offset is that of the next message to give.
+        Refused for what the group consumes by POP or POP_LITE, where the offset is that of the next message to give.
         """
         fields = command.fields
         group, topic, index = text(fields, "consumerGroup"), text(fields, "topic"), number(fields, "queueId")
@@ -237,7 +236,7 @@ class OffsetRequests:
             self._topics.require(topic)
         if offset < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"commitOffset {offset} is negative")
-        self._modes.require_pull(group, topic)
+        self._groups.require_pull(group, topic)
         if not self._fence.allows(peer, group, topic, index):
             raise Refused(ResponseCode.SYSTEM_ERROR, f"queue {topic}/{index} is locked by another member of {group}")
 
@@ -328,7 +327,7 @@ class ConsumerGroups(Feature):
                 queues=topics.queues,
                 offsets=self.offsets,
                 group_commits=self.commits,
-                modes=self.groups.modes,
+                groups=self.groups,
                 fence=self.fence,
             ),
         )

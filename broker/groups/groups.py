@@ -306,6 +306,8 @@ class GroupConfig(msgspec.Struct, kw_only=True, frozen=True, rename="camel"):
         return int(self.attributes.get(PRIORITY_FACTOR, PRIORITY_FACTOR_MAX))
 
 
+LITE_BIND_TOPIC = "lite.bind.topic"
+"""Attribute of a group: the parent topic whose lite topics it reads."""
 LITE_QUOTA_MAX = 2**31 - 1
 
 
@@ -323,7 +325,7 @@ def _percentage(value: str) -> bool:
 
 
 GROUP_ATTRIBUTES: dict[str, Callable[[str], bool]] = {
-    "lite.bind.topic": names.valid_rocketmq_topic,
+    LITE_BIND_TOPIC: names.valid_rocketmq_topic,
     "lite.sub.model": ("Shared", "Exclusive").__contains__,
     "lite.sub.client.quota": _quota,
     "lite.sub.client.max.event.cnt": _quota,
@@ -407,6 +409,22 @@ class Groups:
             return self.ensure(group)
         except StoreFull:
             return GroupConfig(group_name=group)
+
+    def reads_lite(self, group: str, topic: str) -> bool:
+        """Whether the group reads the lite topics of this topic, or this light queue as one of them."""
+        config = self._configs.get(group)
+        parent = "" if config is None else config.attributes.get(LITE_BIND_TOPIC, "")
+        if not parent:
+            return False
+        below = names.light_queue_name(parent.encode() + b"/").decode()
+        return topic == parent or topic.startswith(below)
+
+    def require_pull(self, group: str, topic: str) -> None:
+        """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue, which no pull may bypass."""
+        if self.reads_lite(group, topic):
+            remark = f"the group [{group}] reads [{topic}] by subscriptions to lite topics (POP_LITE) only"
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
+        self.modes.require_pull(group, topic)
 
     def delete(self, group: str) -> int:
         """Remove a group; returns the position to wait for. Refused for an unknown one."""

@@ -121,6 +121,9 @@ class PopQueues:
             raise self._refuse("topic", ResponseCode.INVALID_PARAMETER, f"the topic [{ask.topic}] cannot be popped")
         self._queues.require_readable(ask.topic)
         config = self._topics.require(ask.topic)
+        if self._groups.groups.reads_lite(ask.group, ask.topic):
+            remark = f"the group [{ask.group}] reads [{ask.topic}] by subscriptions to lite topics (POP_LITE) only"
+            raise self._refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
         if config.takes_batches:
             raise self._refuse("topic", ResponseCode.INVALID_PARAMETER, f"[{ask.topic}] is a batch topic: pull it")
         if ask.index >= config.read_queue_count or ask.index < ALL_QUEUES:

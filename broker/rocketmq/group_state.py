@@ -118,7 +118,7 @@ class GroupStateRequests:
         if copied:
             self.groups.groups.ensure(target)
         for _target, topic, _index, _offset in copied:
-            self.groups.groups.modes.require_pull(target, topic)
+            self.groups.groups.require_pull(target, topic)
         position = self.groups.offsets.commit(copied) if copied else self.tools.store.confirm_position
         self.tools.answers.reply_at(position, peer, command.reply())
 

@@ -246,7 +246,7 @@ class RocketmqPullRequests:
         queue_id = self.queues.find(request.topic, request.index)
         if not is_light(request.topic):
             self._check_group(self.groups.groups.ensure_if_room(request.group))
-            self.groups.groups.modes.require_pull(request.group, request.topic)
+        self.groups.groups.require_pull(request.group, request.topic)
         self._commit(peer, command, request)
 
         def attempt(last: bool) -> bool:

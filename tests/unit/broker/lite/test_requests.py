@@ -479,3 +479,26 @@ async def test_a_full_disk_keeps_what_could_not_be_given_for_the_next_pop(lite: 
     assert (await connection.request(popping())).code == ResponseCode.SERVICE_NOT_AVAILABLE
     lite.store.disk.full = False
     assert [each.body for each in await pop(connection)] == [b"0"]
+
+
+@pytest.mark.parametrize("topic", [PARENT, f"%LMQ%{PARENT}%2Fa", f"%LMQ%{PARENT}%2F%23"])
+async def test_a_group_of_lite_topics_cannot_bypass_its_subscriptions(running: BrokerBench, topic: str) -> None:
+    connection = running.connect()
+    await make_parent(connection)
+    await make_group(connection, lite_sub_model="Exclusive")
+    await send(connection, "a", b"0")
+
+    async def asked(code: int, group: str, **fields: object) -> int:
+        named = {"consumerGroup": group, "topic": topic, "queueId": 0, "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 4,
+                 "commitOffset": 1, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}  # fmt: skip
+        shown = {name: str(value) for name, value in (named | fields).items()}
+        return (await connection.request(Command(code, fields=shown))).code
+
+    for code in (Code.PULL_MESSAGE, Code.LITE_PULL_MESSAGE, Code.UPDATE_CONSUMER_OFFSET):
+        assert await asked(code, GROUP) == ResponseCode.ILLEGAL_OPERATION
+        assert await asked(code, "others") != ResponseCode.ILLEGAL_OPERATION
+    popping_it = {"invisibleTime": 1_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
+    if topic == PARENT:
+        assert await asked(Code.POP_MESSAGE, GROUP, **popping_it) == ResponseCode.ILLEGAL_OPERATION
+    await subscribe(connection, "a")
+    assert [each.body for each in await pop(connection)] == [b"0"], "the group is where it was"
