@@ -423,7 +423,7 @@ class Groups:
         """Refused(ILLEGAL_OPERATION) when the group pops this topic or light queue, which no pull may bypass."""
         if self.reads_lite(group, topic):
             remark = f"the group [{group}] reads [{topic}] by subscriptions to lite topics (POP_LITE) only"
-            raise Refused(ResponseCode.ILLEGAL_OPERATION, remark)
+            raise self.modes.refuse("mode", ResponseCode.ILLEGAL_OPERATION, remark)
         self.modes.require_pull(group, topic)
 
     def delete(self, group: str) -> int:

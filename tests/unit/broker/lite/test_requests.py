@@ -500,5 +500,7 @@ async def test_a_group_of_lite_topics_cannot_bypass_its_subscriptions(running: B
     popping_it = {"invisibleTime": 1_000, "pollTime": 0, "bornTime": 0, "initMode": 0}
     if topic == PARENT:
         assert await asked(Code.POP_MESSAGE, GROUP, **popping_it) == ResponseCode.ILLEGAL_OPERATION
+    counts = {name: value for name, value in running.registry.values().items() if "pop_refused" in name}
+    assert sum(counts.values()) >= 3, counts
     await subscribe(connection, "a")
     assert [each.body for each in await pop(connection)] == [b"0"], "the group is where it was"
