@@ -25,6 +25,7 @@ from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, MQTT_TOPIC_
 
 BATCH = 16
 CHANGES_AT_ONCE = 10_000
+GROUPS = 100
 MAINTAIN_S = 0.02
 
 
@@ -42,7 +43,9 @@ def fill(bench: StoreBench, entries: int) -> None:
     for kind, size in ((state_kinds.SESSION, 200), (state_kinds.GROUP_OFFSET, 8)):
         for first in range(0, entries, CHANGES_AT_ONCE):
             numbers = range(first, min(first + CHANGES_AT_ONCE, entries))
-            bench.store.append_state([StateChange(kind, b"key-%d" % number, bytes(size)) for number in numbers])
+            bench.store.append_state(
+                [StateChange(kind, b"%d\x00key-%d" % (number % GROUPS, number), bytes(size)) for number in numbers]
+            )
     for first in range(0, entries, 1_000):
         bench.store.append(*[retained(number) for number in range(first, min(first + 1_000, entries))])
     bench.settle()

@@ -56,7 +56,7 @@ def change(bench: Bench, keys: int, total: int) -> float:
     begun = time.process_time()
     for first in range(0, total, BATCH):
         bench.store.append_state([
-            StateChange(state_kinds.GROUP_OFFSET, b"group/topic-%d" % (n * 7919 % keys), b"%016d" % n)
+            StateChange(state_kinds.GROUP_OFFSET, b"group\x00topic-%d\x000" % (n * 7919 % keys), b"%016d" % n)
             for n in range(first, first + BATCH)
         ])  # fmt: skip
         bench.turn()

@@ -463,6 +463,12 @@ def offset_change(group: str, topic: str, index: int, offset: int) -> StateChang
     return StateChange(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index), _OFFSET.pack(offset))
 
 
+WALK_ENTRIES = 1_024
+"""Offsets after which a walk over all groups leaves the loop its turn."""
+EVER = 2**63 - 1
+"""A position after all others."""
+
+
 class GroupOffsets:
     """Read and commit offsets of RocketMQ consumer groups."""
 
@@ -489,20 +495,44 @@ class GroupOffsets:
             self._store.append_state([StateChange(state_kinds.GROUP_OFFSET, key, None) for key in keys]) if keys else 0
         )
 
-    def of_group(self, group: str) -> dict[tuple[str, int], int]:
-        """All offsets of a group: (topic, index) -> offset."""
-        return self.by_group(group).get(group, {})
+    def of_group(self, group: str) -> dict[QueueKey, int]:
+        """All offsets of a group: (topic, index) -> offset; costs as much as the group has, whatever others have."""
+        return {
+            queue: offset
+            for _group, queue, offset in map(_committed, self._store.state.group_offsets.of(group.encode()))
+        }
 
-    def by_group(self, wanted: str | None = None) -> dict[str, dict[tuple[str, int], int]]:
-        """Offsets of every group, or of the wanted one: group -> (topic, index) -> offset."""
-        prefix = b"" if wanted is None else wanted.encode() + b"\x00"
-        found: dict[str, dict[tuple[str, int], int]] = {}
-        for key, (value, _position) in self._store.state.items(state_kinds.GROUP_OFFSET):
-            raw = bytes(key)
-            if raw.startswith(prefix):
-                group, topic, index = raw.split(b"\x00")
-                found.setdefault(group.decode(), {})[topic.decode(), int(index)] = _OFFSET.unpack(value)[0]
+    def groups(self) -> list[str]:
+        """The groups that have offsets, by name."""
+        return sorted(map(bytes.decode, self._store.state.group_offsets.owners()))
+
+    async def by_group(self, topic: str | None = None) -> dict[str, dict[QueueKey, int]]:
+        """Offsets of every group, of all topics or one: group -> (topic, index) -> offset.
+
+        The loop has a turn before two times `WALK_ENTRIES` are read, so what is committed meanwhile may be among them.
+        """
+        state = self._store.state.group_offsets
+        part = b"" if topic is None else b"\x00%b\x00" % topic.encode()
+        found: dict[str, dict[QueueKey, int]] = {}
+        looked = 0
+        for _examined, entries in state.older(EVER):
+            for first in range(0, len(entries), WALK_ENTRIES):
+                several = entries[first : first + WALK_ENTRIES]
+                for entry in several:
+                    if part in entry[0]:
+                        group, queue, offset = _committed(entry)
+                        found.setdefault(group, {})[queue] = offset
+                looked += len(several)
+                if looked >= WALK_ENTRIES:
+                    looked = 0
+                    await asyncio.sleep(0)
         return found
+
+
+def _committed(entry: tuple[bytes, tuple[bytes, int]]) -> tuple[str, QueueKey, int]:
+    """Group, queue and offset of an entry of the table."""
+    group, topic, index = entry[0].split(b"\x00")
+    return group.decode(), (topic.decode(), int(index)), _OFFSET.unpack(entry[1][0])[0]
 
 
 Done = Callable[[Exception | None], None]

@@ -235,13 +235,15 @@ class GroupAdminRequests:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
         return command.reply(body=_encode({"connectionSet": _connections(clients)}))
 
-    def groups_of_topic(self, peer: Peer, command: Command) -> Command:
+    def groups_of_topic(self, peer: Peer, command: Command) -> None:
         """300: groups that committed in a topic or subscribe to it now."""
         topic = text(command.fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, topic)
         self.groups.commits.flush()
-        offsets, clients = self.groups.offsets.by_group(), self.groups.clients
-        committed = {group for group, queues in offsets.items() if any(topic == key[0] for key in queues)}
+        later(peer, command, self._groups_of_topic(command, topic))
+
+    async def _groups_of_topic(self, command: Command, topic: str) -> Command:
+        committed, clients = set(await self.groups.offsets.by_group(topic)), self.groups.clients
         listening = {each.group_name for each in self.groups.groups if clients.subscription(each.group_name, topic)}
         return command.reply(body=_encode({"groupList": sorted(committed | listening)}))
 

@@ -11,6 +11,7 @@ times are of messages that are still kept. Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
+from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -58,12 +60,16 @@ class GroupStateRequests:
             Code.GET_SUBSCRIPTIONGROUP_CONFIG: self.group_config,
         }
 
-    def all_offsets(self, peer: Peer, command: Command) -> Command:
+    def all_offsets(self, peer: Peer, command: Command) -> None:
         """43: the offsets of every group."""
         self.tools.authorizer.authorize(peer, command, ADMIN, "offsets")
         self.groups.commits.flush()
+        later(peer, command, self._all_offsets(command))
+
+    async def _all_offsets(self, command: Command) -> Command:
         table: dict[str, dict[str, int]] = {}
-        for group, offsets in self.groups.offsets.by_group().items():
+        for group, offsets in (await self.groups.offsets.by_group()).items():
+            await asyncio.sleep(0)
             for (topic, index), offset in offsets.items():
                 table.setdefault(f"{topic}@{group}", {})[str(index)] = offset
         return command.reply(body=_encode({"offsetTable": table}))
@@ -80,22 +86,25 @@ class GroupStateRequests:
         ]
         return command.reply(body=_encode({"consumeTimeSpanSet": spans}))
 
-    def correction_offsets(self, peer: Peer, command: Command) -> Command:
+    def correction_offsets(self, peer: Peer, command: Command) -> None:
         """308: the least offset of any group per queue of a topic; `BEYOND` where the compared group is behind it."""
         fields = command.fields
         topic = text(fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, topic)
-        left_out = {name.strip() for name in (fields.get("filterGroups") or "").split(",")}
         self.groups.commits.flush()
+        later(peer, command, self._correction_offsets(command, topic))
+
+    async def _correction_offsets(self, command: Command, topic: str) -> Command:
+        fields = command.fields
+        left_out = {name.strip() for name in (fields.get("filterGroups") or "").split(",")}
         least: dict[int, int] = {}
-        offsets = self.groups.offsets.by_group()
+        offsets = await self.groups.offsets.by_group(topic)
         for group, queues in offsets.items():
-            for (name, index), offset in queues.items():
-                if name == topic and group not in left_out:
+            for (_topic, index), offset in queues.items():
+                if group not in left_out:
                     least[index] = min(offset, least.get(index, offset))
-        compared = offsets.get(fields.get("compareGroup") or "", {})
-        for (name, index), offset in compared.items():
-            if name == topic and least.get(index, offset) > offset:
+        for (_topic, index), offset in offsets.get(fields.get("compareGroup") or "", {}).items():
+            if least.get(index, offset) > offset:
                 least[index] = BEYOND
         return command.reply(body=_encode({"correctionOffsets": {str(index): at for index, at in least.items()}}))
 

@@ -22,6 +22,7 @@ in TOPIC_LIST. Loop thread only.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.record import RecordView
+from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -89,7 +91,10 @@ class Rates:
 
 QUEUES_MAX = 10_000
 """Most queues in one answer of 317, groups in order of their names; `truncated` marks an answer with more. Each costs
-two reads of the log on the loop."""
+two reads of the log."""
+
+ROWS_A_TURN = 100
+"""Queues looked at in one turn of the loop."""
 
 Row = tuple[dict[str, Any], dict[str, int]]
 
@@ -106,24 +111,30 @@ class ConsumeStatsRequests:
         """Request code -> handler."""
         return {Code.GET_CONSUME_STATS: self.consume_stats, Code.GET_BROKER_CONSUME_STATS: self.broker_consume_stats}
 
-    def consume_stats(self, peer: Peer, command: Command) -> Command:
+    def consume_stats(self, peer: Peer, command: Command) -> None:
         """208: how far a group is behind, queue by queue."""
         group, wanted = text(command.fields, "consumerGroup"), command.fields.get("topic") or ""
         self.groups.commits.flush()
+        later(peer, command, self._consume_stats(peer, command, group, wanted))
+
+    async def _consume_stats(self, peer: Peer, command: Command, group: str, wanted: str) -> Command:
         known = self.groups.offsets.of_group(group)
         offsets = ((key, offset) for key, offset in known.items() if wanted in ("", key[0]))
-        return command.reply(body=self._table(command, group, self._rows(peer, command, offsets)))
+        return command.reply(body=self._table(command, group, await self._rows(peer, command, offsets)))
 
-    def broker_consume_stats(self, peer: Peer, command: Command) -> Command:
+    def broker_consume_stats(self, peer: Peer, command: Command) -> None:
         """317: every group that ever committed here, `{"consumeStatsList":[{group:[stats]}],"totalDiff":..}`."""
         self.groups.commits.flush()
+        later(peer, command, self._broker_consume_stats(peer, command))
+
+    async def _broker_consume_stats(self, peer: Peer, command: Command) -> Command:
         listed: list[bytes] = []
         left, behind, truncated = QUEUES_MAX, 0, False
-        for group, offsets in sorted(self.groups.offsets.by_group().items()):
+        for group in self.groups.offsets.groups():
             if left <= 0:
                 truncated = True
                 break
-            rows = self._rows(peer, command, offsets.items())
+            rows = await self._rows(peer, command, self.groups.offsets.of_group(group).items())
             left -= len(rows)
             if rows:
                 listed.append(b"{%s:[%s]}" % (msgspec.json.encode(group), self._table(command, group, rows)))
@@ -143,10 +154,12 @@ class ConsumeStatsRequests:
         rate = sum((self.groups.traffic.per_second(group, topic, now_ms) for topic in topics), 0.0)
         return offset_table(command, rows, "consumeTps", rate)
 
-    def _rows(self, peer: Peer, command: Command, offsets: Iterable[tuple[tuple[str, int], int]]) -> list[Row]:
+    async def _rows(self, peer: Peer, command: Command, offsets: Iterable[tuple[tuple[str, int], int]]) -> list[Row]:
         """Queue and numbers of each queue that the peer may read, by topic and queue."""
         rows, allowed = [], dict[str, bool]()
-        for (topic, index), offset in sorted(offsets):
+        for number, ((topic, index), offset) in enumerate(sorted(offsets), 1):
+            if number % ROWS_A_TURN == 0:
+                await asyncio.sleep(0)
             if topic not in allowed:
                 allowed[topic] = self._may_read(peer, command, topic)
             if not allowed[topic]:

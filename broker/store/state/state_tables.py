@@ -14,6 +14,8 @@ A group of queues may keep less than the log, whose files expire oldest first: i
 position. It may keep more: files that hold its messages then stay. The caller defines the groups at each start; how
 far each has expired is durable (RETENTION: name -> position i64), so a hidden offset stays hidden if the rule changes.
 
+The offsets of consumer groups are kept by group (`OwnedTable`): one group's cost what that group has.
+
 Freezing shares the small dicts or pages of a table with the snapshot; a later change copies the one it touches first.
 Invariants: the tables are the result of replaying every change of the log in order; they change at append, so state is
 shown to clients only once the confirm position has passed its record. A queue id names one queue, ever. The position
@@ -40,7 +42,7 @@ from broker.store.errors import CorruptIndex
 from broker.store.state import state_kinds
 from broker.store.state.check_point_table import CheckPointTable
 from broker.store.state.name_table import VALUE, Entry, FrozenNames, NameTable, QueueColumns
-from broker.store.state.state_kinds import CHECK_POINT, QUEUE, RETENTION, StateChange
+from broker.store.state.state_kinds import CHECK_POINT, GROUP_OFFSET, QUEUE, RETENTION, StateChange
 from remoting.native.checksum import crc32c
 from runtime.files import atomic_write, make_directory
 
@@ -104,25 +106,25 @@ class SharedTable:
 
     __slots__ = ("_shards", "_shared", "count")
 
-    def __init__(self) -> None:
-        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(SHARDS)]
-        self._shared = bytearray(SHARDS)
+    def __init__(self, shards: int = SHARDS) -> None:
+        self._shards: list[dict[bytes, Entry]] = [{} for _ in range(shards)]
+        self._shared = bytearray(shards)
         self.count = 0
 
     def get(self, key: bytes) -> Entry | None:
         """Return (value, position) or None."""
-        return self._shards[hash(key) % SHARDS].get(key)
+        return self._shards[hash(key) % len(self._shards)].get(key)
 
     def put(self, key: bytes, entry: Entry) -> None:
         """Set a key in its shard, copied first where a snapshot shares it."""
-        shard = self._own(hash(key) % SHARDS)
+        shard = self._own(hash(key) % len(self._shards))
         before = len(shard)
         shard[key] = entry
         self.count += len(shard) - before
 
     def discard(self, key: bytes) -> None:
         """Forget a key, if it is there."""
-        at = hash(key) % SHARDS
+        at = hash(key) % len(self._shards)
         if key in self._shards[at]:
             del self._own(at)[key]
             self.count -= 1
@@ -134,13 +136,13 @@ class SharedTable:
 
     def older(self, position: int) -> Iterator[tuple[int, list[tuple[bytes, Entry]]]]:
         """Yield (entries examined, those of them set below `position`); the table may change meanwhile."""
-        for at in range(SHARDS):
+        for at in range(len(self._shards)):
             shard = self._shards[at]
             yield len(shard), [(key, entry) for key, entry in shard.items() if entry[1] < position]
 
     def freeze(self) -> FrozenShards:
         """Return all entries as they are now."""
-        self._shared[:] = b"\1" * SHARDS
+        self._shared[:] = b"\1" * len(self._shards)
         return FrozenShards(tuple(self._shards))
 
     def _own(self, at: int) -> dict[bytes, Entry]:
@@ -148,6 +150,79 @@ class SharedTable:
             self._shards[at] = self._shards[at].copy()
             self._shared[at] = 0
         return self._shards[at]
+
+
+OWNER_ENTRIES_SMALL = 2_048
+"""An owner's keys are in one dict up to this many, and in `SHARDS` of them from then on."""
+
+
+def _owner(key: bytes) -> bytes:
+    return key.partition(b"\0")[0]
+
+
+class OwnedTable:
+    """Keys `owner 0x00 rest`, so that the keys of one owner are found without a look at those of the others."""
+
+    __slots__ = ("_owners", "count")
+
+    def __init__(self) -> None:
+        self._owners: dict[bytes, SharedTable] = {}
+        self.count = 0
+
+    def owners(self) -> list[bytes]:
+        """The owners that have keys."""
+        return list(self._owners)
+
+    def of(self, owner: bytes) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position)) of one owner, in no order; nothing may change meanwhile."""
+        table = self._owners.get(owner)
+        return iter(()) if table is None else table.items()
+
+    def get(self, key: bytes) -> Entry | None:
+        """Return (value, position) or None."""
+        table = self._owners.get(_owner(key))
+        return None if table is None else table.get(key)
+
+    def put(self, key: bytes, entry: Entry) -> None:
+        """Let a key have this value and position, whether it was there or not."""
+        owner = _owner(key)
+        table = self._owners.get(owner)
+        if table is None:
+            table = self._owners[owner] = SharedTable(1)
+        before = table.count
+        table.put(key, entry)
+        self.count += table.count - before
+        if before == OWNER_ENTRIES_SMALL < table.count:
+            self._owners[owner] = large = SharedTable()
+            for each, value in table.items():
+                large.put(each, value)
+
+    def discard(self, key: bytes) -> None:
+        """Forget a key, if it is there."""
+        owner = _owner(key)
+        table = self._owners.get(owner)
+        if table is not None:
+            before = table.count
+            table.discard(key)
+            self.count -= before - table.count
+            if not table.count:
+                del self._owners[owner]
+
+    def items(self) -> Iterator[tuple[bytes, Entry]]:
+        """Iterate over (key, (value, position)), in no order; nothing may change meanwhile."""
+        for table in self._owners.values():
+            yield from table.items()
+
+    def older(self, position: int) -> Iterator[tuple[int, list[tuple[bytes, Entry]]]]:
+        """Yield (entries examined, those of them set below `position`); the table may change meanwhile."""
+        for owner in self.owners():
+            table = self._owners.get(owner)
+            if table is not None:
+                yield from table.older(position)
+
+    def freeze(self) -> FrozenShards:
+        """Return all entries as they are now."""
+        return FrozenShards(tuple(shard for table in self._owners.values() for shard in table.freeze().shards))
 
 
 LOOK_ENTRIES = 8_192
@@ -171,7 +246,8 @@ class StateTables:
     def __init__(self) -> None:
         self.queues = NameTable()
         self.check_points = CheckPointTable()
-        self._tables: dict[int, Table] = {CHECK_POINT: self.check_points}
+        self.group_offsets = OwnedTable()
+        self._tables: dict[int, Table] = {CHECK_POINT: self.check_points, GROUP_OFFSET: self.group_offsets}
         self._subscribers: dict[int, list[Subscriber]] = {}
 
     def get(self, kind: int, key: bytes) -> Entry | None:

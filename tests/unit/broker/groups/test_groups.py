@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from broker.groups.groups import (
+    WALK_ENTRIES,
     GroupConfig,
     GroupOffsets,
     Groups,
@@ -47,7 +50,7 @@ def test_a_full_disk_does_not_stop_reading(bench) -> None:
     assert groups.ensure_if_room("readers") is groups.get("readers") is not None
 
 
-def test_commit_query_reset_and_restart(bench) -> None:
+async def test_commit_query_reset_and_restart(bench) -> None:
     offsets = GroupOffsets(bench.store)
     assert offsets.get("g", "t", 0) is None
     end = offsets.commit([("g", "t", 0, 5), ("g", "t", 1, 6), ("g2", "t", 0, 7)])
@@ -58,7 +61,51 @@ def test_commit_query_reset_and_restart(bench) -> None:
     again = GroupOffsets(bench.reopen())
     assert again.get("g", "t", 0)[0] == 2
     assert again.of_group("g") == {("t", 0): 2, ("t", 1): 6}
-    assert again.by_group() == {"g": {("t", 0): 2, ("t", 1): 6}, "g2": {("t", 0): 7}}
+    assert await again.by_group() == {"g": {("t", 0): 2, ("t", 1): 6}, "g2": {("t", 0): 7}}
+
+
+COMMITS = st.tuples(
+    st.sampled_from(["g", "g2", "t"]), st.sampled_from(["t", "t2", "g"]), st.integers(0, 11), st.integers(0, 2**63 - 1)
+)
+
+
+@given(steps=st.lists(st.one_of(st.lists(COMMITS, min_size=1, max_size=9), st.sampled_from(["g", "g2"])), max_size=25))
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_offsets_against_a_model(bench, steps) -> None:
+    """Commits and forgotten groups in any order: each group, each topic and all of them are those of a plain dict."""
+    offsets = GroupOffsets(bench.store)
+    for group in offsets.groups():
+        offsets.forget(group)
+    model: dict[str, dict[tuple[str, int], int]] = {}
+    for step in steps:
+        if isinstance(step, str):
+            offsets.forget(step)
+            model.pop(step, None)
+            continue
+        offsets.commit(step)
+        for group, topic, index, offset in step:
+            model.setdefault(group, {})[topic, index] = offset
+    assert offsets.groups() == sorted(model)
+    assert all(offsets.of_group(group) == model.get(group, {}) for group in ("g", "g2", "t", "nobody"))
+    assert asyncio.run(offsets.by_group()) == model
+    of_topic = {group: {key: at for key, at in queues.items() if key[0] == "t"} for group, queues in model.items()}
+    assert asyncio.run(offsets.by_group("t")) == {group: queues for group, queues in of_topic.items() if queues}
+
+
+async def test_a_walk_over_all_offsets_leaves_the_loop_its_turns(bench) -> None:
+    """Commits are served meanwhile; what was there before and is not changed is found once."""
+    offsets = GroupOffsets(bench.store)
+    count = 5 * WALK_ENTRIES
+    offsets.commit((f"g{number % 3}", "t", number, number) for number in range(count))
+    walk = asyncio.create_task(offsets.by_group("t"))
+    turns = 0
+    while not walk.done():
+        await asyncio.sleep(0)
+        offsets.commit([("meanwhile", f"t{turns}", 0, 1)])
+        turns += 1
+    assert turns >= 3, "each turn reads less than two times `WALK_ENTRIES`"
+    found = await walk
+    assert {at for queues in found.values() for at in queues.values()} == set(range(count))
 
 
 async def test_one_record_for_all_and_the_last_wins(running) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from broker.store.state.state_tables import (
     SHARDS,
     SNAPSHOT,
     GroupRule,
+    OwnedTable,
     QueueGroups,
     QueueRegistry,
     SharedTable,
@@ -76,26 +78,59 @@ def test_queues_look_like_any_kind() -> None:
     assert (tables.get(QUEUE, b"q"), tables.count(QUEUE), len(heard)) == (None, 0, 2)
 
 
-KEYS = st.integers(0, 40).map(lambda number: b"key-%d" % number)
+KEYS = st.integers(0, 40).map(lambda number: b"%d\x00key-%d" % (number % 3, number))
+STEPS = st.lists(st.one_of(st.tuples(KEYS, st.integers()), KEYS, st.none()), max_size=120)
 
 
-@given(st.lists(st.one_of(st.tuples(KEYS, st.integers()), KEYS, st.none()), max_size=120))
-def test_against_a_dict(steps) -> None:
+@pytest.mark.parametrize("kind", [SharedTable, OwnedTable])
+@given(steps=STEPS, small=st.integers(1, 10))
+def test_against_a_dict(kind, steps, small) -> None:
     """Set, delete and freeze in any order: the table is a dict, and each frozen copy the dict of that time."""
-    table, meant, copies = SharedTable(), {}, []
-    for step in steps:
-        if step is None:
-            copies.append((table.freeze(), dict(meant)))
-        elif isinstance(step, tuple):
-            table.put(step[0], (b"v", step[1]))
-            meant[step[0]] = (b"v", step[1])
-        else:
-            table.discard(step)
-            meant.pop(step, None)
-        assert (dict(table.items()), table.count) == (meant, len(meant))
-    assert all(table.get(b"key-%d" % n) == meant.get(b"key-%d" % n) for n in range(41))
+    table, meant, copies = kind(), {}, []
+    with growing_at(small):
+        for step in steps:
+            if step is None:
+                copies.append((table.freeze(), dict(meant)))
+            elif isinstance(step, tuple):
+                table.put(step[0], (b"v", step[1]))
+                meant[step[0]] = (b"v", step[1])
+            else:
+                table.discard(step)
+                meant.pop(step, None)
+            assert (dict(table.items()), table.count) == (meant, len(meant))
+    keys = [b"%d\x00key-%d" % (number % 3, number) for number in range(41)]
+    assert all(table.get(key) == meant.get(key) for key in keys)
+    assert {key: entry for _looked, entries in table.older(10) for key, entry in entries} == {
+        key: entry for key, entry in meant.items() if entry[1] < 10
+    }
     for frozen, then in copies:
         assert (dict(frozen.items()), frozen.count) == (then, len(then))
+    if kind is OwnedTable:
+        owned = {owner: dict(table.of(owner)) for owner in table.owners()}
+        assert {key: entry for of in owned.values() for key, entry in of.items()} == meant
+        assert all(key.startswith(owner + b"\x00") for owner, of in owned.items() for key in of)
+        assert all(owned.values()), "an owner without keys is forgotten"
+        assert dict(table.of(b"nobody")) == {}
+
+
+@contextmanager
+def growing_at(entries: int):
+    """An owner with more keys than this gets a large table."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_tables, "OWNER_ENTRIES_SMALL", entries)
+        yield
+
+
+def test_a_growing_owner_copies_one_small_dict_at_a_change() -> None:
+    table = OwnedTable()
+    for number in range(20 * SHARDS):
+        table.put(b"g\x00%d" % number, (b"", number))
+    frozen = table.freeze().shards
+    assert len(frozen) == SHARDS
+    table.put(b"g\x007", (b"new", 1))
+    table.put(b"other\x007", (b"new", 1))
+    assert sum(now is not then for now, then in zip(table.freeze().shards, frozen, strict=False)) == 1
+    assert len(table.freeze().shards) == SHARDS + 1
 
 
 def test_a_change_copies_one_small_dict() -> None:
