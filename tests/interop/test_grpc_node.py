@@ -6,12 +6,16 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.processes.rig import ROOT, Installation
+from remoting.client.blocking import BlockingConnection
+from remoting.transport.signature import Signer
+from tests.interop.grpc_topics import prepare, secured
+from tests.processes.rig import Installation
+from tests.support.certificates import HAVE_OPENSSL, Authority
 
 pytestmark = [pytest.mark.slow, pytest.mark.processes, pytest.mark.timeout(300)]
 PROGRAM = Path(__file__).with_name("node") / "grpc_features.js"
@@ -35,20 +39,50 @@ def installed() -> Path:
     return folder
 
 
-def test_the_node_client_sends_and_receives(tmp_path: Path) -> None:
+FOUND = {
+    "simple": ["0", "1", "2"],
+    "push": ["0", "1", "1", "2"],
+    "fifo": ["0", "1", "2", "3"],
+    "delayed": ["delivered"],
+    "priority": ["2", "1"],
+    "transactions": ["commit", "leave"],
+    "lite": ["0", "1", "2"],
+}
+
+
+def outcome(package: Path, folder: Path, endpoint: str, *scenarios: str, **variables: str) -> dict[str, Any]:
+    """What happened in each scenario."""
+    done = subprocess.run(
+        ["node", str(PROGRAM), str(package), endpoint, *scenarios],
+        env={**os.environ, "HOME": str(folder), **variables}, capture_output=True, text=True, timeout=250, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2_000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_the_node_client_does_what_it_can(tmp_path: Path) -> None:
     package = installed()
-    server = Installation(tmp_path / "data", "--grpc-port", "0")
+    server = Installation(tmp_path / "data", "--grpc-port", "0", "--set", "broker.transaction_check_after_ms=1000")
     server.start()
     try:
-        create = [sys.executable, "-m", "lightmq", "topics", "create", "orders", "--server", server.address]
-        subprocess.run(create, check=True, capture_output=True, cwd=ROOT)
-        endpoint = f"127.0.0.1:{server.ports['grpc']}"
-        done = subprocess.run(
-            ["node", str(PROGRAM), str(package), endpoint], env={**os.environ, "HOME": str(tmp_path)},
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-2_000:]
-        found = json.loads(done.stdout.splitlines()[-1])
-        assert found == {"received": ["0", "1", "2", "3"], "pushed": ["0", "1", "2", "3"]}
+        prepare(lambda: BlockingConnection.dial(server.address, 10_000))
+        assert outcome(package, tmp_path, f"127.0.0.1:{server.ports['grpc']}", *FOUND) == FOUND
+    finally:
+        server.kill_if_running()
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="certificates are made with openssl")
+def test_the_node_client_signs_its_calls_and_speaks_tls(tmp_path: Path) -> None:
+    package, authority = installed(), Authority(tmp_path / "tls")
+    server = Installation(tmp_path / "data", *secured(authority.issue(), tmp_path / "rules"))
+    server.start()
+    try:
+        prepare(lambda: BlockingConnection.dial(server.address, 10_000, signer=Signer("ops", "o")))
+        endpoint = f"localhost:{server.ports['grpc']}"
+        tls = {"MQ_TLS": "1", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": str(authority.certificate), "MQ_KEY": "ann"}
+        found = outcome(package, tmp_path, endpoint, "simple", **tls, MQ_SECRET="a")
+        assert found == {"simple": FOUND["simple"]}
+        assert "Failed to fetch" in outcome(package, tmp_path, endpoint, "simple", **tls, MQ_SECRET="b")["simple"]
     finally:
         server.kill_if_running()

@@ -31,7 +31,7 @@ from rocketmq.v5.exception import LiteSubscriptionQuotaExceededException
 
 DEADLINE_S = 40.0
 PAUSE_S = 0.05
-TOPIC, PARENT = "orders", "agents"
+TOPIC, PARENT, URGENT = "orders", "agents", "urgent"
 
 
 def configuration(port: str, key: str = "", secret: str = "") -> ClientConfiguration:
@@ -46,9 +46,9 @@ def message(body: str, *, topic: str = TOPIC, **parts: Any) -> Message:
     return made
 
 
-def received(config: ClientConfiguration, count: int, *, group: str = "simple") -> list[Message]:
+def received(config: ClientConfiguration, count: int, *, group: str = "simple", topic: str = TOPIC) -> list[Message]:
     """So many messages, each acknowledged."""
-    consumer = SimpleConsumer(config, group, {TOPIC: FilterExpression()})
+    consumer = SimpleConsumer(config, group, {topic: FilterExpression()})
     consumer.startup()
     found: list[Message] = []
     deadline = time.monotonic() + DEADLINE_S
@@ -164,6 +164,15 @@ def delayed(config: ClientConfiguration) -> Any:
     return {"bodies": [one.body.decode() for one in found], "in time": in_time, "recalled": bool(recalled)}
 
 
+def priority(config: ClientConfiguration) -> Any:
+    """Messages that are there before the consumer, sent asynchronously: the most urgent comes first."""
+    sender = producer(config, topic=URGENT)
+    for number in (1, 3, 2):
+        sender.send_async(message(str(number), topic=URGENT, priority=number)).result(DEADLINE_S)
+    sender.shutdown()
+    return [one.body.decode() for one in received(config, 3, group="urgently", topic=URGENT)]
+
+
 def transactions(config: ClientConfiguration) -> Any:
     """One is committed, one rolled back, one left to the check."""
     checker = Committing()
@@ -240,7 +249,7 @@ def refused(config: ClientConfiguration) -> Any:
 
 
 SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
-    each.__name__: each for each in (simple, push, ordered, delayed, transactions, lite, lite_push, refused)
+    each.__name__: each for each in (simple, push, ordered, delayed, priority, transactions, lite, lite_push, refused)
 }
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from remoting.client.admin import topic_fields
 from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -58,6 +59,13 @@ def test_a_group_in_order_waits_for_a_message_that_failed(serving: Installation,
 def test_delayed_messages_come_in_time_unless_they_are_recalled(serving: Installation, tmp_path: Path) -> None:
     found = client(tmp_path, "delayed", serving.ports["grpc"])
     assert found == {"bodies": ["delivered"], "in time": [True], "recalled": True}
+
+
+def test_the_most_urgent_message_comes_first(serving: Installation, tmp_path: Path) -> None:
+    fields = topic_fields("urgent", 4, attributes={"message.type": "PRIORITY"})
+    with BlockingConnection.dial(serving.address, 10_000) as connection:
+        checked(connection.request(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields)))
+    assert client(tmp_path, "priority", serving.ports["grpc"]) == ["3", "2", "1"]
 
 
 def test_transactions_are_decided_by_the_producer_or_by_its_check(serving: Installation, tmp_path: Path) -> None:

@@ -9,10 +9,13 @@ import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
+import org.apache.rocketmq.client.apis.StaticSessionCredentialsProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
 import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -27,7 +30,8 @@ import org.apache.rocketmq.client.apis.producer.TransactionResolution;
 
 /**
  * What RocketMQ's Java gRPC client can do with a server, one scenario after the other, each with a topic of its name,
- * which must exist. Arguments: endpoint, scenarios. Prints `NAME ok` or `NAME failed: REASON` for each.
+ * which must exist. Arguments: endpoint, scenarios. Prints `NAME ok` or `NAME failed: REASON` for each. With the system
+ * properties `key` and `secret` calls are signed, with `ssl` connections use TLS.
  */
 public final class GrpcFeatures {
     private static final long DEADLINE_MS = 40_000;
@@ -44,11 +48,19 @@ public final class GrpcFeatures {
         "push", GrpcFeatures::push,
         "fifo", GrpcFeatures::fifo,
         "delayed", GrpcFeatures::delayed,
-        "transactions", GrpcFeatures::transactions);
+        "transactions", GrpcFeatures::transactions,
+        "priority", GrpcFeatures::priority,
+        "lite", GrpcFeatures::lite,
+        "dead", GrpcFeatures::dead);
 
     public static void main(String[] arguments) {
-        config = ClientConfiguration.newBuilder().setEndpoints(arguments[0]).enableSsl(false)
-            .setRequestTimeout(Duration.ofSeconds(10)).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(arguments[0])
+            .enableSsl(Boolean.getBoolean("ssl")).setRequestTimeout(Duration.ofSeconds(10));
+        if (System.getProperty("key") != null) {
+            builder.setCredentialProvider(
+                new StaticSessionCredentialsProvider(System.getProperty("key"), System.getProperty("secret")));
+        }
+        config = builder.build();
         for (int at = 1; at < arguments.length; at++) {
             String name = arguments[at];
             try {
@@ -209,6 +221,58 @@ public final class GrpcFeatures {
             received(consumer, 2).forEach(message -> bodies.add(text(message)));
             Collections.sort(bodies);
             check(bodies.toString().equals("[commit, leave]"), bodies);
+        }
+    }
+
+    /** Messages that are there before the consumer: those of higher priority come first. */
+    private static void priority(String topic) throws Exception {
+        try (Producer producer = producing(topic).build()) {
+            for (int number = 0; number < 4; number++) {
+                producer.send(message(topic, String.valueOf(number)).setPriority(1 + number % 2).build());
+            }
+        }
+        try (SimpleConsumer consumer = consuming(topic, FilterExpression.SUB_ALL)) {
+            List<MessageView> found = received(consumer, 4);
+            List<String> bodies = new ArrayList<>();
+            found.forEach(message -> bodies.add(text(message)));
+            check(List.of("1", "3").equals(bodies.subList(0, 2).stream().sorted().toList()), bodies);
+        }
+    }
+
+    /** A lite topic that the consumer subscribes to, in order, with one failure; another one it does not get. */
+    private static void lite(String topic) throws Exception {
+        ConcurrentLinkedQueue<String> bodies = new ConcurrentLinkedQueue<>();
+        CountDownLatch complete = new CountDownLatch(4);
+        MessageListener listener = message -> {
+            bodies.add(text(message));
+            complete.countDown();
+            boolean fails = text(message).equals("1") && message.getDeliveryAttempt() == 1;
+            return fails ? ConsumeResult.FAILURE : ConsumeResult.SUCCESS;
+        };
+        try (Producer producer = producing(topic).build();
+             LitePushConsumer consumer = PROVIDER.newLitePushConsumerBuilder().setClientConfiguration(config)
+                 .setConsumerGroup(topic + "-pushed").bindTopic(topic).setMessageListener(listener).build()) {
+            consumer.subscribeLite("s-1");
+            for (int number = 0; number < 3; number++) {
+                producer.send(message(topic, "other").setLiteTopic("s-2").build());
+                producer.send(message(topic, String.valueOf(number)).setLiteTopic("s-1").build());
+            }
+            check(complete.await(DEADLINE_MS, TimeUnit.MILLISECONDS), bodies);
+            check(bodies.toString().equals("[0, 1, 1, 2]"), bodies);
+        }
+    }
+
+    /** The group tries twice: what always fails is a dead letter then, which the test looks for. */
+    private static void dead(String topic) throws Exception {
+        CountDownLatch tried = new CountDownLatch(2);
+        MessageListener listener = message -> {
+            tried.countDown();
+            return ConsumeResult.FAILURE;
+        };
+        try (Producer producer = producing(topic).build(); PushConsumer consumer = pushing(topic, listener)) {
+            producer.send(message(topic, "never").build());
+            check(tried.await(DEADLINE_MS, TimeUnit.MILLISECONDS), tried);
+            Thread.sleep(8_000);
         }
     }
 }
