@@ -1,10 +1,14 @@
 """CPU per delayed message with a million pending over 24 hours: to schedule one, and to deliver one that is due.
 
-    append      the same messages appended for their topic at once, in batches: what any message costs
-    schedule    put among the waiting ones and appended; the difference to `append` is what waiting costs
-    deliver     read, placed and appended again with the mark of its span, over the last spans of time
+    append      the same messages placed and appended for their topic at once, in batches: what any message costs
+    schedule    placed among the waiting ones, for the time in their property, and appended; the difference to `append`
+                is the timer's own part
+    read        messages read from their queue and turned into bytes, in batches
+    deliver     read, placed and appended again with the mark of its span; the difference to `append` and `read` is the
+                timer's own part
 
-`loop` is the loop thread alone, `all` every thread. Nothing here is gated on time.
+The messages are as RocketMQ's producers send them, with a unique key and TIMER_DELIVER_MS. `loop` is the loop thread
+alone, `all` every thread. Nothing here is gated on time.
 """
 
 from __future__ import annotations
@@ -15,13 +19,12 @@ import random
 import structlog
 
 from benchmarks.stores import MIB, Meter, StoreBench, best_and_median, store_bench
-from broker.delayed.delayed import LATENESS_S, Delayed, DelayLimits
+from broker.delayed.delayed import GROUP_MAX, LATENESS_S, Delayed, DelayLimits
+from broker.delayed.feature import Diversion
 from broker.publishing.placement import Placement, QueueChoice
-from broker.store.placed import Placed
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics
 from remoting.protocol.records.image import encode_image
-from remoting.protocol.records.record import RecordView
 from runtime.metrics import Histogram
 
 DAY_MS = 86_400_000
@@ -31,12 +34,23 @@ START_MS = 1_700_000_100_000
 BODY = bytes(100)
 
 
+class BenchClock:
+    """The time that the benchmark sets."""
+
+    def __init__(self) -> None:
+        self._now_ms = START_MS
+
+    def now_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return self._now_ms
+
+
 class Timers:
     """The waiting messages of one store, in time that the benchmark sets."""
 
     def __init__(self, bench: StoreBench) -> None:
         self.bench = bench
-        store = bench.store
+        self.store = store = bench.store
         topics = Topics(store, topics_max=100)
         filters = Filters(store, expiry_ms=0, filters_max=100, now_ms=0)
         dispatcher = Dispatcher(store, topics, filters, cached_topics_max=100, queue_count=4)
@@ -44,29 +58,31 @@ class Timers:
             topics, dispatcher, queue_count=4, auto_create=True, message_size_bytes_max=4 * MIB,
             properties_bytes_max=32_767,
         )  # fmt: skip
-        self.placement = Placement(choice)
         lateness = Histogram("rocketmq_lateness", "", LATENESS_S)
         limits = DelayLimits(2 * DAY_MS, 10_000_000, 0, 100)
-        log = structlog.get_logger()
-        self.delayed = Delayed(store, self.placement, set(), limits=limits, lateness=lateness, now_ms=START_MS, log=log)
+        self.delayed = Delayed(
+            store, Placement(choice), set(), limits=limits, lateness=lateness, now_ms=START_MS,
+            log=structlog.get_logger(),
+        )  # fmt: skip
+        self.placement = Placement(choice, Diversion(self.delayed, BenchClock()))
+        self.queue = 0
 
-    def append(self, images: list[bytes]) -> None:
-        """Append messages for now, in batches."""
-        for at in range(0, len(images), BATCH):
-            self.bench.store.append(self.placement.placed(b"".join(images[at : at + BATCH]), now=True))
+    def append(self, batches: list[bytes], *, now: bool) -> None:
+        """Append messages, for their topic at once or for the time they name."""
+        for images in batches:
+            placed = self.placement.placed(images, now)
+            self.bench.store.append(placed)
+            self.queue = placed.queues[0][0]
             self.bench.turn()
 
-    def schedule(self, images: list[bytes], dues: list[int]) -> None:
-        """Put messages among the waiting ones, in batches."""
-        for at in range(0, len(images), BATCH):
-            waiting, queues = [], []
-            for image, due_ms in zip(images[at : at + BATCH], dues[at : at + BATCH], strict=True):
-                put = self.delayed.put(RecordView(image), due_ms, START_MS)
-                assert put is not None, "it is due later"
-                waiting.append(put[0])
-                queues.append(put[1])
-            self.bench.store.append(Placed(b"".join(waiting), queues))
-            self.bench.turn()
+    def read(self, count: int) -> int:
+        """Read so many messages in the order of their queue; their number."""
+        reading, at = self.store.reading, 0
+        while at < count:
+            found = reading.read(self.queue, at, GROUP_MAX, MIB).records
+            b"".join(found)
+            at += len(found)
+        return at
 
     def deliver(self, until_ms: int) -> int:
         """Deliver the messages due until then; their number."""
@@ -76,6 +92,18 @@ class Timers:
         return self.delayed.counts.delivered - before
 
 
+def batches_of(dues: list[int]) -> list[bytes]:
+    """Messages due at these times, in batches."""
+    images = [
+        encode_image(
+            flags=0, born_ms=1, topic=b"orders", body=BODY,
+            properties=[(b"UNIQ_KEY", b"7F" * 16), (b"TIMER_DELIVER_MS", b"%d" % due_ms)],
+        )
+        for due_ms in dues
+    ]  # fmt: skip
+    return [b"".join(images[at : at + BATCH]) for at in range(0, len(images), BATCH)]
+
+
 def main() -> None:
     """Print the costs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -83,25 +111,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     draw = random.Random(1)
-    image = encode_image(flags=0, born_ms=1, topic=b"orders", properties=[(b"UNIQ_KEY", b"7F" * 16)], body=BODY)
-    images = [image] * ROUND
-    meters = {name: Meter() for name in ("append", "schedule", "deliver")}
+    meters = {name: Meter() for name in ("append", "schedule", "read", "deliver")}
     with store_bench(0, segment_size_bytes=256 * MIB, flush="async") as bench:
         timers = Timers(bench)
         for first in range(0, options.pending, ROUND):
             count = min(ROUND, options.pending - first)
-            timers.schedule(images[:count], [START_MS + draw.randrange(1, DAY_MS) for _ in range(count)])
+            timers.append(batches_of([START_MS + draw.randrange(1, DAY_MS) for _ in range(count)]), now=False)
         bench.settle()
         for _ in range(options.rounds):
-            dues = [START_MS + draw.randrange(1, DAY_MS) for _ in range(ROUND)]
-            meters["append"].start()
-            timers.append(images)
-            meters["append"].stop(ROUND)
-            meters["schedule"].start()
-            timers.schedule(images, dues)
-            meters["schedule"].stop(ROUND)
+            batches = batches_of([START_MS + draw.randrange(1, DAY_MS) for _ in range(ROUND)])
+            for name, now in (("schedule", False), ("append", True)):
+                meters[name].start()
+                timers.append(batches, now=now)
+                meters[name].stop(ROUND)
         bench.settle()
         for number in range(options.rounds):
+            meters["read"].start()
+            meters["read"].stop(timers.read(ROUND // 4))
             meters["deliver"].start()
             count = timers.deliver(START_MS + (number + 1) * DAY_MS // 40)
             meters["deliver"].stop(count)

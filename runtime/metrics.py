@@ -119,6 +119,12 @@ class Histogram(Metric):
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def add(self, counts: Iterable[int], total: float) -> None:
+        """Count many values: how many fell into each range from the first on, and their sum."""
+        for at, count in enumerate(counts):
+            self.counts[at] += count
+        self.total += total
+
     def read(self) -> float:
         """How many values were counted."""
         return float(sum(self.counts))

@@ -13,43 +13,42 @@ A recalled message keeps its place in that order and is dropped there: the offse
 `recalled`, each with a state record of its own (key "start/offset", value empty, or M for one that waits for another
 time now), which goes in the group that passes it.
 
-Memory: about `KEPT_MAX` entries, each a key and the log position of its record; of those that do not fit, the bucket
-keeps the smallest and reads the queue again when that is next. Invariant: keys leave `take` in rising order, each above
-the mark. A bucket is pure, with one owner; `DelayBuckets` opens and deletes the queues. Loop thread only.
+Memory: `KEPT_MAX` entries of 24 bytes, each a key and the log position of its record; of those that do not fit, the
+bucket keeps the smallest and reads the queue again when that is next. Invariant: keys leave `take` in rising order,
+each above the mark. A bucket is pure, with one owner; `DelayBuckets` opens and deletes the queues. Loop thread only.
 """
 
 from __future__ import annotations
 
-import heapq
 import struct
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
-from remoting.protocol.records.record import Buffer, RecordView, header_of, position_and_seq
+from remoting.native import core as native
+from remoting.native.contracts import SPAN_MS, Column, Key
+from remoting.protocol.records.record import RecordView, header_of
 
 if TYPE_CHECKING:
     from broker.store.log_store import LogStore
 
-SIFTED_SHARE = 8
-"""More new entries than this part of the heap are taken in at once, which costs the whole heap; fewer one by one."""
-KEPT_MAX = 65_536
-"""Entries one bucket keeps in memory, about 11 MB; above it the later half is dropped and read again from the queue."""
+KEPT_MAX = 262_144
+"""Entries one bucket keeps in memory, 6 MB; above it the later half is dropped and read again from the queue."""
 
-Key = tuple[int, int]
-"""(due in ms, offset in the queue)."""
-Entry = tuple[int, int, int]
-"""(due in ms, offset in the queue, log position of the record): sorts as its key does."""
+Entries = Column
+"""i64[3, n]: when messages are due in ms, their offsets in the queue, the log positions of their records."""
 
 NOTHING: Key = (-1, -1)
-_LAST = 2**63
-"""No position: an entry of a key with this one sorts behind all others of that key."""
+_ENDLESS: Key = (2**63 - 1, 2**63 - 1)
+"""A key above all others."""
 RECALLED, RESCHEDULED = b"", b"M"
 """Values of the state records of messages that will not be delivered where they wait."""
 _VALUE = struct.Struct("<qqqq")
@@ -76,8 +75,8 @@ class DelayBucket:
         self.recalled = dict(recalled or {})
         """Offset -> `RECALLED` or `RESCHEDULED`, of messages that delivery has not passed yet."""
         self.cursor: int | None = None
-        self._heap: list[Entry] = []
-        self._beyond: Entry | None = None
+        self._heap = native.core.make_due_heap()
+        self._beyond: Key | None = None
         self._horizons: deque[tuple[int, int]] = deque()
 
     def value(self, mark: Key, floor: int, delivered: int) -> bytes:
@@ -102,35 +101,36 @@ class DelayBucket:
         """Whether a record of the queue is still to be delivered: it was neither passed nor recalled."""
         return self.waits(key) and key[1] not in self.recalled
 
+    def waiting_among(self, dues: Column, offsets: Column) -> Column:
+        """Which of these records of the queue are still to be delivered, as booleans."""
+        due, offset = self.mark
+        waits: Column = ((dues > due) | ((dues == due) & (offsets > offset))) & (offsets >= self.floor)
+        return waits & self.not_recalled(offsets)
+
+    def not_recalled(self, offsets: Column) -> Column:
+        """Which of these records of the queue are not recalled, as booleans."""
+        if not self.recalled:
+            return np.ones(len(offsets), bool)
+        return np.isin(offsets, np.fromiter(self.recalled, np.int64, len(self.recalled)), invert=True)
+
     # -- seeing --------------------------------------------------------------------------------------------------------
 
     def open(self) -> int:
         """Begin or continue reading the queue; returns the offset to read from."""
         if self.cursor is None or (self._beyond is not None and not self._in_reach()):
             self.cursor = self.floor
-            self._heap, self._beyond = [], None
+            self._beyond = None
+            self._heap.clear()
             self._horizons.clear()
         return self.cursor
 
-    def seen(self, offset: int, rows: Sequence[tuple[int, int]]) -> None:
-        """Take in the records at the cursor: (due in ms, log position) of each."""
+    def seen(self, offset: int, dues: Column, positions: Column) -> None:
+        """Take in the records at the cursor: when each is due in ms, and its log position."""
         assert offset == self.cursor, (offset, self.cursor)
-        self.cursor = offset + len(rows)
-        floor, passed, beyond, heap = self.floor, (*self.mark, _LAST), self._beyond, self._heap
-        entries = [(due_ms, at, position) for at, (due_ms, position) in enumerate(rows, offset)]
-        added = [entry for entry in entries if entry[1] >= floor and entry > passed]
-        if beyond is not None:
-            added = [entry for entry in added if entry < beyond]
-        if len(added) * SIFTED_SHARE > len(heap):
-            heap += added
-            heapq.heapify(heap)
-        else:
-            for entry in added:
-                heapq.heappush(heap, entry)
-        if len(heap) > KEPT_MAX:
-            heap.sort()  # a sorted list is a heap
-            self._beyond = heap[KEPT_MAX // 2]
-            del heap[KEPT_MAX // 2 :]
+        self.cursor = offset + len(dues)
+        self._heap.add(offset, dues, positions, self.floor, self.mark, self._beyond or _ENDLESS)
+        if len(self._heap) > KEPT_MAX:
+            self._beyond = self._heap.keep(KEPT_MAX // 2)
 
     def skip(self, next_offset: int) -> None:
         """Move the cursor past records that can no longer be read."""
@@ -147,22 +147,14 @@ class DelayBucket:
 
     # -- delivering ----------------------------------------------------------------------------------------------------
 
-    def take(self, count: int, until_ms: int) -> list[Entry]:
+    def take(self, count: int, until_ms: int) -> Entries:
         """Remove and return, in order, up to `count` entries due by then that no later record can precede."""
-        horizon_ms = min(self._horizon(), until_ms)
-        floor, passed, heap = self.floor, (*self.mark, _LAST), self._heap
-        limit = (horizon_ms, _LAST, _LAST) if self._beyond is None else min(self._beyond, (horizon_ms, _LAST, _LAST))
-        taken: list[Entry] = []
-        while len(taken) < count and heap and heap[0] < limit:
-            entry = heapq.heappop(heap)
-            if entry[1] >= floor and entry > passed:
-                taken.append(entry)
-        return taken
+        limit = min(self._beyond or _ENDLESS, (min(self._horizon(), until_ms) + 1, 0))
+        return self._heap.take(count, self.floor, self.mark, limit)
 
-    def put_back(self, entries: list[Entry]) -> None:
+    def put_back(self, entries: Entries) -> None:
         """Put entries back that were not delivered."""
-        for entry in entries:
-            heapq.heappush(self._heap, entry)
+        self._heap.put_back(entries)
 
     def delivered_up_to(self, mark: Key, count: int) -> None:
         """Note that `count` more were passed, the last of them `mark`."""
@@ -180,11 +172,12 @@ class DelayBucket:
     @property
     def next_due_ms(self) -> int | None:
         """When its next known message is due; None when none is known to wait."""
-        return self._heap[0][0] if self._heap else None
+        first = self._heap.first()
+        return None if first is None else first[0]
 
     def is_empty(self, next_offset: int) -> bool:
         """Whether everything below `next_offset` was seen and delivered."""
-        return self.cursor == next_offset and self._beyond is None and not self._heap
+        return self.cursor == next_offset and self._beyond is None and not len(self._heap)
 
     @property
     def must_rescan(self) -> bool:
@@ -193,7 +186,8 @@ class DelayBucket:
 
     def _in_reach(self) -> bool:
         """Whether the heap's first key is the next of all that were seen."""
-        return bool(self._heap) and (self._beyond is None or self._heap[0] < self._beyond)
+        first = self._heap.first()
+        return first is not None and (self._beyond is None or first < self._beyond)
 
     def _horizon(self) -> int:
         """Time of the last `mark_seen` whose records have all been seen; messages due up to then may be delivered."""
@@ -203,19 +197,13 @@ class DelayBucket:
         return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1
 
 
-def due_rows(bucket: DelayBucket, records: Sequence[Buffer]) -> list[tuple[int, int]]:
-    """(due in ms, log position) of each of these records of a bucket's queue."""
-    start_ms = bucket.start_ms
-    return [(start_ms + (seq >> 32), position) for position, seq in map(position_and_seq, records)]
-
-
 def recall_change(bucket: DelayBucket, offset: int, value: bytes | None) -> StateChange:
     """The state record of a recalled message; None deletes it."""
     return StateChange(state_kinds.DELAYED, b"%d/%d" % (bucket.start_ms, offset), value)
 
 
 DELAY_PREFIX = b"\x01delay\x00"
-BUCKET_MS = 300_000
+BUCKET_MS = SPAN_MS
 """Span of one bucket: a queue and at most one state entry for each that has messages."""
 NEAR_MS = 5_000
 """A bucket's keys are read this long before its start."""
@@ -240,12 +228,27 @@ class BucketRecords:
         return [RecordView(record) for record in self.raw]
 
 
+@dataclass(frozen=True, slots=True)
+class BucketDues:
+    """When confirmed records of a bucket's queue are due, in ms, their log positions, and the offset to continue at.
+
+    `lost` could not be read, for `reason`.
+    """
+
+    after: int
+    dues: Column = field(default_factory=lambda: np.empty(0, np.int64))
+    positions: Column = field(default_factory=lambda: np.empty(0, np.int64))
+    lost: int = 0
+    reason: str = ""
+
+
 class DelayBuckets:
     """The buckets by the start of their span; each has a hidden queue."""
 
     def __init__(self, store: LogStore, hidden: set[int]) -> None:
         self._store = store
         self._by_start: dict[int, DelayBucket] = {}
+        self._by_queue: dict[int, DelayBucket] = {}
         self._starts: list[int] = []
         """Starts of the buckets, the earliest first."""
         self._hidden = hidden
@@ -274,9 +277,7 @@ class DelayBuckets:
 
     def of_queue(self, queue_id: int) -> DelayBucket | None:
         """The bucket that has this queue, None when none has."""
-        if queue_id not in self.queues:
-            return None
-        return self._by_start[int(self._store.queues.name(queue_id).removeprefix(DELAY_PREFIX))]
+        return self._by_queue.get(queue_id)
 
     def read(self, bucket: DelayBucket, offset: int, count: int) -> BucketRecords:
         """Confirmed records from `offset` on, up to `READ_BYTES_MAX`."""
@@ -288,6 +289,18 @@ class DelayBuckets:
             first = result.first_offset
             return BucketRecords([], first, first - offset, "the log no longer has them")
         return BucketRecords(result.records, offset + len(result.records))
+
+    def dues(self, bucket: DelayBucket, offset: int, count: int) -> BucketDues:
+        """When up to `count` confirmed records from `offset` on are due; only their headers are looked at."""
+        try:
+            found = self._store.reading.sequences(bucket.queue_id, offset, count)
+        except UnreadableOffsets as error:
+            return BucketDues(error.next_offset, lost=error.next_offset - offset, reason=str(error))
+        if found.first_offset > offset:
+            first = found.first_offset
+            return BucketDues(first, lost=first - offset, reason="the log no longer has them")
+        dues = (found.sequences >> 32).astype(np.int64) + bucket.start_ms
+        return BucketDues(offset + len(dues), dues, found.positions)
 
     def after(self, due_ms: int) -> list[DelayBucket]:
         """The buckets with what is due then or later, the earliest first."""
@@ -314,7 +327,7 @@ class DelayBuckets:
         changes = [StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, None)]
         changes += [recall_change(bucket, offset, None) for offset in bucket.recalled]
         self._store.queues.delete([bucket.queue_id], changes)
-        del self._by_start[bucket.start_ms]
+        del self._by_start[bucket.start_ms], self._by_queue[bucket.queue_id]
         self._starts.remove(bucket.start_ms)
         self._hidden.discard(bucket.queue_id)
         self.queues.discard(bucket.queue_id)
@@ -323,7 +336,8 @@ class DelayBuckets:
         queue_id = self._store.queues.open(name)
         kept = self._store.state.get(state_kinds.DELAYED, name.removeprefix(DELAY_PREFIX))
         value = None if kept is None else kept[0]
-        bucket = self._by_start[start_ms] = DelayBucket(start_ms, queue_id, value, recalled)
+        bucket = DelayBucket(start_ms, queue_id, value, recalled)
+        self._by_start[start_ms] = self._by_queue[queue_id] = bucket
         insort(self._starts, start_ms)
         self._hidden.add(queue_id)
         self.queues.add(queue_id)

@@ -16,8 +16,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from broker.delayed.buckets import (
     BUCKET_MS,
@@ -27,9 +28,7 @@ from broker.delayed.buckets import (
     RESCHEDULED,
     DelayBucket,
     DelayBuckets,
-    Entry,
-    Key,
-    due_rows,
+    Entries,
     recall_change,
 )  # fmt: skip
 from broker.delayed.seconds import DueSeconds
@@ -37,9 +36,10 @@ from broker.store.errors import CorruptLog
 from broker.store.placed import Placed, together
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
+from remoting.native.contracts import Key, Times
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import change_image
+from remoting.protocol.records.image import change_image, image_views
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, RecordView, header_of
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 GRACE_MS = 60_000
 """How long after its end an empty bucket is kept."""
-SCAN_MAX = 2_000
-"""Records read in one step."""
+SCAN_MAX = 16_384
+"""Records whose times are read in one step."""
 COUNT_INTERVAL_MS = 1_000
-GROUP_MAX, GROUP_BYTES_MAX = 256, 1024 * 1024
-"""Messages and bytes delivered as one group; a single larger message is delivered alone."""
+GROUP_MAX, GROUP_BYTES_MAX = 1_024, 1024 * 1024
+"""Messages and bytes delivered as one group, about a millisecond; a single larger message is delivered alone."""
 
 WITHIN = (
     (300, "5m"), (3_600, "1h"), (6 * 3_600, "6h"), (86_400, "1d"), (3 * 86_400, "3d"), (7 * 86_400, "7d"),
@@ -149,6 +149,29 @@ class Delayed:
         self._limits = limits
         self.seconds.per_second_max = limits.per_second_max
 
+    def times(self, now_ms: Callable[[], int]) -> Times:
+        """What a walk over images needs to have messages wait, as `put` does; `now_ms` is the clock.
+
+        The walk counts them in their seconds, its caller calls `took`.
+        """
+
+        def limits() -> tuple[int, int, int, int, int]:
+            at_ms, limits = now_ms(), self._limits
+            room = limits.messages_max - self.waiting
+            return at_ms, self._time(at_ms), limits.delay_ms_max, room, limits.per_second_max
+
+        return Times(self.seconds.spans, self.seconds.opened, limits)
+
+    def took(self, dues: bytes) -> None:
+        """Count messages that wait by a walk over images; `dues` as `Core.placed` returns them."""
+        self.waiting += len(dues) // 8
+
+    def gave_back(self, dues: bytes) -> None:
+        """Take back what `took` and the walk counted: the messages are not appended."""
+        for due_ms in array("q", dues):
+            self.seconds.add(due_ms, -1)
+        self.waiting -= len(dues) // 8
+
     def put(self, image: RecordView, due_ms: int, now_ms: int) -> tuple[bytes, tuple[int, ...]] | None:
         """Turn an image into a waiting one, to be appended at once to the queue returned; None when it is due now.
 
@@ -196,7 +219,7 @@ class Delayed:
         for bucket in list(self._opened):
             more = self._scan(bucket, now_ms) or more
             entries = bucket.take(GROUP_MAX, until_ms)
-            if entries:
+            if entries.shape[1]:
                 self._delivered_ms = until_ms
                 self._deliver(bucket, entries)
                 more = True
@@ -300,44 +323,49 @@ class Delayed:
         """Take in some of the records added and confirmed since; True when there is more."""
         cursor = bucket.open()
         bucket.mark_seen(self.buckets.end(bucket), now_ms)
-        records, after = self._read(bucket, cursor, SCAN_MAX)
-        bucket.seen(cursor, due_rows(bucket, records))
-        bucket.skip(after)
-        return after < self._store.reading.bounds(bucket.queue_id)[1] or bucket.must_rescan
+        found = self.buckets.dues(bucket, cursor, SCAN_MAX)
+        self._note_lost(found.lost, found.reason)
+        bucket.seen(cursor, found.dues, found.positions)
+        bucket.skip(found.after)
+        return found.after < self._store.reading.confirmed_end(bucket.queue_id) or bucket.must_rescan
 
     def _read(self, bucket: DelayBucket, offset: int, count: int) -> tuple[list[memoryview], int]:
         """(confirmed records from `offset` on, offset to continue at); unreadable ones are counted and skipped."""
         stretch = self.buckets.read(bucket, offset, count)
-        if stretch.lost:
-            self.counts.unreadable += stretch.lost
-            self._log.error("delayed_unreadable", messages=stretch.lost, reason=stretch.reason)
+        self._note_lost(stretch.lost, stretch.reason)
         return stretch.raw, stretch.after
 
-    def _deliver(self, bucket: DelayBucket, entries: list[Entry]) -> None:
+    def _note_lost(self, count: int, reason: str) -> None:
+        if count:
+            self.counts.unreadable += count
+            self._log.error("delayed_unreadable", messages=count, reason=reason)
+
+    def _deliver(self, bucket: DelayBucket, entries: Entries) -> None:
         """Append the messages of these entries with the mark, as many as fit in one group."""
         try:
             taken, messages = self._messages(bucket, entries)
-            if not self._append(bucket, entries[:taken], messages):
+            if not self._append(bucket, entries[:, :taken], messages):
                 taken = 1
-                self._give_up_or_append(bucket, entries[0])
+                self._give_up_or_append(bucket, entries[:, :1])
         except BaseException:
             bucket.put_back(entries)
             raise
-        bucket.put_back(entries[taken:])
+        bucket.put_back(entries[:, taken:])
 
-    def _messages(self, bucket: DelayBucket, entries: list[Entry]) -> tuple[int, Placed]:
+    def _messages(self, bucket: DelayBucket, entries: Entries) -> tuple[int, Placed]:
         """How many entries one group takes, and their messages, without those recalled or undeliverable."""
-        records: list[memoryview] = []
-        size = taken = 0
-        for _due_ms, offset, position in entries:
-            record = None if offset in bucket.recalled else self._record(bucket, offset, position)
-            if record is not None:
-                size += len(record)
-                if records and size > GROUP_BYTES_MAX:
-                    break
-                records.append(record)
-            taken += 1
-        return taken, self._placed(records) if records else Placed()
+        wanted = np.flatnonzero(bucket.not_recalled(entries[1]))
+        images, count = self._store.reading.staged_images(entries[2, wanted], GROUP_BYTES_MAX)
+        if count == len(wanted):
+            return entries.shape[1], self._placed(images, count)
+        taken = int(wanted[count])
+        if taken:
+            return taken, self._placed(images, count)
+        record = self._record(bucket, int(entries[1, 0]), int(entries[2, 0]))
+        shown = None if record is None else native.core.shown(record, np.zeros(1, np.uint32))
+        if record is not None and shown is None:
+            self._give_up(1, "it is not a staged message")
+        return 1, self._placed(shown, 1) if shown else Placed()
 
     def _record(self, bucket: DelayBucket, offset: int, position: int) -> memoryview | None:
         """The waiting record; None for one that can no longer be read, which is counted."""
@@ -347,26 +375,22 @@ class Delayed:
             record = None
         return record if record is not None else next(iter(self._read(bucket, offset, 1)[0]), None)
 
-    def _placed(self, records: list[memoryview]) -> Placed:
+    def _placed(self, images: bytes, count: int) -> Placed:
         """The messages as they go to their topics now; those that cannot be published are counted and left out."""
-        starts = array("I", accumulate(map(len, records[:-1]), initial=0))
-        images = native.core.shown(b"".join(records), starts)
         try:
-            if images is not None:
-                return self._placement.placed(images, now=True)
-            reason = "it is not a staged message"
+            return self._placement.placed(images, now=True)
         except Refused as error:
-            reason = error.remark
-        if len(records) > 1:
-            return together([self._placed([record]) for record in records])
-        self._give_up(1, reason)
+            if count > 1:
+                return together([self._placed(bytes(image.raw), 1) for image in image_views(images)])
+            self._give_up(1, error.remark)
         return Placed()
 
-    def _append(self, bucket: DelayBucket, entries: list[Entry], messages: Placed) -> bool:
+    def _append(self, bucket: DelayBucket, entries: Entries, messages: Placed) -> bool:
         """Append the messages of these entries and the mark as one group; False when the store refuses one for good."""
-        recalled = [offset for _due_ms, offset, _position in entries if offset in bucket.recalled]
-        mark = entries[-1][:2]
-        changes = bucket.change(mark, bucket.floor, bucket.delivered + len(entries), recalled)
+        count, kept = entries.shape[1], bucket.not_recalled(entries[1])
+        recalled = entries[1, ~kept].tolist()
+        mark = int(entries[0, -1]), int(entries[1, -1])
+        changes = bucket.change(mark, bucket.floor, bucket.delivered + count, recalled)
         try:
             self._store.append(messages, atomic=True, changes=changes)
         except LocalMisuse as error:
@@ -374,23 +398,23 @@ class Delayed:
                 raise
             self._log.debug("delayed_group_refused", reason=str(error))
             return False
-        bucket.delivered_up_to(mark, len(entries))
+        bucket.delivered_up_to(mark, count)
         for offset in recalled:
             del bucket.recalled[offset]
-        self.waiting -= len(entries) - len(recalled)
+        self.waiting -= count - len(recalled)
         self.counts.delivered += len(messages)
-        for due_ms, offset, _position in entries if messages else ():
-            if offset not in recalled:
-                self._lateness.observe((self._now_ms - due_ms) / 1_000)
+        if messages:
+            late_s = (self._now_ms - entries[0, kept]) / 1_000
+            self._lateness.add(np.bincount(np.searchsorted(LATENESS_S, late_s)).tolist(), float(late_s.sum()))
         return True
 
-    def _give_up_or_append(self, bucket: DelayBucket, entry: Entry) -> None:
+    def _give_up_or_append(self, bucket: DelayBucket, entry: Entries) -> None:
         """Append one message alone, so that one that cannot be stored does not block the others of its group."""
-        _taken, message = self._messages(bucket, [entry])
-        if self._append(bucket, [entry], message):
+        _taken, message = self._messages(bucket, entry)
+        if self._append(bucket, entry, message):
             return
         self._give_up(1, "the store cannot take it")
-        self._append(bucket, [entry], Placed())
+        self._append(bucket, entry, Placed())
 
     def _give_up(self, count: int, reason: str) -> None:
         self.counts.undeliverable += count

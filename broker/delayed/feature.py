@@ -1,11 +1,7 @@
 """Delayed messages as one feature: which messages wait, and the timer that delivers them.
 
-When a message is due is in its properties, MQTT's or RocketMQ's:
-
-    MQTT           delay-ms = milliseconds                      (user property)
-    queue          TIMER_DELAY_SEC | TIMER_DELAY_MS | TIMER_DELIVER_MS = time in ms | DELAY = level 1..18
-
-The first that is there counts, in this order; a level above 18 is 18, a level of 0 no delay.
+When a message is due is in its properties, MQTT's or RocketMQ's (`remoting.protocol.records.delay`). Most messages that
+wait are placed by the walk over images (`Times`); `Diversion` has those that this does not take, and refuses.
 
 The timer runs `Delayed.due` when something is due, or when what was put has been confirmed. What gathers for the next
 append is appended before a pass, because `Delayed` must know of all that was put. A pass that fails is logged and tried
@@ -23,12 +19,11 @@ from typing import TYPE_CHECKING, Any
 from broker.delayed.delayed import CONGESTED, LATENESS_S, TOO_FAR, TOO_MANY, WITHIN, Delayed, DelayLimits
 from broker.delayed.listing import TimerRequests
 from broker.delayed.recall import MessageFinder, RecallHandles, RecallRequests
-from broker.publishing.placement import MQTT_DELAY
 from broker.requests import Feature, RequestTools
-from broker.store.placed import property_value
-from remoting.protocol.errors import LightMQError, Refused
+from remoting.native.contracts import Times
+from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
-from remoting.protocol.records.image import KIND_MQTT, kind_of
+from remoting.protocol.records import delay
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
@@ -41,32 +36,8 @@ if TYPE_CHECKING:
     from runtime.clock import Clock
     from runtime.metrics import Registry
 
-DELIVER_MS, DELAY_MS, DELAY_S, LEVEL = b"TIMER_DELIVER_MS", b"TIMER_DELAY_MS", b"TIMER_DELAY_SEC", b"DELAY"
-LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1_200, 1_800, 3_600, 7_200)
-"""RocketMQ's delay levels, level 1 first."""
-DIGITS_MAX = 15
 NOT_A_NUMBER = "not_a_number"
 """Why a message was not accepted; other reasons are those of `Delayed`."""
-
-
-def due_ms(image: RecordView, now_ms: int) -> int | None:
-    """When an image is due; None when it names no time. Refused(MESSAGE_ILLEGAL) for a value that is no number."""
-    if kind_of(image) == KIND_MQTT:
-        value = property_value(image, MQTT_DELAY)
-        return now_ms + _number(MQTT_DELAY, value) if value else None
-    for key, unit_ms in ((DELAY_S, 1_000), (DELAY_MS, 1)):
-        if value := property_value(image, key):
-            return now_ms + _number(key, value) * unit_ms
-    if value := property_value(image, DELIVER_MS):
-        return _number(DELIVER_MS, value)
-    level = _number(LEVEL, property_value(image, LEVEL) or b"0")
-    return now_ms + LEVELS_S[min(level, len(LEVELS_S)) - 1] * 1_000 if level else None
-
-
-def _number(key: bytes, text: bytes) -> int:
-    if not text.isdigit() or len(text) > DIGITS_MAX:
-        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"property {key.decode()} is not a number of at most 15 digits")
-    return int(text)
 
 
 class Diversion:
@@ -75,6 +46,11 @@ class Diversion:
     def __init__(self, delayed: Delayed, clock: Clock) -> None:
         self._delayed = delayed
         self._clock = clock
+        self.times = delayed.times(clock.now_ms)
+        """Has images wait, many at a time."""
+        self.none_wait = Times(self.times.spans, self.times.opened, lambda: (0, 0, 0, 0, 0))
+        """Has none wait."""
+        self.took, self.gave_back = delayed.took, delayed.gave_back
 
     def divert(self, image: RecordView) -> tuple[bytes, tuple[int, ...]] | None:
         """The waiting image and its queue; None for a message that is due now. Raises Refused if it may not wait."""
@@ -91,11 +67,11 @@ class Diversion:
 
     def _due_ms(self, image: RecordView, now_ms: int) -> int | None:
         try:
-            return due_ms(image, now_ms)
-        except Refused:
+            return delay.due_ms(image, now_ms)
+        except RemoteViolation as error:
             refused = self._delayed.counts.refused
             refused[NOT_A_NUMBER] = refused.get(NOT_A_NUMBER, 0) + 1
-            raise
+            raise Refused(ResponseCode.MESSAGE_ILLEGAL, error.reason) from error
 
 
 PAUSE_S_MAX = 1.0

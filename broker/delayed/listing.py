@@ -15,11 +15,11 @@ import heapq
 import json
 from typing import TYPE_CHECKING, Any
 
-from broker.delayed.buckets import Key
 from broker.delayed.recall import SEARCH_STEP, not_waiting, unique_key
 from broker.requests import RequestTools, number, refusal_of
 from broker.store.errors import StoreError
 from remoting.access.rights import ADMIN
+from remoting.native.contracts import Key
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle, encode_handle
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode

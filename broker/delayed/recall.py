@@ -27,7 +27,7 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import show
 from remoting.protocol.records.names import RETRY_PREFIX
 from remoting.protocol.records.properties import UNIQUE_KEY
-from remoting.protocol.records.record import RecordView
+from remoting.protocol.records.record import HEADER, HEADER_SIZE, RecordHeader, RecordView
 from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
@@ -52,17 +52,23 @@ class RecallHandles:
         self._buckets = messages.buckets
         self._broker_name = broker_name
 
-    def of(self, queue_id: int, image: bytes, offset: int) -> str | None:
-        """The handle of an image that waits in this queue; None when it does not wait, or waits for a retry."""
+    def of(self, queue_id: int, image: bytes, offset: int, key: str | None = None) -> str | None:
+        """The handle of an image that waits in this queue; None when it does not wait, or waits for a retry.
+
+        `key`: its unique key, where that is known already.
+        """
         bucket = self._buckets.of_queue(queue_id)
         if bucket is None:
             return None
-        view = RecordView(image)
-        topic = view.topic.decode("utf-8", "replace")
+        head = RecordHeader._make(HEADER.unpack_from(image))
+        texts_at = HEADER_SIZE + 4 * head.n_props
+        topic = image[texts_at : texts_at + head.topic_len].decode("utf-8", "replace")
         if topic.startswith(RETRY_PREFIX):
             return None
-        key = unique_key(view)
-        return encode_handle(RecallHandle(topic, self._broker_name, bucket.due_ms(view), key, offset))
+        if key is None:
+            key = unique_key(RecordView(image))
+        due_ms = bucket.start_ms + (head.producer_seq >> 32)
+        return encode_handle(RecallHandle(topic, self._broker_name, due_ms, key or NO_KEY, offset))
 
 
 class MessageFinder:

@@ -13,9 +13,10 @@ from broker.store.placed import Placed, property_value
 from broker.subscriptions.filters import INNER_MULTI_DISPATCH
 from broker.topics.topics import PERMISSION_WRITE
 from remoting.native import core as native
-from remoting.native.contracts import Way
+from remoting.native.contracts import Times, Way
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.delay import names_a_time
 from remoting.protocol.records.image import (
     KIND_BATCH,
     KIND_MQTT,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from broker.topics.topics import Topics
     from broker.topics.topics import TopicSettings as TopicConfig
 
-MQTT_DELAY, DELAY, TIMER_DELIVER = b"delay-ms", b"DELAY", b"TIMER_DELIVER_MS"
 Admit = Callable[[int, RecordView], bool]
 """(number of an image with a packet id, the image) -> whether it is to be stored."""
 BATCH_FLAGS = frozenset(
@@ -53,6 +53,17 @@ BATCH_FLAGS = frozenset(
 
 class Waiting(Protocol):
     """Where images wait that name a later time."""
+
+    times: Times
+    """What the walk over images needs to have them wait."""
+    none_wait: Times
+    """The same, with no room for any: those that name a time are only reported."""
+
+    def took(self, dues: bytes, /) -> None:
+        """So many messages wait by `times`; `dues` as `Core.placed` returns them."""
+
+    def gave_back(self, dues: bytes, /) -> None:
+        """They are not appended after all."""
 
     def divert(self, image: RecordView, /) -> tuple[bytes, tuple[int, ...]] | None:
         """The waiting image made of one and its queues; None for what is due now. Raises Refused if it may not wait."""
@@ -90,6 +101,8 @@ class QueueChoice:
         self.way = Way(
             dispatcher.cached,
             dispatcher.mqtt,
+            dispatcher.light,
+            dispatcher.lit,
             self._writable,
             self._turned,
             self._too_large,
@@ -190,6 +203,7 @@ class Placement:
         self._queues_of = choice.queues_of
         self._way = choice.way
         self._waiting = waiting
+        self._times = None if waiting is None else waiting.times
 
     def placed(self, images: bytes, now: bool = False, admit: Admit | None = None) -> Placed:
         """The images with the queues of their topics, or of where they wait for the time they name.
@@ -200,9 +214,28 @@ class Placement:
             Refused: unknown or unwritable topic, queue out of range, too large, or it may not wait.
             RemoteViolation: an image is malformed.
         """
-        queues, odd = native.core.placed(images, self._way)
+        queues, odd, images, dues = native.core.placed(images, self._way, None if now else self._times)
+        waiting = self._waiting
+        if dues and waiting is not None:
+            waiting.took(dues)
         if not odd:
             return Placed(images, queues)
+        try:
+            return self._placed_odd(images, queues, odd, now, admit)
+        except BaseException:
+            if dues and waiting is not None:
+                waiting.gave_back(dues)
+            raise
+
+    def _placed_odd(
+        self,
+        images: bytes,
+        queues: list[tuple[int, ...]],
+        odd: list[tuple[int, int]],
+        now: bool,
+        admit: Admit | None,
+    ) -> Placed:
+        """As `placed`, for images of which those in `odd`, as (number, start), have no queues yet."""
         pieces: list[bytes] = []
         left_out: list[int] = []
         done = 0
@@ -232,7 +265,8 @@ class Placement:
         Raises:
             Refused, RemoteViolation: as `placed`.
         """
-        queues, odd = native.core.placed(images, self._way)
+        times = None if self._waiting is None else self._waiting.none_wait
+        queues, odd, _images, _dues = native.core.placed(images, self._way, times)
         count = len(queues)
         for _number, at in odd:
             image = RecordView(images, at)
@@ -241,12 +275,3 @@ class Placement:
                 self._waiting.check(image)
             count += image.count - 1
         return len(queues), count
-
-
-def names_a_time(image: RecordView) -> bool:
-    """Whether an image may have a property that says when it is to be delivered; a quick look only."""
-    kind = kind_of(image)
-    meta = bytes(image.meta)
-    if kind == KIND_MQTT:
-        return MQTT_DELAY in meta
-    return kind == KIND_QUEUE and (DELAY in meta or TIMER_DELIVER in meta)

@@ -283,8 +283,8 @@ class LiteSends(Protocol):
 class HandleSource(Protocol):
     """Makes the handles of messages that wait for their time."""
 
-    def of(self, queue_id: int, image: bytes, offset: int) -> str | None:
-        """The handle of an image that waits in this queue at this offset; None when it does not wait."""
+    def of(self, queue_id: int, image: bytes, offset: int, key: str | None = None) -> str | None:
+        """The handle of an image with this unique key that waits in this queue; None when it does not wait."""
 
 
 class KeyRecalls(Protocol):
@@ -437,7 +437,7 @@ class SendRequests:
                 **TRACED,
             }
             if len(placed) == 1:
-                handle = self.handles.of(placed.queues[0][0], placed.images, offset)
+                handle = self.handles.of(placed.queues[0][0], placed.images, offset, unique)
                 if handle is not None:
                     fields["recallHandle"] = handle
             self._send_found(topics, peer, command.reply(0, None, fields))

@@ -12,11 +12,19 @@ from collections.abc import Sequence
 from broker.store.append.replica_writer import ReplicaWriter
 from broker.store.append.writer import Writer
 from broker.store.index.queue_index import QueueIndex
-from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult, Reader, ReadResult, TimeSearch
+from broker.store.index.reader import (
+    NO_SUCH_QUEUE,
+    RangeResult,
+    Reader,
+    ReadResult,
+    SequenceResult,
+    TimeSearch,
+)
 from broker.store.log.failure import Failure
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import QueueRegistry
 from broker.store.upkeep.damage import DamageWatch
+from remoting.native.contracts import Column
 from remoting.protocol.errors import LocalMisuse
 
 
@@ -108,6 +116,18 @@ class Reading:
         if not self._registry.exists(queue):
             return RangeResult(NO_SUCH_QUEUE, offset, offset, 0, 0)
         return self._damage.read_range(queue, offset, max_count, max_bytes, end_offset)
+
+    def sequences(self, queue: int, offset: int, max_count: int) -> SequenceResult:
+        """Return position and producer_seq of confirmed single records of `queue`. Raises UnreadableOffsets."""
+        self._known(queue)
+        return self._damage.sequences(queue, offset, max_count)
+
+    def staged_images(self, positions: Column, max_bytes: int) -> tuple[bytes, int]:
+        """Return the images of the staged records at these confirmed positions, and of how many of the first they are.
+
+        It ends before a record that is no sound staged message, or that would exceed `max_bytes` and is not the first.
+        """
+        return self._reader.staged_images(positions, max_bytes)
 
     def read_at(self, position: int) -> memoryview | None:
         """Return the confirmed record at `position`, None when it has expired. Raises CorruptLog."""

@@ -215,6 +215,8 @@ SLASH = names.escape(b"/")
 SERVER_ROOT = SERVER_QUEUES.removesuffix(SLASH)
 LIGHT_QUEUES_PER_MESSAGE_MAX = 1_024
 """Light queues a RocketMQ sender may name for one message; more are refused."""
+LIGHT_LISTS_MAX, LIGHT_LIST_BYTES_MAX = 8_192, 1_024
+"""Lists of light queues that are cached, and the longest of them; at most 20 MB."""
 
 
 class Dispatcher:
@@ -240,10 +242,13 @@ class Dispatcher:
         self.cached: Mapping[bytes, tuple[int, ...]] = self._cache
         """The cached queues, for hot loops; other callers use `mqtt`."""
         self._tree: TopicTree[None] = TopicTree()
+        self.light: dict[bytes, tuple[int, ...]] = {}
+        """Value of INNER_MULTI_DISPATCH -> ids of its light queues, for hot loops; other callers use `lit`."""
         self.misses = 0
         self.invalidations = 0
         filters.on_change(self._filter_changed)
         topics.on_change(self._topic_changed)
+        store.state.subscribe(state_kinds.QUEUE, self._queue_changed)
 
     def configure(self, queue_count: int, *, auto_create: bool) -> None:
         """Create parent topics with so many queues by use from now on, or none."""
@@ -264,12 +269,21 @@ class Dispatcher:
         `light_queues` is the value of the property INNER_MULTI_DISPATCH: names with the prefix %LMQ%, comma separated.
         """
         parent = self._topics.queue_ids(topic)[index]
-        if not light_queues:
-            return (parent,)
+        return (parent, *self.lit(light_queues)) if light_queues else (parent,)
+
+    def lit(self, light_queues: bytes) -> tuple[int, ...]:
+        """Ids of the light queues that a value of INNER_MULTI_DISPATCH names, created when they do not exist.
+
+        Raises:
+            Refused: there are too many, or one is none that a sender may name.
+        """
+        found = self.light.get(light_queues)
+        if found is not None:
+            return found
         named = [name for name in light_queues.split(b",") if name]
         if len(named) > LIGHT_QUEUES_PER_MESSAGE_MAX:
             raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"more than {LIGHT_QUEUES_PER_MESSAGE_MAX} light queues")
-        ids, open_queue = [parent], self._store.queues.open
+        ids, open_queue = [], self._store.queues.open
         has_zero, has_server = b"\x00" in light_queues, SERVER_ROOT in light_queues
         for name in dict.fromkeys(named):
             if not name.startswith(names.LMQ_PREFIX) or (has_zero and b"\x00" in name):
@@ -277,6 +291,10 @@ class Dispatcher:
             if has_server and (name + SLASH).startswith(SERVER_QUEUES):
                 raise Refused(ResponseCode.NO_PERMISSION, "queues below $SYS are the server's own")
             ids.append(open_queue(name))
+        if len(light_queues) <= LIGHT_LIST_BYTES_MAX:
+            if len(self.light) >= LIGHT_LISTS_MAX:
+                self.light.clear()
+            self.light[light_queues] = tuple(ids)
         return tuple(ids)
 
     def forget(self, topic: bytes) -> None:
@@ -317,6 +335,10 @@ class Dispatcher:
             return  # nothing below it can be cached yet
         wanted = name.encode()
         self._drop([topic for topic in self._cache if names.parent_topic(topic) == wanted])
+
+    def _queue_changed(self, _name: bytes, value: bytes | None, _position: int) -> None:
+        if value is None:
+            self.light.clear()  # ids of deleted queues are never used again
 
     def _drop(self, stale: list[bytes]) -> None:
         for topic in stale:

@@ -34,7 +34,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from broker.publishing.placement import names_a_time
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.placed import Placed, property_value
@@ -42,6 +41,7 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.records.delay import names_a_time
 from remoting.protocol.records.image import change_image, encode_image, hide, show, wanted_queue
 from remoting.protocol.records.record import FLAG_GROUP_OPEN, FLAG_SYS_SHIFT, RecordView, header_of
 

@@ -47,6 +47,9 @@ The last is valid only while the newest entry is live; otherwise everything belo
 
 COUNT_AT, END_AT = range(2)
 """Indexes of the entry count and the end position among the counters of the tail's file."""
+SPAN_S = 300
+"""Messages that wait for their time stand in one queue per so many seconds of due time."""
+SPAN_MS = SPAN_S * 1_000
 KEPT_BYTES_MAX = 1024 * 1024
 """A segment writer keeps the bytes of a batch up to this size, for readers of what was just written."""
 
@@ -251,6 +254,77 @@ class SegmentWriter(Protocol):
         ...
 
 
+class Span(Protocol):
+    """The waiting messages of one span of due times: their queues, and how many are due in each of its seconds."""
+
+    queues: tuple[int, ...]
+
+    def count(self, second: int) -> int:
+        """Return how many messages are due in this second of the span."""
+        ...
+
+    def add(self, second: int, count: int) -> None:
+        """Count messages that are due in this second; negative for those that no longer are."""
+        ...
+
+    def fullest(self) -> tuple[int, int]:
+        """Return (second, messages due in it) of the first second with most."""
+        ...
+
+
+Key = tuple[int, int]
+"""(due in ms, offset in the queue) of a message that waits."""
+
+
+class DueHeap(Protocol):
+    """Messages that wait, as (due in ms, offset, log position), in order of due and offset."""
+
+    def __len__(self) -> int: ...
+
+    def first(self) -> Key | None:
+        """Return the first key, None when there is none."""
+        ...
+
+    def add(self, first_offset: int, dues: Column, positions: Column, floor: int, mark: Key, limit: Key) -> None:
+        """Add messages of the offsets from `first_offset` on (i64 columns).
+
+        Only those at or above the offset `floor` whose key is above `mark` and below `limit`.
+        """
+        ...
+
+    def take(self, count: int, floor: int, mark: Key, limit: Key) -> Column:
+        """Remove up to `count` messages below `limit`, in order, and return i64[3, n]: dues, offsets, positions.
+
+        Those below the offset `floor`, or not above `mark`, are dropped.
+        """
+        ...
+
+    def put_back(self, entries: Column) -> None:
+        """Add messages that `take` returned."""
+        ...
+
+    def keep(self, count: int) -> Key:
+        """Keep the first `count` messages, of more; return the key of the first that was dropped."""
+        ...
+
+    def clear(self) -> None:
+        """Drop all."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """What decides whether a message that names a later time waits, and where (`remoting.protocol.records.delay`)."""
+
+    spans: dict[int, Span]
+    """Start of a span in ms -> the span; complete but for those that have no queue yet."""
+    opened: Callable[[int], Span]
+    """The same for a span that is not in `spans`."""
+    limits: Callable[[], tuple[int, int, int, int, int]]
+    """Returns (time that delays are added to, time up to which everything is due, longest delay, all in ms; how many
+    more may wait; how many in one second, 0 for any number). Called once, at the first message that names a time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Way:
     """The placement of messages, as needed to find the queues of images."""
@@ -259,6 +333,10 @@ class Way:
     """MQTT topic -> queue ids, as far as cached; a dict."""
     missed: Callable[[bytes], tuple[int, ...]]
     """The same for topics not in `queues`; raises Refused."""
+    light: Mapping[bytes, tuple[int, ...]]
+    """Value of INNER_MULTI_DISPATCH -> ids of the light queues it names, as far as cached; a dict."""
+    lit: Callable[[bytes], tuple[int, ...]]
+    """The same for values not in `light`; raises Refused."""
     writable: Callable[[bytes], tuple[tuple[tuple[int, ...], ...], int]]
     """RocketMQ topic -> (its queues by number, round-robin count). Raises Refused when it takes no writes."""
     turned: Callable[[bytes, int], None]
@@ -328,15 +406,24 @@ class Core:
     """(maximum entries, at least the maximum keys of a record) -> empty memory for keys."""
     make_run_table: Callable[[Sequence[RunColumns]], RunTable]
     """(runs, oldest first) -> the look-up over all of them; made again when they change."""
-    placed: Callable[[bytes, Way], tuple[list[Any], list[tuple[int, int]]]]
-    """(images, way) -> (queues of each, (number, start) of those that need more than storing or name a queue that does
-    not exist, whose queues are None). Raises RemoteViolation, and what the way's functions raise."""
+    placed: Callable[[bytes, Way, Times | None], tuple[list[Any], list[tuple[int, int]], bytes, bytes]]
+    """(images, way, times) -> (queues of each, (number, start) of those that need more than storing, name a queue that
+    does not exist or a time that they may not wait for, whose queues are None; the images, with those that wait as
+    staged ones; i64 due time of each that waits, counted in its span). Without times all times named are ignored.
+    Raises RemoteViolation, and what the functions of way and times raise; nothing is counted then."""
     topics: Callable[[bytes], set[bytes]]
     """(images) -> their distinct topics. Raises RemoteViolation."""
     hidden: Callable[[bytes, int], bytes]
     """(checked images, a feature's own 32 bits) -> the same as staged ones; see `remoting.protocol.records.image`."""
     shown: Callable[[Blob, Any], bytes | None]
     """(staged records, start of each as u32) -> the images they were sent as; None when one is not sound."""
+    make_span: Callable[[tuple[int, ...]], Span]
+    """(queues) -> span without messages."""
+    make_due_heap: Callable[[], DueHeap]
+    """() -> heap without messages."""
+    staged_images: Callable[[Column, list[tuple[int, memoryview]], int], tuple[bytes, int]]
+    """(positions, (base, bytes) of the log files they may be in, bytes at most) -> (images that the staged records
+    there were sent as, how many), up to the first that is no sound staged message or, but for the first, too much."""
     stored: Callable[
         [list[memoryview], Iterable[int], int, Host, Origin, Collection[bytes] | None], tuple[bytes, int, bool] | None
     ]

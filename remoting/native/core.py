@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from remoting.native.choice import Choice, choose
 from remoting.native.contracts import Core
-from remoting.native.reference import encoder, images, rocketmq, runs, scan
+from remoting.native.reference import delays, encoder, images, rocketmq, runs, scan
 
 
 def pure_core() -> Core:
@@ -17,18 +17,20 @@ def pure_core() -> Core:
         "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+        delays.Span, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,
     )  # fmt: skip
 
 
 def compiled_core() -> Core:
     """Return the compiled twin. Raises ImportError if it was not built."""
-    from remoting.native.compiled import encoder, images, ring, rocketmq, runs, scan
+    from remoting.native.compiled import delays, encoder, images, ring, rocketmq, runs, scan
 
     return Core(
         "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
+        delays.Span, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,
     )  # fmt: skip
 

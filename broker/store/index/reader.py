@@ -18,6 +18,7 @@ Thread rule: loop thread; records are views into mapped segments, valid on any t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
@@ -72,8 +73,20 @@ class RangeResult:
     bases: npt.NDArray[np.int64] | None = None
 
 
+@dataclass(slots=True)
+class SequenceResult:
+    """Log position and producer_seq (u64) of consecutive records of one queue, from `first_offset` on."""
+
+    first_offset: int
+    next_offset: int
+    positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    sequences: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+
+
 RECORD_BYTES_USUAL = 160
 """Few records are smaller; a range is looked up for so many of them as would fit then, not for twice as many."""
+SEQUENCE_WORD = 9
+"""Place of producer_seq among the eight-byte words of a record's header."""
 _CHUNK_ENTRIES = 256
 """Entries looked up at a time, so that a read bounded by bytes does not look up thousands of entries in vain."""
 
@@ -242,8 +255,52 @@ class Reader:
         path = self._log.directory if segment is None else segment.path
         raise CorruptLog(path, position, f"offsets {begin} to {end - 1} of queue {queue} lie in a damaged stretch")
 
+    def sequences(self, queue: int, offset: int, max_count: int, end_offset: int | None) -> SequenceResult:
+        """Return what the headers of records of an existing queue say; their checksums are not looked at.
+
+        The records must be single messages.
+        """
+        status, offset, _low, high = self._start(queue, offset)
+        limit = min(offset + max_count, high if end_offset is None else min(high, end_offset))
+        if status == OFFSET_TOO_LARGE or limit <= offset:
+            return SequenceResult(offset, min(offset, high))
+        entries = self._index.read(queue, offset, limit - offset)
+        count = self._before_hole(queue, entries, len(entries), first=True)
+        positions = np.ascontiguousarray(entries.positions[:count], np.int64)
+        found = SequenceResult(offset, offset + count, positions, np.empty(count, np.uint64))
+        for at, stop, _segment, first, words in self._stretches(found.positions, entries.sizes[:count]):
+            found.sequences[at:stop] = words[first + SEQUENCE_WORD]
+        return found
+
+    def staged_images(self, positions: Column, max_bytes: int) -> tuple[bytes, int]:
+        """Return the images of the staged records at these confirmed positions, and of how many of the first they are.
+
+        It ends before a record that is no sound staged message, or that would exceed `max_bytes` and is not the first.
+        """
+        files: list[tuple[int, memoryview]] = []
+        ordered, at = np.sort(positions), 0
+        while at < len(ordered):
+            segment = self._log.segment_at(int(ordered[at]))
+            if segment is None:
+                at += 1
+                continue
+            files.append((segment.base, segment.view))
+            at = int(ordered.searchsorted(segment.end))
+        return native.core.staged_images(positions, files, max_bytes)
+
     def _copy(self, positions: Column, sizes: Column, ends: Column, out: memoryview) -> None:
         """Fill `out` with the records, segment by segment. Raises CorruptLog where no record of that size stands."""
+        for at, stop, segment, first, _words in self._stretches(positions, sizes):
+            begin = int(ends[at] - sizes[at])
+            native.core.gather(segment.view, first * GRAIN, sizes[at:stop], out[begin : int(ends[stop - 1])])
+
+    def _stretches(
+        self, positions: Column, sizes: Column
+    ) -> Iterator[tuple[int, int, ReadableSegment, Column, Column]]:
+        """Yield (first, end, segment, first word of each, words of the segment) of records that share a segment.
+
+        Raises CorruptLog where no record of that size stands.
+        """
         at = 0
         while at < len(positions):
             position = int(positions[at])
@@ -251,15 +308,13 @@ class Reader:
             if segment is None:
                 raise CorruptLog(self._log.directory, position, "no log file holds it")
             stop = int(positions.searchsorted(segment.end))
-            starts = positions[at:stop] - segment.base
             words = np.frombuffer(segment.view, "<u8", segment.size // GRAIN)
-            first = starts // GRAIN
+            first = (positions[at:stop] - segment.base) // GRAIN
             wrong = (words[first] & 0xFFFF_FFFF != sizes[at:stop]) | (words[first + 2] != positions[at:stop])
             if wrong.any():
                 position = int(positions[at + int(wrong.argmax())])
                 raise CorruptLog(segment.path, position, "no record of the size and position the index names")
-            begin = int(ends[at] - sizes[at])
-            native.core.gather(segment.view, starts, sizes[at:stop], out[begin : int(ends[stop - 1])])
+            yield at, stop, segment, first, words
             at = stop
 
     def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:

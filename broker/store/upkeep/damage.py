@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
-from broker.store.index.reader import RangeResult, Reader, ReadResult
+from broker.store.index.reader import RangeResult, Reader, ReadResult, SequenceResult
 from broker.store.log.commit_log import CommitLog
 from broker.store.log.index_thread import IndexThread
 from broker.store.placed import Placed
@@ -214,6 +214,17 @@ class DamageWatch:
             return read(end_offset)
         except CorruptLog as error:
             return self._around(queue, *self._reader.clipped(queue, offset, end_offset), read, error)
+
+    def sequences(self, queue: int, offset: int, max_count: int) -> SequenceResult:
+        """Do what `Reader.sequences` does, up to damage. Raises UnreadableOffsets when it begins at `offset`."""
+
+        def read(end: int | None) -> SequenceResult:
+            return self._reader.sequences(queue, offset, max_count, end)
+
+        try:
+            return read(None)
+        except CorruptLog as error:
+            return self._around(queue, *self._reader.clipped(queue, offset, None), read, error)
 
     def read_range(
         self, queue: int, offset: int, max_count: int, max_bytes: int, end_offset: int | None

@@ -1,13 +1,17 @@
-"""The pure twin: checks record images one by one and finds their queues.
+"""The pure twin: checks record images one by one, finds their queues, and stages those that wait for their time.
 
-Invariant: an image is refused with the error text of `image.check_image`. Thread rule: pure functions.
+Invariant: an image is refused with the error text of `image.check_image`; what is refused is not counted as waiting.
+Thread rule: pure functions, but for the counts of spans, which are the loop thread's.
 """
 
 from __future__ import annotations
 
+from array import array
 from typing import TYPE_CHECKING
 
-from remoting.protocol.errors import CorruptRecord
+from remoting.native.contracts import SPAN_MS
+from remoting.protocol.errors import CorruptRecord, RemoteViolation
+from remoting.protocol.records.delay import due_ms, names_a_time
 from remoting.protocol.records.image import (
     KIND_BATCH,
     KIND_MQTT,
@@ -23,9 +27,9 @@ from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import FLAG_RETAIN, FLAG_STAGED, RecordView, check_record, header_of
 
 if TYPE_CHECKING:
-    from remoting.native.contracts import Blob, QueuesOfTopic, Starts, Way
+    from remoting.native.contracts import Blob, QueuesOfTopic, Starts, Times, Way
 
-MQTT_DELAY, DELAY, TIMER, LIGHT_QUEUES = b"delay-ms", b"DELAY", b"TIMER_", b"INNER_MULTI_DISPATCH"
+LIGHT_QUEUES = b"INNER_MULTI_DISPATCH"
 
 
 def asks_more(image: RecordView) -> bool:
@@ -33,11 +37,8 @@ def asks_more(image: RecordView) -> bool:
     kind = kind_of(image)
     if kind == KIND_BATCH or packet_id_of(image):
         return True
-    keys = [key for key, _value in image.properties()]
-    if kind == KIND_MQTT:
-        return MQTT_DELAY in keys or bool(image.flags & FLAG_RETAIN and EXPIRY in keys)
-    timed = any(key.startswith(TIMER) and len(key) > len(TIMER) for key in keys)
-    return timed or DELAY in keys or LIGHT_QUEUES in keys
+    retained = kind == KIND_MQTT and bool(image.flags & FLAG_RETAIN)
+    return retained and any(key == EXPIRY for key, _value in image.properties())
 
 
 class _Walk:
@@ -59,30 +60,95 @@ class _Walk:
         queues, turn = self._known[topic]
         wanted = wanted_queue(image)
         if wanted != QUEUE_INDEX_ANY:
-            return queues[wanted] if wanted < len(queues) else None
+            return self._lit(image, queues[wanted]) if wanted < len(queues) else None
         count = self.counts.get(topic, 0)
         self.counts[topic] = count + 1
-        return queues[(turn + count) % len(queues)]
+        return self._lit(image, queues[(turn + count) % len(queues)])
+
+    def _lit(self, image: RecordView, queues: tuple[int, ...]) -> tuple[int, ...]:
+        """Return these queues and the light queues that the image names."""
+        value = next((value for key, value in image.properties() if key == LIGHT_QUEUES), b"")
+        return queues + (self._way.light.get(value) or self._way.lit(value)) if value else queues
 
 
-def placed(images: bytes, way: Way) -> tuple[list[tuple[int, ...] | None], list[tuple[int, int]]]:
-    """Return the queues of each image, and (number, start) of those that need more than storing, with queues None."""
+class _Waits:
+    """One call's messages that wait: their due times, counted in their spans."""
+
+    def __init__(self, times: Times) -> None:
+        self._times = times
+        self._limits: tuple[int, int, int, int, int] | None = None
+        self.dues: list[int] = []
+
+    def wait(self, image: RecordView) -> tuple[tuple[int, ...], bytes] | None:
+        """Return (queues, staged image) of a message that waits, or no queues for one that is due.
+
+        None when it may not wait for the time it names.
+        """
+        self._limits = self._limits or self._times.limits()
+        base_ms, floor_ms, delay_ms_max, more, per_second_max = self._limits
+        try:
+            due = due_ms(image, base_ms)
+        except RemoteViolation:
+            return None
+        if due is None or due <= floor_ms:
+            return (), b""
+        if due - floor_ms > delay_ms_max or len(self.dues) >= more:
+            return None
+        start = due - due % SPAN_MS
+        span = self._times.spans.get(start) or self._times.opened(start)
+        second = due % SPAN_MS // 1_000
+        if per_second_max and span.count(second) >= per_second_max:
+            return None
+        span.add(second, 1)
+        self.dues.append(due)
+        return span.queues, hide(image, due - start)
+
+    def undo(self) -> None:
+        """Count none of them: the call fails."""
+        for due in self.dues:
+            self._times.spans[due - due % SPAN_MS].add(due % SPAN_MS // 1_000, -1)
+
+
+def placed(
+    images: bytes, way: Way, times: Times | None
+) -> tuple[list[tuple[int, ...] | None], list[tuple[int, int]], bytes, bytes]:
+    """Return the queues of each image, what they cannot be told of, and what waits; see `contracts.Core.placed`."""
+    waits = None if times is None else _Waits(times)
+    try:
+        queues, odd, pieces = _placed(images, way, waits)
+    except BaseException:
+        if waits is not None:
+            waits.undo()
+        raise
+    return queues, odd, b"".join(pieces), array("q", [] if waits is None else waits.dues).tobytes()
+
+
+def _placed(
+    images: bytes, way: Way, waits: _Waits | None
+) -> tuple[list[tuple[int, ...] | None], list[tuple[int, int]], list[bytes]]:
+    """Return the queues of each image, (number, start) of those whose queues are None, and the images."""
     walk = _Walk(way)
     queues: list[tuple[int, ...] | None] = []
     odd: list[tuple[int, int]] = []
+    pieces: list[bytes] = []
     at = 0
     for number, image in enumerate(iter_images(images)):
         properties_bytes = header_of(image).props_len
         if len(image.body) > way.body_bytes_max or properties_bytes > way.properties_bytes_max:
             raise way.too_large(len(image.body), properties_bytes)
         found = None if asks_more(image) else walk.go(image)
+        piece = images[at : at + image.total]
+        if found is not None and waits is not None and names_a_time(image):
+            waiting = waits.wait(image)
+            found, piece = (None, piece) if waiting is None else waiting if waiting[0] else (found, piece)
         if found is None:
             odd.append((number, at))
         queues.append(found)
+        pieces.append(piece)
         at += image.total
     for topic, count in walk.counts.items():
         way.turned(topic, count)
-    return queues, odd
+    return queues, odd, pieces
 
 
 def topics(images: bytes) -> set[bytes]:

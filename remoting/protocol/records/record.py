@@ -26,7 +26,6 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct("<IIIIQqqIIIIHHHHHHIQ")
 HEADER_SIZE = HEADER.size
-_POSITION_AND_SEQ = struct.Struct("<16xQ48xQ")
 DISPATCH = struct.Struct("<IIQ")
 DISPATCH_SIZE = DISPATCH.size
 CRC_START = 12
@@ -273,12 +272,6 @@ class RecordHeader(NamedTuple):
     def counts(self) -> tuple[int, int, int, int, int]:
         """n_props and the byte lengths of topic, keys, tags and properties."""
         return self.n_props, self.topic_len, self.keys_len, self.tags_len, self.props_len
-
-
-def position_and_seq(record: Buffer) -> tuple[int, int]:
-    """Return log position and producer_seq of a checked record, without a view of it."""
-    position, seq = _POSITION_AND_SEQ.unpack_from(record)
-    return position, seq
 
 
 def header_of(record: RecordView) -> RecordHeader:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,14 +13,14 @@ from broker.delayed.buckets import NOTHING, DelayBucket, Key
 
 def see(bucket: DelayBucket, offset: int, *dues: int) -> None:
     """Take in records of these times; a record's position follows from its offset."""
-    bucket.seen(offset, [(due, 100 * at) for at, due in enumerate(dues, offset)])
+    bucket.seen(offset, np.array(dues, np.int64), 100 * np.arange(offset, offset + len(dues)))
 
 
 def taken(bucket: DelayBucket, count: int = 10) -> list[Key]:
     """The keys taken, whose entries name the positions of their records."""
     entries = bucket.take(count, 2**62)
-    assert [position for _due, _offset, position in entries] == [100 * offset for _due, offset, _position in entries]
-    return [(due, offset) for due, offset, _position in entries]
+    assert entries[2].tolist() == (100 * entries[1]).tolist()
+    return list(zip(*entries[:2].tolist(), strict=True))
 
 
 def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:

@@ -11,7 +11,7 @@ from broker.store.placed import Placed
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.native import core as native
-from remoting.native.contracts import Core
+from remoting.native.contracts import SPAN_MS, Core, Span, Times
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import (
@@ -73,11 +73,7 @@ PLAIN = [
     plain(b"fresh", index=1),
 ]
 ASKING = {
-    "delay of MQTT": mqtt(b"a/b", (b"delay-ms", b"5")),
     "expiry of a retained one": mqtt(b"a/b", (b"mqttExpiry", b"9"), flags=FLAG_RETAIN),
-    "delay of RocketMQ": plain(b"orders", (b"DELAY", b"3")),
-    "timer": plain(b"orders", (b"TIMER_DELIVER_MS", b"3")),
-    "light queues": plain(b"orders", (b"INNER_MULTI_DISPATCH", b"%LMQ%x")),
     "a queue that is not there": plain(b"orders", index=3),
     "the last number that does not mean any queue": plain(b"orders", index=QUEUE_INDEX_ANY - 1),
     "packet id": encode_mqtt_image(b"a/b", b"", 2, 5, b"client", packet_id=7),
@@ -87,6 +83,21 @@ ASKING = {
 
 INDEXES = st.sampled_from([0, 1, 2, 2, 3, 4, QUEUE_INDEX_ANY - 1, QUEUE_INDEX_ANY, QUEUE_INDEX_ANY])
 NAMES = st.sampled_from([b"k", b"__k", b"DELAYED", b"DELAY", b"TIMER_", b"TIMER_DELIVER_MS", b"INNER_MULTI_DISPATCH"])
+NOW_MS = 1_700_000_000_000
+TIMED = st.builds(
+    lambda name, value, topic, first: (
+        mqtt(topic, (b"delay-ms", value)) if name == b"delay-ms" else plain(b"wide", *first, (name, value))
+    ),
+    st.sampled_from([b"delay-ms", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"DELAY"]),
+    st.one_of(
+        st.sampled_from([b"", b"0", b"5", b"99", b"-1", b"1.5", b"9" * 15, b"9" * 16, b"%d" % (NOW_MS + 1_000)]),
+        st.integers(0, 700_000).map(lambda number: b"%d" % number),
+    ),
+    st.sampled_from([b"a/b", b"a/c"]),
+    st.sampled_from(
+        [(), ((b"TIMER_DELAY_MS", b""),), ((b"DELAY", b"2"),), ((b"INNER_MULTI_DISPATCH", b"%LMQ%x,%LMQ%y"),)]
+    ),
+)
 OF_QUEUES = st.builds(
     lambda topic, properties, index, keys, tags, flags: plain(
         topic, *properties, index=index, keys=keys, tags=tags, flags=flags
@@ -98,7 +109,7 @@ OF_QUEUES = st.builds(
     st.sampled_from([b"", b"T", "Ü".encode()]),
     st.integers(0, 3),
 )
-ROWS = st.lists(st.one_of(OF_QUEUES, OF_QUEUES, st.sampled_from(PLAIN), st.sampled_from([*ASKING.values()])))
+ROWS = st.lists(st.one_of(OF_QUEUES, OF_QUEUES, TIMED, st.sampled_from(PLAIN), st.sampled_from([*ASKING.values()])))
 
 
 def outcome(make, *arguments) -> object:
@@ -111,16 +122,90 @@ def outcome(make, *arguments) -> object:
         return violation.reason
 
 
+def waiting(core: Core, *, delay_ms_max: int = 600_000, room: int = 9, per_second_max: int = 2) -> Times:
+    """Where images wait at `NOW_MS`, for queue 9."""
+    spans: dict[int, Span] = {}
+    return Times(
+        spans, lambda start: spans.setdefault(start, core.make_span((9,))),
+        lambda: (NOW_MS, NOW_MS, delay_ms_max, room, per_second_max),
+    )  # fmt: skip
+
+
+def counts_of(times: Times) -> dict[int, list[int]]:
+    """Start of each span -> messages in each second."""
+    return {start: [span.count(second) for second in range(300)] for start, span in times.spans.items()}
+
+
+def test_a_message_that_names_a_time_waits_for_it(bench, core: Core) -> None:
+    """It gets the queue of its span and becomes a staged one; others stay as they were."""
+    images = [PLAIN[0], plain(b"orders", (b"TIMER_DELAY_MS", b"70000")), PLAIN[6], mqtt(b"a/b", (b"delay-ms", b"0"))]
+    times = waiting(core)
+    queues, odd, made, dues = core.placed(b"".join(images), placement_of(bench.store).way, times)
+    due_ms = NOW_MS + 70_000
+    assert (odd, queues[1], dues) == ([], (9,), due_ms.to_bytes(8, "little"))
+    start = due_ms - due_ms % SPAN_MS
+    hidden = native.pure_core().hidden(images[1], due_ms - start)
+    assert made == b"".join([images[0], hidden, *images[2:]])
+    assert times.spans[start].fullest() == (due_ms % SPAN_MS // 1_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("limits", "value"),
+    [
+        ({"delay_ms_max": 4_999}, b"5000"), ({"room": 0}, b"5000"), ({}, b"-5"), ({}, b"soon"), ({}, b"9" * 15),
+        ({"per_second_max": 1}, b"5000"),
+    ],
+)  # fmt: skip
+def test_what_may_not_wait_is_reported(bench, core: Core, limits, value: bytes) -> None:
+    """The one that has a place before it does not matter."""
+    times = waiting(core, **limits)
+    if "per_second_max" in limits:
+        times.opened((NOW_MS + 5_000) // SPAN_MS * SPAN_MS).add((NOW_MS + 5_000) % SPAN_MS // 1_000, 1)
+    body = PLAIN[6] + plain(b"orders", (b"TIMER_DELAY_MS", value))
+    queues, odd, made, dues = core.placed(body, placement_of(bench.store).way, times)
+    assert (odd, queues[1], made, dues) == ([(1, len(PLAIN[6]))], None, body, b"")
+
+
+def test_what_is_refused_is_not_counted(bench, core: Core) -> None:
+    """A message waits, the next one is malformed, too large or for no topic."""
+    Topics(bench.store, topics_max=20).put(TopicSettings(name="closed", permission=4))
+    way = placement_of(bench.store).way
+    first = plain(b"orders", (b"TIMER_DELAY_MS", b"5000"))
+    for wrong in (first[:-8], plain(b"orders", body=b"x" * 201), plain(b"closed")):
+        times = waiting(core)
+        with pytest.raises((Refused, RemoteViolation)):
+            core.placed(first + wrong, way, times)
+        assert not any(map(any, counts_of(times).values()))
+
+
+def test_light_queues_follow_the_parent_queue(bench, core: Core) -> None:
+    """Created by use, remembered, and refused when they are none."""
+    choice = placement_of(bench.store)
+    named = plain(b"orders", (b"INNER_MULTI_DISPATCH", b"%LMQ%x,,%LMQ%y,%LMQ%x"), index=1)
+    for _ in range(2):
+        queues, odd, *_rest = core.placed(
+            named + plain(b"orders", (b"INNER_MULTI_DISPATCH", b""), index=1), choice.way, None
+        )
+        light = [bench.store.queues.find(name) for name in (b"%LMQ%x", b"%LMQ%y")]
+        assert odd == []
+        assert queues == [(queues[1][0], *light), queues[1]]
+    bench.store.queues.delete([light[0]])
+    again, *_rest = core.placed(named, choice.way, None)
+    assert again[0][1] == bench.store.queues.find(b"%LMQ%x") != light[0]
+    with pytest.raises(Refused, match="LMQ"):
+        core.placed(plain(b"orders", (b"INNER_MULTI_DISPATCH", b"x")), choice.way, None)
+
+
 def test_plain_images_get_the_queues_of_their_topics(bench, core: Core) -> None:
     """The turns of queues continue from one request to the next."""
     placement = placement_of(bench.store)
-    queues, odd = core.placed(b"".join(PLAIN), placement.way)
-    assert odd == []
+    queues, odd, images, dues = core.placed(b"".join(PLAIN), placement.way, None)
+    assert (odd, images, dues) == ([], b"".join(PLAIN), b"")
     orders = Topics(bench.store, topics_max=20).queue_ids("orders")
     assert [one[0] for one, image in zip(queues, PLAIN, strict=True) if b"orders" in image] == [
         orders[0], orders[1], orders[2], orders[2], orders[0],
     ]  # fmt: skip
-    again, _odd = core.placed(plain(b"orders"), placement.way)
+    again, *_rest = core.placed(plain(b"orders"), placement.way, None)
     assert again == [(orders[0],)], "three of them had turns before"
     assert core.topics(b"".join(PLAIN)) == {b"a/b", b"new/topic", b"a/c", b"orders", b"other", b"fresh"}
 
@@ -129,7 +214,7 @@ def test_plain_images_get_the_queues_of_their_topics(bench, core: Core) -> None:
 def test_what_needs_more_work_is_reported(bench, core: Core, name: str) -> None:
     """By its number and by where it begins."""
     images = [*PLAIN, ASKING[name], *PLAIN]
-    queues, odd = core.placed(b"".join(images), placement_of(bench.store).way)
+    queues, odd, *_rest = core.placed(b"".join(images), placement_of(bench.store).way, None)
     assert odd == [(len(PLAIN), sum(map(len, PLAIN)))]
     assert [number for number, one in enumerate(queues) if one is None] == [len(PLAIN)]
 
@@ -137,7 +222,7 @@ def test_what_needs_more_work_is_reported(bench, core: Core, name: str) -> None:
 @pytest.mark.parametrize("image", [mqtt(b"a/b", body=b"x" * 201), mqtt(b"a/b", (b"k", b"v" * 300))])
 def test_what_is_too_large_is_refused(bench, core: Core, image: bytes) -> None:
     with pytest.raises(Refused, match="exceed"):
-        core.placed(PLAIN[0] + image, placement_of(bench.store).way)
+        core.placed(PLAIN[0] + image, placement_of(bench.store).way, None)
 
 
 def test_both_twins_agree(bench, core: Core) -> None:
@@ -151,9 +236,11 @@ def test_both_twins_agree(bench, core: Core) -> None:
     def compare(images: list[bytes]) -> None:
         topics.put(TopicSettings(name="narrow", read_queue_count=5, write_queue_count=2))
         expected, found = placement_of(bench.store), placement_of(bench.store)
+        spans, others = waiting(native.pure_core()), waiting(core)
         for _ in range(2):
-            wanted = outcome(native.pure_core().placed, b"".join(images), expected.way)
-            assert outcome(core.placed, b"".join(images), found.way) == wanted
+            wanted = outcome(native.pure_core().placed, b"".join(images), expected.way, spans)
+            assert outcome(core.placed, b"".join(images), found.way, others) == wanted
+            assert counts_of(spans) == counts_of(others)
             outcomes.add(type(wanted[0]))
 
     compare()
@@ -188,9 +275,9 @@ def test_malformed_images_are_refused_with_the_same_text(bench, core: Core) -> N
     for one in wrong:
         wanted = outcome(image_views, one)
         if isinstance(wanted, str):
-            assert outcome(core.placed, one, placement.way) == outcome(core.topics, one) == wanted
+            assert outcome(core.placed, one, placement.way, None) == outcome(core.topics, one) == wanted
         else:
-            outcome(core.placed, one, placement_of(bench.store).way)
+            outcome(core.placed, one, placement_of(bench.store).way, None)
 
 
 def test_a_topic_that_cannot_be_written_to_is_refused(bench, core: Core) -> None:
@@ -203,7 +290,7 @@ def test_a_topic_that_cannot_be_written_to_is_refused(bench, core: Core) -> None
         (mqtt(b"unknown/x"), placement, ResponseCode.TOPIC_NOT_EXIST),
     ):
         with pytest.raises(Refused) as refused:
-            core.placed(image, where.way)
+            core.placed(image, where.way, None)
         assert refused.value.code == code
 
 
@@ -211,4 +298,4 @@ def test_flags_of_the_broker_cannot_be_set(bench, core: Core) -> None:
     """A sender sets QoS, retain and sysFlag, nothing else."""
     for image in (mqtt(b"a/b", flags=0x10), mqtt(b"a/b", flags=0x20), plain(b"orders", flags=0x04)):
         with pytest.raises(RemoteViolation, match="flags"):
-            core.placed(image, placement_of(bench.store).way)
+            core.placed(image, placement_of(bench.store).way, None)
