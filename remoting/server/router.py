@@ -30,7 +30,7 @@ from remoting.protocol.bodies.controller_body import (
     encode_body,
 )
 from remoting.protocol.errors import LocalMisuse, NotOffered, Refused
-from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.codes import NAMES, RequestCode, ResponseCode, request_name
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from remoting.transport.calls import failure_reply, note_refusal
@@ -246,19 +246,73 @@ FEATURES: tuple[tuple[str, frozenset[int]], ...] = (
     ("new questions about an expired transaction", frozenset({Code.RESUME_CHECK_HALF_MESSAGE})),
     ("moving POP records from one store to another (exportPopRecord)", frozenset({Code.POP_ROLLBACK})),
     ("lists of how groups consume", frozenset({Code.GET_ALL_MESSAGE_REQUEST_MODE})),
-    ("static topics", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
+    ("static topics and their logical queues", frozenset({Code.UPDATE_AND_CREATE_STATIC_TOPIC})),
     ("requests relayed to a consumer", frozenset({Code.CONSUME_MESSAGE_DIRECTLY, Code.GET_CONSUMER_RUNNING_INFO})),
-)
+    ("copies of a broker's own files", frozenset({
+        Code.GET_ALL_DELAY_OFFSET, Code.GET_TIMER_CHECK_POINT, Code.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+    })),
+    ("figures of RocketMQ's timer wheel (see `lightmq timers`)", frozenset({Code.GET_TIMER_METRICS})),
+    ("another engine for timers", frozenset({Code.SWITCH_TIMER_ENGINE})),
+    ("consume queues in RocksDB", frozenset({Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS})),
+    ("topics that are forbidden to single groups", frozenset({Code.UPDATE_AND_GET_GROUP_FORBIDDEN})),
+    ("control of reads of cold data", frozenset({
+        Code.UPDATE_COLD_DATA_FLOW_CTR_CONFIG, Code.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, Code.GET_COLD_DATA_FLOW_CTR_INFO,
+        Code.SET_COMMITLOG_READ_MODE,
+    })),
+    ("brokers in a container", frozenset({Code.ADD_BROKER, Code.REMOVE_BROKER})),
+    ("replicas that stand in for a master", frozenset({Code.NOTIFY_MIN_BROKER_ID_CHANGE})),
+    ("replication as RocketMQ's brokers do it among themselves", frozenset({
+        Code.EXCHANGE_BROKER_HA_INFO, Code.RESET_MASTER_FLUSH_OFFSET,
+    })),
+    ("filter servers", frozenset({Code.REGISTER_FILTER_SERVER, Code.REGISTER_MESSAGE_FILTER_CLASS})),
+    ("units", frozenset({
+        Code.GET_UNIT_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_TOPIC_LIST, Code.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    })),
+    ("requests that RocketMQ has only a number for", frozenset({
+        Code.QUERY_BROKER_OFFSET, Code.GET_TOPIC_CONFIG_LIST, Code.GET_TOPIC_NAME_LIST, Code.TRIGGER_DELETE_FILES,
+        Code.GET_CLIENT_CONFIG, Code.SUSPEND_CONSUMER, Code.RESUME_CONSUMER, Code.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+        Code.RESET_CONSUMER_OFFSET_IN_BROKER, Code.ADJUST_CONSUMER_THREAD_POOL, Code.WHO_CONSUME_THE_MESSAGE,
+    })),
+)  # fmt: skip
 """The purpose of RocketMQ's codes that are not supported, for the remark of their refusal."""
+
+PLACES: tuple[tuple[str, frozenset[int]], ...] = (
+    ("controllers, which are the name servers", frozenset({
+        Code.PUT_KV_CONFIG, Code.GET_KV_CONFIG, Code.DELETE_KV_CONFIG, Code.GET_KVLIST_BY_NAMESPACE,
+        Code.REGISTER_BROKER, Code.UNREGISTER_BROKER, Code.BROKER_HEARTBEAT, Code.QUERY_DATA_VERSION,
+        Code.GET_BROKER_MEMBER_GROUP,
+        Code.GET_ROUTEINFO_BY_TOPIC, Code.GET_BROKER_CLUSTER_INFO, Code.GET_TOPICS_BY_CLUSTER,
+        Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER, Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        Code.GET_SYSTEM_TOPIC_LIST_FROM_NS, Code.DELETE_TOPIC_IN_NAMESRV, Code.REGISTER_TOPIC_IN_NAMESRV,
+        Code.UPDATE_NAMESRV_CONFIG, Code.GET_NAMESRV_CONFIG, Code.UPDATE_CONTROLLER_CONFIG, Code.GET_CONTROLLER_CONFIG,
+        Code.CLEAN_BROKER_DATA, Code.CONTROLLER_ALTER_SYNC_STATE_SET, Code.CONTROLLER_ELECT_MASTER,
+        Code.CONTROLLER_REGISTER_BROKER, Code.CONTROLLER_GET_REPLICA_INFO, Code.CONTROLLER_GET_METADATA_INFO,
+        Code.CONTROLLER_GET_SYNC_STATE_DATA, Code.CONTROLLER_GET_NEXT_BROKER_ID, Code.CONTROLLER_APPLY_BROKER_ID,
+    })),
+    ("clients", frozenset({
+        Code.CHECK_TRANSACTION_STATE, Code.NOTIFY_CONSUMER_IDS_CHANGED, Code.RESET_CONSUMER_CLIENT_OFFSET,
+        Code.GET_CONSUMER_STATUS_FROM_CLIENT, Code.PUSH_REPLY_MESSAGE_TO_CLIENT, Code.NOTIFY_UNSUBSCRIBE_LITE,
+    })),
+    ("replicated brokers", frozenset({
+        Code.GET_BROKER_HA_STATUS, Code.GET_BROKER_EPOCH_CACHE, Code.NOTIFY_BROKER_ROLE_CHANGED,
+    })),
+)  # fmt: skip
+"""Who answers RocketMQ's codes that not every server has, for the remark of another one; the rest: brokers."""
 
 NotOfferedNote = Callable[[Peer, Command, NotOffered], object]
 Judge = Callable[[Peer, Command], None]
 
 
 def not_supported(code: int) -> str:
-    """Return the remark for a request without a handler: RocketMQ's text, and the feature it belongs to."""
+    """Return the remark for a request without a handler: RocketMQ's text, and the feature or servers it belongs to."""
     remark = f" request type {code} not supported"
-    return next((f"{remark}: LightMQ does not offer {feature}" for feature, codes in FEATURES if code in codes), remark)
+    for feature, codes in FEATURES:
+        if code in codes:
+            return f"{remark}: LightMQ does not offer {feature}"
+    if code not in NAMES:
+        return remark
+    place = next((place for place, codes in PLACES if code in codes), "brokers")
+    return f"{remark}: {request_name(code)} is a request to {place}"
 
 
 class Router:

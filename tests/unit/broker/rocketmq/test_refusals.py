@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,13 +16,16 @@ from hypothesis import strategies as st
 from broker.rocketmq import refusals
 from broker.rocketmq.refusals import ROWS_MAX, Refusals
 from broker.router import handlers
+from controller.api import handlers as controller_handlers
 from remoting import inprocess
 from remoting.protocol.errors import NotOffered, Refused
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import NAMES, RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
-from remoting.server.router import Router
-from runtime.metrics import Registry
+from remoting.server.router import Router, not_supported
+from runtime.logs import get_logger
+from runtime.metrics import Registry, UnsupportedRequests
 from tests.unit.broker.groups.test_feature import beat
+from tests.unit.controller.conftest import World
 
 
 def peer(address: str, client_id: str = "") -> Any:
@@ -97,3 +103,40 @@ async def test_only_administrators_see_the_list(running) -> None:
     running.judge_by(lambda _identity, action, _resource: action != "admin")
     assert (await running.connect().request(Command(RequestCode.CLIENT_LIST))).code == 16
     assert issubclass(NotOffered, Refused)
+
+
+ROCKETMQ_CODES = [code for code in NAMES if code < 9_000 or code >= 200_000]
+
+
+async def test_each_code_of_rocketmq_without_a_handler_is_refused_by_name_and_counted(running) -> None:
+    """Nothing hangs; the remark names the feature that is not offered, or the servers or clients that answer it."""
+    counted = UnsupportedRequests(running.registry, running.clock, get_logger("test"))
+    served = handlers(running.broker)
+    connection = inprocess.connect(Router(served, not_offered=counted.record))
+    missing = sorted(set(ROCKETMQ_CODES) - set(served))
+    for code in missing:
+        fields = {"topic": "t", "defaultTopic": "TBW102", "lo": "true", "force": "false"}
+        answer = await asyncio.wait_for(connection.request(Command(code, fields=fields, body=b"{}")), 10)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, NAMES[code]
+        named = "LightMQ does not offer .+|is a request to (controllers|clients|replicated brokers)"
+        assert re.search(named, answer.remark), answer.remark
+    page = running.registry.page().decode()
+    assert all(f'rocketmq_unsupported_requests_total{{code="{code}"}} 1.0' in page for code in missing)
+    assert RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC in missing
+    assert "LightMQ does not offer static topics and their logical queues" in not_supported(513)
+
+
+async def test_what_is_said_of_a_code_is_true_of_each_server(running, tmp_path: Path) -> None:
+    """What is not offered has a handler nowhere, and each other code one where its refusal elsewhere points to."""
+    broker, world = set(handlers(running.broker)), World(tmp_path / "controller")
+    controller = set(controller_handlers(world.name_server, world.plane))
+    for code in ROCKETMQ_CODES:
+        said = not_supported(code)
+        if "does not offer requests relayed" in said:
+            continue  # answered where both have the client
+        if "does not offer" in said:
+            assert code not in broker | controller, said
+        elif "request to controllers" in said:
+            assert code in controller, said
+        elif "request to brokers" in said:
+            assert code in broker, said
