@@ -10,12 +10,13 @@ thread only.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from broker.migration.offset_map import CopiedRun, OffsetMap
+from broker.migration.offset_map import BothWays, CopiedRun, OffsetMap
 from lightmq.migrate.cluster import FOREVER_REFUSED
 from remoting.client.consumer import AsyncConsumer
 from remoting.client.master_link import Backoff
@@ -65,21 +66,24 @@ class QueueCopier:
         self.counts = Counts()
         self.failure = ""
         """Why it does not get on at present."""
+        self.is_loaded = False
+        """Whether the target has told what is copied."""
         self._source = AsyncConsumer(
             source.connection(queue.source_broker), PULL_GROUP, queue.topic, queue.source_queue
         )
         self._target = target
-        self._name = queue.named(migration)
+        self.name = queue.named(migration)
         self._pace = pace
         self._clock = clock
-        self._runs: dict[int, CopiedRun] = {}
+        self._forth: dict[int, CopiedRun] = {}
+        self._back: dict[int, CopiedRun] = {}
         self._backoff = Backoff(PAUSE_FIRST_MS, PAUSE_MS_MAX)
         self._log = get_logger("migrate")
 
     @property
-    def copied(self) -> OffsetMap:
-        """Where the copied messages are, as far as the target has answered."""
-        return OffsetMap(self._runs.values())
+    def offsets(self) -> BothWays:
+        """Where messages are at both sides, as far as the target has answered."""
+        return BothWays(OffsetMap(self._forth.values()), OffsetMap(self._back.values()))
 
     async def run(self, *, follow: bool) -> None:
         """Copy until the end of the source queue; `follow`: go on for ever, also after refusals.
@@ -106,21 +110,31 @@ class QueueCopier:
     async def load(self) -> None:
         """Learn from the target what is copied."""
         queue = self.queue
-        self._runs = {
-            start: CopiedRun(start, *rest)
-            for known in await self._target.copied(queue.target_broker, self._name, queue.topic)
-            if (known["source"], known["queue"]) == (self._name, queue.target_queue)
-            for start, *rest in known["runs"]
-        }
+        found = await self._target.copied(queue.target_broker, self.name, queue.topic)
+        self._forth.clear()
+        self._back.clear()
+        for known in found:
+            if (known["source"], known["queue"]) == (self.name, queue.target_queue):
+                self.note(known["runs"], known["returned"])
+        self.is_loaded = True
+
+    def note(self, runs: Iterable[list[int]], returned: Iterable[list[int]]) -> None:
+        """Take over runs that the target has shown; those that have a source offset only are no more."""
+        for known, changed in ((self._forth, runs), (self._back, returned)):
+            for start, *rest in changed:
+                if rest:
+                    known[start] = CopiedRun(start, *rest)
+                else:
+                    known.pop(start, None)
 
     async def _step(self, *, wait_ms: int) -> bool:
         """Copy what one pull gives; False at the end of the queue. Raises LightMQError, RemoteViolation."""
-        known = self.copied.copied
+        known = self.offsets.copied
         offset = await self._source.min_offset() if known is None else known
         pulled, body = await self._source.pull_stored(offset, PULL_COUNT_MAX, wait_ms)
         if not body:
             if pulled.next_offset < offset:
-                remark = f"{self.queue.topic}/{self._name} ends at {pulled.next_offset}, {offset} was copied: was the"
+                remark = f"{self.queue.topic}/{self.name} ends at {pulled.next_offset}, {offset} was copied: was the"
                 raise Refused(ResponseCode.PULL_OFFSET_MOVED, f"{remark} topic deleted, or messages lost, there?")
             if pulled.next_offset > offset:
                 body = await self._behind_a_gap(offset, pulled.next_offset)
@@ -135,32 +149,28 @@ class QueueCopier:
         if body:
             self.counts.expired += following - offset
             self._log.warning(
-                "expired_at_source", topic=self.queue.topic, source=self._name, messages=following - offset
+                "expired_at_source", topic=self.queue.topic, source=self.name, messages=following - offset
             )
         return body
 
     async def _copy(self, expected: int, body: bytes) -> None:
         queue = self.queue
         fields = {
-            "topic": queue.topic, "queueId": str(queue.target_queue), "source": self._name, "expected": str(expected)
+            "topic": queue.topic, "queueId": str(queue.target_queue), "source": self.name, "expected": str(expected)
         }  # fmt: skip
         command = Command(RequestCode.COPY_MESSAGES, fields=fields, body=body)
         answer = checked(await self._target.connection(queue.target_broker).request(command))
         count = int(answer.fields.get("count", "0"))
-        for changed in msgspec.json.decode(answer.body, type=list[list[int]]):
-            if len(changed) == 1:
-                self._runs.pop(changed[0], None)
-            else:
-                self._runs[changed[0]] = CopiedRun(*changed)
+        self.note(**msgspec.json.decode(answer.body, type=dict[str, list[list[int]]]))
         self.counts.copied += count
-        if int(answer.fields.get("next", "-1")) != self.copied.copied:
+        if int(answer.fields.get("next", "-1")) != (self.offsets.copied or 0):
             raise RemoteViolation("the target has copied more than this migration has sent: does another one run?")
         await self._pace.take(count)
 
     async def _pause(self, error: Exception) -> None:
         if str(error) != self.failure:
             self.failure = str(error)
-            self._log.warning("copy_failed", topic=self.queue.topic, source=self._name, error=str(error))
+            self._log.warning("copy_failed", topic=self.queue.topic, source=self.name, error=str(error))
         pause_ms = self._backoff.failed(self._clock.monotonic_ns() / 1_000_000)
         assert pause_ms is not None, "its patience has no end"
         await asyncio.sleep(pause_ms / 1000)

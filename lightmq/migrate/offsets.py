@@ -5,8 +5,8 @@
     moved at neither      nothing
 
 The first comparison after a start has nothing to compare with and counts as a move at both. What producers sent here
-can be consumed here alone: the offset here follows up to such a message and no further. So an offset may be lower than
-exact; then messages come again, and none is missed.
+and is not at the source can be consumed here alone: the offset here follows up to such a message and no further. So an
+offset may be lower than exact; then messages come again, and none is missed.
 
 `follow` and `settled` are pure; `OffsetMirror` carries out what they decide. Loop thread only.
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.migration.offset_map import OffsetMap
+from broker.migration.offset_map import BothWays
 from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.errors import Refused
 from runtime.logs import get_logger
@@ -45,12 +45,15 @@ class Follow:
     result: Pair
 
 
-def settled(now: Pair, copied: OffsetMap) -> Pair:
-    """The pair to compare with later: what the source has beyond the copied messages still has to follow."""
-    return now if now.source is None else Pair(min(now.source, copied.copied or 0), now.target)
+def settled(now: Pair, copied: BothWays) -> Pair:
+    """The pair to compare with later: what a side has beyond the messages of the other still has to follow."""
+    source = None if now.source is None else min(now.source, copied.copied or 0)
+    if now.target is None or not copied.back.runs:
+        return Pair(source, now.target)
+    return Pair(source, min(now.target, max(copied.forth.target_end, copied.back.target_end)))
 
 
-def follow(now: Pair, last: Pair | None, copied: OffsetMap) -> Follow | None:
+def follow(now: Pair, last: Pair | None, copied: BothWays) -> Follow | None:
     """What to commit where; None when the sides agree."""
     if now in (last, Pair(None, None)):
         return None
@@ -61,7 +64,7 @@ def follow(now: Pair, last: Pair | None, copied: OffsetMap) -> Follow | None:
     if moved_source and onward is not None and (not moved_target or now.target is None or onward > now.target):
         return None if onward == now.target else Follow(False, onward, settled(Pair(now.source, onward), copied))
     if moved_target and back is not None and (not moved_source or now.source is None or back > now.source):
-        return None if back == now.source else Follow(True, back, Pair(back, now.target))
+        return None if back == now.source else Follow(True, back, settled(Pair(back, now.target), copied))
     return None
 
 
@@ -88,7 +91,7 @@ class OffsetMirror:
     async def _align(
         self, group: str, copier: QueueCopier, there: dict[GroupQueue, int], here: dict[GroupQueue, int]
     ) -> bool:
-        queue, copied = copier.queue, copier.copied
+        queue, copied = copier.queue, copier.offsets
         now = Pair(
             there.get((queue.topic, queue.source_broker, queue.source_queue)),
             here.get((queue.topic, queue.target_broker, queue.target_queue)),

@@ -123,6 +123,8 @@ def _groups(target: Target) -> dict[int, Parts]:
     return {
         **dict.fromkeys((Code.CLIENT_LIST, Code.COPIED_QUEUES), ({}, b"")),
         Code.COPY_MESSAGES: (copied, b""),
+        Code.BEGIN_RETURN: (copied, b""),
+        Code.CLAIM_RETURN: (copied | {"holder": "h", "begin": "0", "end": "0"}, b""),
         Code.QUERY_CONSUMER_OFFSET: (group, b""),
         Code.UPDATE_CONSUMER_OFFSET: (group, b""),
         Code.GET_CONSUMER_LIST_BY_GROUP: (group, b""),

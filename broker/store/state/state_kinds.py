@@ -56,6 +56,8 @@ ACCESS = 30
 """`user/` or `acl/` and a user's name -> the user, or its rules, as requests made them."""
 MIGRATION = 31
 """Source queue, queue id and source offset -> where the messages copied from there on are in the queue."""
+MIGRATION_RETURN = 33
+"""Source queue, queue id and source offset -> where the messages are in the queue that were mirrored back to there."""
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 
@@ -84,6 +86,7 @@ NAMES = {
     LITE_BATCH: "lite_batch",
     ACCESS: "access",
     MIGRATION: "migration",
+    MIGRATION_RETURN: "migration_return",
     OPTION: "option",
 }
 

@@ -67,7 +67,7 @@ async def test_a_copied_message_is_what_it_was(topic: Any) -> None:
     command.body = encode_stored(given_message)
     reply = await connection.request(command)
     assert (reply.code, reply.fields) == (0, {"next": "10", "count": "1"})
-    assert reply.body == b"[[9,0,1,1]]"
+    assert reply.body == b'{"runs":[[9,0,1,1]],"returned":[]}'
     (found,) = await pulled(connection)
     for name in ("body", "flag", "reconsume_times", "born_ms", "born_host"):
         assert getattr(found, name) == getattr(given_message, name), name
@@ -98,7 +98,7 @@ async def test_another_producers_messages_lie_between(topic: Any) -> None:
     await connection.request(copying(0, 1))
     fields = {"topic": "orders", "producerGroup": "p", "queueId": "1"}
     await connection.request(Command(RequestCode.SEND_MESSAGE, fields=fields, body=b"own"))
-    assert (await connection.request(copying(2))).body == b"[[2,3,1,1]]"
+    assert (await connection.request(copying(2))).body == b'{"runs":[[2,3,1,1]],"returned":[]}'
     assert [one.body for one in await pulled(connection)] == [b"0", b"1", b"own", b"2"]
     assert (await shown(connection))[0]["runs"] == [[0, 0, 2, 2], [2, 3, 1, 1]]
 

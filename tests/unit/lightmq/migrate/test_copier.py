@@ -41,7 +41,7 @@ async def test_an_answer_that_is_lost_leads_to_no_repeat(sides, migration: Migra
     monkeypatch.setattr(type(connection), "request", request)
     await copier.run(follow=False)
     assert [one.body for one in await new.messages("orders", 0)] == [b"0", b"1"]
-    assert copier.copied.copied == 2
+    assert copier.offsets.copied == 2
 
 
 async def test_two_migrations_at_once_copy_each_message_once(sides, clusters, migration: Migration) -> None:
@@ -54,7 +54,7 @@ async def test_two_migrations_at_once_copy_each_message_once(sides, clusters, mi
     await old.send("orders", 0, b"2")
     await copier.run(follow=False)
     assert [one.body for one in await new.messages("orders", 0)] == [b"0", b"1", b"2"]
-    assert copier.copied.copied == 3
+    assert copier.offsets.copied == 3
 
 
 async def test_a_source_that_has_lost_messages_is_an_error(sides, clusters, migration: Migration) -> None:

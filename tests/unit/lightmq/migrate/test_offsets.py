@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.migration.offset_map import CopiedRun, OffsetMap
+from broker.migration.offset_map import BothWays, CopiedRun, OffsetMap
 from lightmq.migrate.offsets import Follow, Pair, follow, settled
 
-COPIED = OffsetMap([CopiedRun(100, 0, 10, 10), CopiedRun(110, 15, 10, 10)])
+COPIED = BothWays(OffsetMap([CopiedRun(100, 0, 10, 10), CopiedRun(110, 15, 10, 10)]))
 """Source 100 to 119; five messages of another producer lie at 10 to 14 of the target."""
 
 
@@ -35,15 +35,15 @@ def test_what_agrees_or_is_nowhere_is_left_alone() -> None:
     assert follow(Pair(105, 5), None, COPIED) is None
     assert follow(Pair(105, 5), Pair(105, 5), COPIED) is None
     assert follow(Pair(None, None), None, COPIED) is None
-    assert follow(Pair(None, 3), None, OffsetMap()) is None
-    assert follow(Pair(50, None), None, OffsetMap()) == Follow(at_source=False, offset=0, result=Pair(0, 0))
+    assert follow(Pair(None, 3), None, BothWays()) is None
+    assert follow(Pair(50, None), None, BothWays()) == Follow(at_source=False, offset=0, result=Pair(0, 0))
 
 
 def test_what_is_not_copied_yet_follows_when_it_is() -> None:
     step = follow(Pair(125, 15), Pair(110, 15), COPIED)
     assert step == Follow(at_source=False, offset=25, result=Pair(120, 25))
     assert follow(Pair(125, 25), step.result, COPIED) is None
-    more = OffsetMap([*COPIED.runs, CopiedRun(120, 25, 9, 9)])
+    more = BothWays(OffsetMap([*COPIED.forth.runs, CopiedRun(120, 25, 9, 9)]))
     assert follow(Pair(125, 25), step.result, more) == Follow(at_source=False, offset=30, result=Pair(125, 30))
     assert settled(Pair(125, 25), COPIED) == Pair(120, 25)
 
