@@ -135,6 +135,11 @@ class Cluster:
         queues: list[dict[str, Any]] = msgspec.json.decode(body)["queues"]
         return queues
 
+    async def begin_return(self, broker: str, source: str, topic: str, queue: int) -> None:
+        """Mirror back what is sent to a queue of a LightMQ broker from now on (9082)."""
+        fields = {"source": source, "topic": topic, "queueId": str(queue)}
+        await self.ask(broker, RequestCode.BEGIN_RETURN, fields)
+
 
 READ_WRITE = PERM_READ | PERM_WRITE
 FOREVER_REFUSED = frozenset(

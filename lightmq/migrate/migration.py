@@ -2,10 +2,13 @@
 
     refresh     topics and groups of the source, every `REFRESH_S`: new ones are made here and copied too
     copiers     one task for each queue
+    returners   one task for each queue that is mirrored back too: retry and dead-letter topics from the first message
+                on, topics from `let_producers_in` on
     offsets     every `OFFSETS_S`: what a group has committed at one side is committed at the other
 
 A topic is made here without the permission to write, so no producer can overtake messages that are not copied yet;
-`let_producers_in` takes that permission from the source, waits for the rest and gives it here.
+`let_producers_in` takes that permission from the source, waits for the rest and gives it here. `send_producers_back`
+does the same the other way round.
 
 Invariant: all progress is in the target's log or follows from both clusters; a new process continues where an earlier
 one was killed. Loop thread only.
@@ -22,9 +25,12 @@ from lightmq.migrate.cluster import Cluster
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.offsets import OffsetMirror
 from lightmq.migrate.plan import Chosen, Place, Plan, QueueCopy, SourceQueue, make_plan
+from lightmq.migrate.report import reader
+from lightmq.migrate.returner import QueueReturner
 from lightmq.migrate.users import mirror_users
 from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.names import DLQ_PREFIX, RETRY_PREFIX
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -52,6 +58,8 @@ class Options:
     """Mirror users and rules too, once."""
     settle_s: float = SETTLE_S
     """How long no message must have come before producers are let in here."""
+    one_way: bool = False
+    """Do not mirror back what producers send here."""
 
 
 class SteadyPace:
@@ -86,7 +94,9 @@ class Migration:
         self._copiers: dict[QueueCopy, QueueCopier] = {}
         self._has_users = False
         self._recorded: dict[SourceQueue, Place] = {}
-        self._tasks: dict[QueueCopy, asyncio.Task[None]] = {}
+        self._returned: set[QueueCopy] = set()
+        """Queues that are mirrored back too, as far as this process knows."""
+        self._tasks: dict[tuple[type, QueueCopy], asyncio.Task[None]] = {}
         self._offsets = OffsetMirror(source, target)
         self._log = get_logger("migrate")
 
@@ -113,11 +123,12 @@ class Migration:
 
     async def _places(self) -> dict[SourceQueue, Place]:
         """Where queues are copied to: as the target's records have it, and as this process began."""
-        if not self._copiers:
-            for broker in self.target.brokers:
-                for known in await self.target.copied(broker, f"{self._options.name}/"):
-                    there, _, number = known["source"].partition("/")[2].rpartition("/")
-                    self._recorded[known["topic"], there, int(number)] = broker, known["queue"]
+        for broker in self.target.brokers:
+            for known in await self.target.copied(broker, f"{self._options.name}/"):
+                there, _, number = known["source"].partition("/")[2].rpartition("/")
+                self._recorded[known["topic"], there, int(number)] = broker, known["queue"]
+                if known["returned"]:
+                    self._returned.add(QueueCopy(known["topic"], there, int(number), broker, known["queue"]))
         begun = {
             (one.topic, one.source_broker, one.source_queue): (one.target_broker, one.target_queue)
             for one in self._copiers
@@ -141,6 +152,17 @@ class Migration:
                 own = name.startswith((RETRY_PREFIX, DLQ_PREFIX))
                 perm = known.perm if known is not None else wanted.perm if own else wanted.perm & ~PERM_WRITE
                 await self._try(f"topic {name}", self.target.put_topic(broker, wanted, perm))
+        await self._mirror_back(one for one in self._copiers if one.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+
+    async def _mirror_back(self, queues: Iterable[QueueCopy]) -> None:
+        """Mirror back what is sent to these queues from now on."""
+        for queue in queues:
+            if queue in self._returned or self._options.one_way:
+                continue
+            name = queue.named(self._options.name)
+            begun = self.target.begin_return(queue.target_broker, name, queue.topic, queue.target_queue)
+            await self._try(f"way back of {queue.topic}/{queue.target_queue}", begun)
+            self._returned.add(queue)
 
     async def _try(self, what: str, making: Any) -> None:
         try:
@@ -183,15 +205,23 @@ class Migration:
                     self._log.warning("refresh_failed", error=str(error))
                 await asyncio.sleep(OFFSETS_S)
         finally:
-            tasks = list(self._tasks.values())
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stop()
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _start_copiers(self) -> None:
+        loop = asyncio.get_running_loop()
         for queue, copier in self._copiers.items():
-            if queue not in self._tasks:
-                self._tasks[queue] = asyncio.get_running_loop().create_task(copier.run(follow=True))
+            if (QueueCopier, queue) not in self._tasks:
+                self._tasks[QueueCopier, queue] = loop.create_task(copier.run(follow=True))
+            if queue in self._returned and (QueueReturner, queue) not in self._tasks:
+                returner = QueueReturner(copier, self.source, self.target, self._clock)
+                self._tasks[QueueReturner, queue] = loop.create_task(returner.run())
 
     def _now_s(self) -> float:
         return self._clock.monotonic_ns() / NANOSECONDS
@@ -206,6 +236,8 @@ class Migration:
         """Stop producers at the source, copy the rest, let them write here; returns the topics. Raises LightMQError."""
         await self.copy_to_the_end()
         topics = self._own_topics()
+        if not self._options.one_way:
+            await self._check_the_way_back(topics)
         await self._permit(self.source, topics, write=False)
         queues = [queue for queue in self._copiers if queue.topic in topics]
         copied, quiet_since_s = -1, self._now_s()
@@ -215,16 +247,48 @@ class Migration:
             before, copied = copied, sum(self._copiers[queue].counts.copied for queue in queues)
             if copied != before:
                 quiet_since_s = self._now_s()
+        await self._mirror_back(queues)
         await self._permit(self.target, topics, write=True)
         return topics
 
+    async def _check_the_way_back(self, topics: Iterable[str]) -> None:
+        """Raises Refused when a topic has queues here that the source has not."""
+        for broker in self.target.brokers:
+            known = await self.target.topics(broker)
+            for topic in topics:
+                there = sum((one.topic, one.target_broker) == (topic, broker) for one in self._copiers)
+                if topic in known and known[topic].write_queue_nums > there:
+                    here = f"{topic} has {known[topic].write_queue_nums} queues at {broker}, {there} of the source"
+                    remark = f"{here}: what is sent to the rest cannot be mirrored back; make them there, or --one-way"
+                    raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+
     async def send_producers_back(self) -> list[str]:
-        """Stop producers here and let them write at the source again; returns the topics. Raises LightMQError."""
+        """Stop producers here, mirror the rest back, let them write at the source again; returns the topics.
+
+        Raises LightMQError.
+        """
         await self.read()
         topics = self._own_topics()
         await self._permit(self.target, topics, write=False)
+        self._start_copiers()
+        try:
+            for copier in self._copiers.values():
+                while await self._is_behind(copier):  # noqa: ASYNC110 - the other cluster has no event
+                    await asyncio.sleep(LOOK_S)
+            await self.keep_offsets_alike()
+        finally:
+            await self._stop()
         await self._permit(self.source, topics, write=True)
         return topics
+
+    async def _is_behind(self, copier: QueueCopier) -> bool:
+        """Whether a queue has messages that are to be mirrored back, or are there and not recorded yet."""
+        if copier.queue not in self._returned:
+            return False
+        if not copier.is_loaded:
+            return True
+        here_end, there_end = [await reader(self, copier, at_source=one).max_offset() for one in (False, True)]
+        return bool(copier.offsets.waiting(here_end)) or (copier.offsets.copied or 0) < there_end
 
     def _own_topics(self) -> list[str]:
         names = {queue.topic for queue in self._copiers}

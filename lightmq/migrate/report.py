@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
-from broker.migration.offset_map import OffsetMap
+from broker.migration.returned import RETURNED_KEY
 from lightmq.migrate.copier import PULL_COUNT_MAX, PULL_GROUP
+from lightmq.migrate.returner import DROPPED_KEYS
 from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.errors import Refused
 from remoting.protocol.records.rocketmq_form import ORIGIN_KEYS
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from remoting.protocol.records.stored_message import StoredMessage
 
 MERGED = "coarse: its oldest part is no longer mapped message by message"
-ADDED_KEYS = ORIGIN_KEYS | {b"WAIT", b"INNER_MULTI_QUEUE_OFFSET"}
+ADDED_KEYS = ORIGIN_KEYS | {b"WAIT", b"INNER_MULTI_QUEUE_OFFSET", RETURNED_KEY}
 
 
 def reader(migration: Migration, copier: QueueCopier, *, at_source: bool) -> AsyncConsumer:
@@ -43,12 +44,15 @@ async def lags(migration: Migration) -> list[dict[str, Any]]:
             await copier.load()
             there = reader(migration, copier, at_source=True)
             begin, end = await there.min_offset(), await there.max_offset()
+            is_returned = bool(copier.offsets.back.runs)
+            here_end = await reader(migration, copier, at_source=False).max_offset() if is_returned else 0
         except Refused as refused:
             rows.append({**row, "state": refused.remark})
             continue
-        copied = copier.copied
-        row["copied"] = sum(run.count for run in copied.runs)
-        row["lag"] = max(0, end - max(begin, copied.copied or 0))
+        copied = copier.offsets
+        row["copied"] = sum(run.count for run in copied.forth.runs)
+        row["returned"] = sum(run.count for run in copied.back.holding)
+        row["lag"] = max(0, end - max(begin, copied.copied or 0)) + copied.waiting(here_end)
         rows.append({**row, "state": "behind" if row["lag"] else "up to date"})
     return rows
 
@@ -67,10 +71,11 @@ async def _compared(migration: Migration, copier: QueueCopier) -> tuple[int, str
     """(messages, their digest at the source, the first difference or nothing)."""
     there = reader(migration, copier, at_source=True)
     here = reader(migration, copier, at_source=False)
-    copied: OffsetMap = copier.copied
     compared, digest = 0, hashlib.sha256()
     begin_there, begin_here = await there.min_offset(), await here.min_offset()
-    for run in copied.runs:
+    offsets = copier.offsets
+    runs = [(run, _kept) for run in offsets.forth.runs] + [(run, _kept_back) for run in offsets.back.holding]
+    for run, kept in runs:
         if run.count != run.span:
             return compared, digest.hexdigest(), MERGED
         skipped = max(0, begin_there - run.source, begin_here - run.target)
@@ -86,9 +91,9 @@ async def _compared(migration: Migration, copier: QueueCopier) -> tuple[int, str
                 if not copies:
                     return compared, digest.hexdigest(), f"source offset {at} is missing here"
                 for original, copy in zip(originals[at - offset :], copies, strict=False):
-                    if _kept(original) != _kept(copy):
+                    if kept(original) != kept(copy):
                         return compared, digest.hexdigest(), f"source offset {original.queue_offset} differs here"
-                    digest.update(repr(_kept(original)).encode())
+                    digest.update(repr(kept(original)).encode())
                     compared += 1
                 at += len(copies)
             offset += len(originals)
@@ -100,6 +105,13 @@ def _kept(message: StoredMessage) -> tuple[object, ...]:
     return message.body, message.flag, message.born_ms, message.born_host, message.reconsume_times, tuple(properties)
 
 
+def _kept_back(message: StoredMessage) -> tuple[object, ...]:
+    properties = sorted(
+        (key, value) for key, value in message.properties if key not in ADDED_KEYS | DROPPED_KEYS and value
+    )
+    return message.body, message.flag, message.reconsume_times, tuple(properties)
+
+
 def _row(copier: QueueCopier) -> dict[str, Any]:
     queue = copier.queue
     return {
@@ -107,6 +119,7 @@ def _row(copier: QueueCopier) -> dict[str, Any]:
         "source": f"{queue.source_broker}/{queue.source_queue}",
         "target": f"{queue.target_broker}/{queue.target_queue}",
         "copied": 0,
+        "returned": 0,
         "lag": 0,
         "state": "",
     }

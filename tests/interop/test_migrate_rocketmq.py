@@ -28,6 +28,7 @@ from tests.processes.migrations import (
     all_of,
     judge,
     make_topic,
+    send,
     sending,
 )
 from tests.processes.rig import Installation, no_traceback
@@ -112,9 +113,51 @@ def test_a_cluster_in_use_moves_in(theirs: tuple[str, str], ours: Installation, 
     assert groups["subscriptionGroupTable"][GROUP]["retryMaxTimes"] == 7
 
 
-def send(address: str, number: int) -> Command:
-    with BlockingConnection.dial(address) as connection:
-        return connection.request(sending(number))
+def test_producers_and_consumers_switch_and_switch_back(
+    theirs: tuple[str, str], ours: Installation, tmp_path: Path
+) -> None:
+    """500 messages a second there, then here, then there again; the migration is killed in each direction."""
+    names, broker = theirs
+    make_topic(broker)
+    migrator = Migrator(names, ours.address, tmp_path / "migrate.log")
+    consumers = [Consumer(broker)]
+    producers: list[Producer] = []
+    try:
+        for address, action in ((broker, "switch"), (ours.address, "switch-back"), (broker, "")):
+            if not migrator.is_running:
+                migrator.start()
+            first = max(producers[-1].answered) + 1 if producers else 0
+            producers.append(Producer(address, PER_SECOND, first))
+            producers[-1].start()
+            consumers[-1].until(consumers[-1].count + 3 * PER_SECOND)  # from the other side, after the first round
+            if len(producers) > 1:
+                consumers[-1].stop()
+                consumers.append(Consumer(address))  # at once, with offsets that are up to a second old
+            migrator.kill()
+            producers[-1].flowing()
+            migrator.start()
+            producers[-1].flowing()
+            producers[-1].finish()
+            if action:
+                migrator.run(action, "--topic", TOPIC, "--settle", "1")
+        sent = {number for producer in producers for number in producer.answered}
+        consumers[-1].until(sent - {number for one in consumers for seen in one.seen.values() for number in seen})
+        consumers[-1].stop()
+        rows = migrator.until_copied()
+        assert sum(row["returned"] for row in rows if row["topic"] == TOPIC) == len(producers[1].answered)
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+    finally:
+        for producer in producers:
+            producer.stopped.set()
+        migrator.kill()
+    wanted = [[number for number in sorted(sent) if number % QUEUES == queue] for queue in range(QUEUES)]
+    assert [all_of(ours.address, queue) for queue in range(QUEUES)] == wanted
+    there = [all_of(broker, queue) for queue in range(QUEUES)]
+    assert [list(dict.fromkeys(numbers)) for numbers in there] == wanted
+    repeats = judge(consumers, sent)
+    twice = sum(map(len, there)) - len(sent)
+    print(f"{len(sent)} messages: {repeats} consumed again, {twice} mirrored back twice")
+    assert repeats < PER_SECOND * 10
 
 
 def test_users_and_rules_come_along(theirs: tuple[str, str], tmp_path: Path) -> None:

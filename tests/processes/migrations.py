@@ -50,22 +50,30 @@ def sending(number: int) -> Command:
     return Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"%d" % number)
 
 
+def send(address: str, number: int) -> Command:
+    """Send one message; returns the answer."""
+    with BlockingConnection.dial(address) as connection:
+        return connection.request(sending(number))
+
+
 class Producer(Load):
     """Sends numbered messages, each to the queue of its number, at a steady rate."""
 
     answered_min = 100
 
-    def __init__(self, address: str, per_second: int = 0) -> None:
+    def __init__(self, address: str, per_second: int = 0, first: int = 0) -> None:
         super().__init__(address)
         self.per_second = per_second
+        self.first = first
+        """The number of its first message."""
         self.began = 0.0
 
     def step(self, connection: BlockingConnection, number: int) -> None:
         self.began = self.began or time.monotonic() - (number / self.per_second if self.per_second else 0)
         if self.per_second:
             self.stopped.wait(max(0.0, self.began + number / self.per_second - time.monotonic()))
-        checked(connection.request(sending(number)))
-        self.count(number)
+        checked(connection.request(sending(self.first + number)))
+        self.count(self.first + number)
 
 
 def pulling(queue: int, offset: int) -> Command:
@@ -153,6 +161,7 @@ class Consumer(threading.Thread):
             assert self._grew.wait_for(reached, 90), (self.count, wanted if isinstance(wanted, int) else len(wanted))
 
     def stop(self) -> None:
+        """End it; its offsets are committed."""
         self.stopped.set()
         self.join(DEADLINE_S)
         assert not self.is_alive()
@@ -189,6 +198,11 @@ class Migrator:
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith("mirroring"), self._log.read_text()[-2_000:]
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it was started and not killed."""
+        return self.process is not None
+
     def kill(self) -> None:
         """kill -9."""
         if self.process is not None:
@@ -202,7 +216,7 @@ class Migrator:
         """Another action; returns the rows it prints."""
         done = subprocess.run(
             self._command(action, *options), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=False, timeout=90,
+            capture_output=True, text=True, check=False, timeout=150,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -1,7 +1,7 @@
 """Moving between two clusters over RocketMQ's protocol while messages are sent and the migration is killed.
 
 Every message is there once, in the order of its queue; consumers switch in the middle and switch back, and get every
-message; producers switch without an order broken.
+message; what producers send after their switch is mirrored back.
 """
 
 from __future__ import annotations
@@ -11,8 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from remoting.client.blocking import checked
 from tests.processes.broker_group import BrokerGroup
-from tests.processes.migrations import GROUP, QUEUES, TOPIC, Consumer, Migrator, Producer, all_of, judge, make_topic
+from tests.processes.migrations import (
+    GROUP,
+    QUEUES,
+    TOPIC,
+    Consumer,
+    Migrator,
+    Producer,
+    all_of,
+    judge,
+    make_topic,
+    send,
+)
 from tests.processes.rig import Installation, no_traceback
 
 pytestmark = pytest.mark.processes
@@ -67,6 +79,44 @@ def test_consumers_switch_and_switch_back_while_the_migration_is_killed(
     assert judge(consumers, sent) == 0
     for queue in range(QUEUES):
         assert all_of(new.address, queue) == [number for number in sorted(sent) if number % QUEUES == queue]
+
+
+@pytest.mark.timeout(240)
+def test_what_is_sent_here_is_mirrored_back_while_the_migration_is_killed(
+    clusters: tuple[Installation, Installation], tmp_path: Path
+) -> None:
+    old, new = clusters
+    make_topic(old.address)
+    migrator = Migrator(old.address, new.address, tmp_path / "migrate.log")
+    for number in range(8):
+        checked(send(old.address, number))
+    migrator.run("switch", "--topic", TOPIC, "--settle", "0")
+    make_topic(old.address)  # writable, as at RocketMQ, whose brokers take messages whatever the topic's permission
+    producer = Producer(new.address, first=8)
+    consumers = [Consumer(old.address)]
+    try:
+        migrator.start()
+        producer.start()
+        consumers[-1].until(100)
+        migrator.kill()
+        producer.flowing()
+        migrator.start()
+        producer.finish()
+        consumers[-1].stop()
+        migrator.until_offsets_agree()
+        consumers.append(Consumer(new.address))
+        migrator.run("switch-back", "--topic", TOPIC)
+        sent = {*range(8), *producer.answered}
+        consumers[-1].until(sent - {number for seen in consumers[0].seen.values() for number in seen})
+        consumers[-1].stop()
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+    finally:
+        producer.stopped.set()
+        migrator.kill()
+    assert judge(consumers, sent) == 0
+    for queue in range(QUEUES):
+        wanted = [number for number in sorted(sent) if number % QUEUES == queue]
+        assert all_of(old.address, queue) == all_of(new.address, queue) == wanted
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 
 HERE = ServerTarget()
-HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "LAG", "STATE")
+HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE")
 
 migrate = App(name="migrate", help="Move into this installation from another one.", help_format="plaintext")
 
@@ -46,6 +46,7 @@ def rocketmq(
     rate: Annotated[int, Parameter(help="Copy at most so many messages a second; 0: no limit.")] = 0,
     users: Annotated[bool, Parameter(negative=(), help="Mirror users and rules too, once.")] = False,
     settle: Annotated[float, Parameter(help="switch: seconds without a message at the source.")] = 35.0,
+    one_way: Annotated[bool, Parameter(negative=(), help="Mirror nothing back to the source.")] = False,
     from_key_file: Annotated[Path | None, Parameter(help="File key:secret for the source.")] = None,
     from_tls: Annotated[bool, Parameter(negative=(), help="Connect to the source with TLS.")] = False,
     from_tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities of the source, PEM.")] = None,
@@ -63,8 +64,9 @@ def rocketmq(
         raise CommandFailed("--rate and --settle are not negative")
     tls = ClientTls(from_tls_ca, None, None, "", verify=True) if from_tls else None
     options = Options(
-        name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, users=users, settle_s=settle
-    )
+        name=name, topic=_chosen(topic), group=_chosen(group), messages_per_second=rate, users=users, settle_s=settle,
+        one_way=one_way,
+    )  # fmt: skip
 
     async def work() -> None:
         there = Cluster(source, signing_dial(from_key_file, tls))
@@ -127,5 +129,5 @@ def _say(text: str) -> None:
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(row["topic"]), printable(row["source"]), printable(row["target"]), str(row["copied"]),
-        str(row["lag"]), printable(row["state"]),
+        str(row["returned"]), str(row["lag"]), printable(row["state"]),
     )  # fmt: skip

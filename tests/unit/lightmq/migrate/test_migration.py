@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -68,7 +69,7 @@ async def test_it_follows_and_continues_over_a_restart_of_the_target(sides, migr
 
 
 def migration_copied(migration: Migration) -> int:
-    return sum(copier.copied.copied or 0 for copier in migration.copiers if copier.queue.topic == "orders")
+    return sum(copier.offsets.copied or 0 for copier in migration.copiers if copier.queue.topic == "orders")
 
 
 async def until(condition) -> None:
@@ -109,10 +110,23 @@ async def test_producers_move_and_move_back_without_overtaking(sides, migration:
         await old.send("orders", 0, b"too late")
     await new.send("orders", 0, b"2")
     assert await bodies(new, "orders", 0) == [b"0", b"1", b"2"]
+    await old.topic("orders", 1)  # as at RocketMQ, whose brokers take messages whatever the permission of the topic
     assert await migration.send_producers_back() == ["orders"]
     await old.send("orders", 0, b"3")
     await migration.copy_to_the_end()
-    assert await bodies(new, "orders", 0) == [b"0", b"1", b"2", b"3"]
+    for side in sides:
+        assert await bodies(side, "orders", 0) == [b"0", b"1", b"2", b"3"]
+
+
+async def test_producers_do_not_move_to_queues_without_a_way_back(sides, migration: Migration) -> None:
+    old, new = sides
+    await old.topic("orders", 1)
+    await new.topic("orders", 3)
+    with pytest.raises(Refused, match="orders has 3 queues at new, 1 of the source"):
+        await migration.let_producers_in()
+    await old.send("orders", 0, b"0")  # its permission is as it was
+    one_way = Migration(migration.source, migration.target, replace(migration._options, one_way=True), SystemClock())
+    assert await one_way.let_producers_in() == ["orders"]
 
 
 async def test_producers_are_let_in_when_no_message_comes_any_more(sides, migration: Migration, monkeypatch) -> None:

@@ -11,7 +11,7 @@ from lightmq.cli.application import run
 from lightmq.migrate import report
 from lightmq.migrate.migration import Migration
 
-ROW = {"topic": "orders", "source": "a/0", "target": "b/0", "copied": 7, "lag": 2, "state": "behind"}
+ROW = {"topic": "orders", "source": "a/0", "target": "b/0", "copied": 7, "returned": 1, "lag": 2, "state": "behind"}
 
 
 @pytest.fixture
@@ -58,8 +58,8 @@ def test_a_copy_and_the_mirror(calls: list[str], capsys: pytest.CaptureFixture[s
 def test_the_status(calls: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert migrate("status") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["TOPIC", "SOURCE", "TARGET", "COPIED", "LAG", "STATE"]
-    assert lines[1].split() == ["orders", "a/0", "b/0", "7", "2", "behind"]
+    assert lines[0].split() == ["TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE"]
+    assert lines[1].split() == ["orders", "a/0", "b/0", "7", "1", "2", "behind"]
     assert migrate("status", "--json") == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"left_out": "lite\x1b", "reason": "not offered"}, ROW,
