@@ -19,6 +19,8 @@ from dataclasses import dataclass
 
 RETURNED_KEY = b"LIGHTMQ_RETURNED"
 SEPARATOR = b"|"
+DIGITS_MAX = 19
+"""Digits of the largest offset."""
 CLAIM_MS = 6_000
 """How long a migration holds a queue after its last request."""
 
@@ -42,7 +44,12 @@ def returned_offset(value: bytes, source: str, topic: str, queue: int, born_ms: 
     """The offset here of a message with this property; None if it is not one of this queue's."""
     head, _, born = value.rpartition(SEPARATOR)
     head, _, offset = head.rpartition(SEPARATOR)
-    if head != f"{source}|{topic}|{queue}".encode() or not offset.isdigit() or born != b"%d" % born_ms:
+    if (
+        head != f"{source}|{topic}|{queue}".encode()
+        or not offset.isdigit()
+        or len(offset) > DIGITS_MAX
+        or born != b"%d" % born_ms
+    ):
         return None
     return int(offset)
 

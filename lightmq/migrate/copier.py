@@ -85,6 +85,13 @@ class QueueCopier:
         """Where messages are at both sides, as far as the target has answered."""
         return BothWays(OffsetMap(self._forth.values()), OffsetMap(self._back.values()))
 
+    def reader(self, *, at_source: bool) -> AsyncConsumer:
+        """Reads one side of the queue."""
+        if at_source:
+            return self._source
+        queue = self.queue
+        return AsyncConsumer(self._target.connection(queue.target_broker), PULL_GROUP, queue.topic, queue.target_queue)
+
     async def run(self, *, follow: bool) -> None:
         """Copy until the end of the source queue; `follow`: go on for ever, also after refusals.
 

@@ -25,7 +25,6 @@ from lightmq.migrate.cluster import Cluster
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.offsets import OffsetMirror
 from lightmq.migrate.plan import Chosen, Place, Plan, QueueCopy, SourceQueue, make_plan
-from lightmq.migrate.report import reader
 from lightmq.migrate.returner import QueueReturner
 from lightmq.migrate.users import mirror_users
 from remoting.protocol.bodies.controller_body import PERM_WRITE, TopicConfig
@@ -116,10 +115,24 @@ class Migration:
             self.target.brokers, wanted_topic=options.topic, wanted_group=options.group, clusters=source.clusters,
             copied=await self._places(),
         )  # fmt: skip
+        self._name_what_is_gone()
         for queue in self.plan.queues:
             if queue not in self._copiers:
                 self._copiers[queue] = QueueCopier(queue, source, self.target, options.name, self._pace, self._clock)
         return self.plan
+
+    def _name_what_is_gone(self) -> None:
+        """Name topics and queues that were copied and are not at the source any more."""
+        present = {(one.topic, one.source_broker, one.source_queue) for one in self.plan.queues}
+        topics = {topic for topic, _broker, _number in present}
+        for topic, broker, number in sorted(self._recorded.keys() - present):
+            if topic in self.plan.left_out or not self._options.topic(topic) or broker not in self.source.brokers:
+                continue
+            if topic in topics:
+                what, was = f"{topic} at {broker}/{number}", "this queue"
+            else:
+                what, was = topic, "the topic"
+            self.plan.left_out[what] = f"{was} is not at the source any more; what was copied is here"
 
     async def _places(self) -> dict[SourceQueue, Place]:
         """Where queues are copied to: as the target's records have it, and as this process began."""
@@ -187,7 +200,10 @@ class Migration:
                 group.create_task(self._copiers[queue].run(follow=False))
 
     async def follow(self, ready: Callable[[], None] = lambda: None) -> None:
-        """Mirror for ever; ends by being cancelled. `ready` is called once everything is being copied."""
+        """Mirror for ever; ends by being cancelled. `ready` is called once everything is being copied.
+
+        Raises LightMQError, OSError when it cannot begin; later it tries again.
+        """
         refreshed_s, is_ready = float("-inf"), False
         try:
             while True:
@@ -202,6 +218,8 @@ class Migration:
                             ready()
                     await self.keep_offsets_alike()
                 except (LightMQError, OSError) as error:
+                    if not is_ready:
+                        raise
                     self._log.warning("refresh_failed", error=str(error))
                 await asyncio.sleep(OFFSETS_S)
         finally:
@@ -287,7 +305,7 @@ class Migration:
             return False
         if not copier.is_loaded:
             return True
-        here_end, there_end = [await reader(self, copier, at_source=one).max_offset() for one in (False, True)]
+        here_end, there_end = [await copier.reader(at_source=one).max_offset() for one in (False, True)]
         return bool(copier.offsets.waiting(here_end)) or (copier.offsets.copied or 0) < there_end
 
     def _own_topics(self) -> list[str]:

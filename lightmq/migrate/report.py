@@ -11,9 +11,8 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from broker.migration.returned import RETURNED_KEY
-from lightmq.migrate.copier import PULL_COUNT_MAX, PULL_GROUP
+from lightmq.migrate.copier import PULL_COUNT_MAX
 from lightmq.migrate.returner import DROPPED_KEYS
-from remoting.client.consumer import AsyncConsumer
 from remoting.protocol.errors import Refused
 from remoting.protocol.records.rocketmq_form import ORIGIN_KEYS
 
@@ -26,15 +25,6 @@ MERGED = "coarse: its oldest part is no longer mapped message by message"
 ADDED_KEYS = ORIGIN_KEYS | {b"WAIT", b"INNER_MULTI_QUEUE_OFFSET", RETURNED_KEY}
 
 
-def reader(migration: Migration, copier: QueueCopier, *, at_source: bool) -> AsyncConsumer:
-    """Reads one side of a queue."""
-    queue = copier.queue
-    if at_source:
-        connection = migration.source.connection(queue.source_broker)
-        return AsyncConsumer(connection, PULL_GROUP, queue.topic, queue.source_queue)
-    return AsyncConsumer(migration.target.connection(queue.target_broker), PULL_GROUP, queue.topic, queue.target_queue)
-
-
 async def lags(migration: Migration) -> list[dict[str, Any]]:
     """A row for each queue: messages copied, and messages at the source that are not."""
     rows = []
@@ -42,10 +32,10 @@ async def lags(migration: Migration) -> list[dict[str, Any]]:
         row = _row(copier)
         try:
             await copier.load()
-            there = reader(migration, copier, at_source=True)
+            there = copier.reader(at_source=True)
             begin, end = await there.min_offset(), await there.max_offset()
             is_returned = bool(copier.offsets.back.runs)
-            here_end = await reader(migration, copier, at_source=False).max_offset() if is_returned else 0
+            here_end = await copier.reader(at_source=False).max_offset() if is_returned else 0
         except Refused as refused:
             rows.append({**row, "state": refused.remark})
             continue
@@ -61,16 +51,16 @@ async def verified(migration: Migration) -> list[dict[str, Any]]:
     """The rows of `lags` with what a comparison of all messages that both sides still have found."""
     rows = await lags(migration)
     for row, copier in zip(rows, sorted(migration.copiers, key=_order), strict=True):
-        compared, digest, difference = await _compared(migration, copier)
+        compared, digest, difference = await _compared(copier)
         row["compared"], row["digest"] = compared, digest
         row["state"] = difference or "equal"
     return rows
 
 
-async def _compared(migration: Migration, copier: QueueCopier) -> tuple[int, str, str]:
+async def _compared(copier: QueueCopier) -> tuple[int, str, str]:
     """(messages, their digest at the source, the first difference or nothing)."""
-    there = reader(migration, copier, at_source=True)
-    here = reader(migration, copier, at_source=False)
+    there = copier.reader(at_source=True)
+    here = copier.reader(at_source=False)
     compared, digest = 0, hashlib.sha256()
     begin_there, begin_here = await there.min_offset(), await here.min_offset()
     offsets = copier.offsets

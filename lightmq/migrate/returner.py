@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from broker.migration.returned import CLAIM_MS, RETURNED_KEY, Mark
-from lightmq.migrate.copier import PAUSE_FIRST_MS, PAUSE_MS_MAX, PULL_COUNT_MAX, PULL_GROUP
-from remoting.client.consumer import AsyncConsumer
+from lightmq.migrate.copier import PAUSE_FIRST_MS, PAUSE_MS_MAX, PULL_COUNT_MAX
 from remoting.client.master_link import Backoff
 from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
@@ -67,10 +66,9 @@ class QueueReturner:
         """Why it does not get on at present."""
         self.sent = 0
         self._copier = copier
-        self._queue = queue = copier.queue
+        self._queue = copier.queue
         self._source, self._target = source, target
-        self._here = AsyncConsumer(target.connection(queue.target_broker), PULL_GROUP, queue.topic, queue.target_queue)
-        self._there = AsyncConsumer(source.connection(queue.source_broker), PULL_GROUP, queue.topic, queue.source_queue)
+        self._here, self._there = copier.reader(at_source=False), copier.reader(at_source=True)
         self._holder = uuid.uuid4().hex
         self._backoff = Backoff(PAUSE_FIRST_MS, PAUSE_MS_MAX)
         self._clock = clock

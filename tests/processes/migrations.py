@@ -21,6 +21,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.properties import encode_properties
 from remoting.protocol.records.stored_message import iter_stored
+from remoting.transport.signature import Signer
 from tests.processes.kill_rounds import Load
 from tests.processes.rig import DEADLINE_S, ROOT
 
@@ -50,9 +51,9 @@ def sending(number: int) -> Command:
     return Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"%d" % number)
 
 
-def send(address: str, number: int) -> Command:
+def send(address: str, number: int, signer: Signer | None = None) -> Command:
     """Send one message; returns the answer."""
-    with BlockingConnection.dial(address) as connection:
+    with BlockingConnection.dial(address, signer=signer) as connection:
         return connection.request(sending(number))
 
 
@@ -99,10 +100,10 @@ def committed(connection: BlockingConnection, queue: int) -> int:
     return int(answer.fields["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
 
-def all_of(address: str, queue: int) -> list[int]:
+def all_of(address: str, queue: int, signer: Signer | None = None) -> list[int]:
     """The numbers of all messages of a queue."""
     found: list[int] = []
-    with BlockingConnection.dial(address) as connection:
+    with BlockingConnection.dial(address, signer=signer) as connection:
         offset = 0
         while True:
             more, following = pulled(connection, queue, offset)
@@ -212,12 +213,21 @@ class Migrator:
             self.process.stdout.close()
             self.process = None
 
-    def run(self, action: str, *options: str) -> list[dict[str, Any]]:
-        """Another action; returns the rows it prints."""
-        done = subprocess.run(
+    def _done(self, action: str, *options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
             self._command(action, *options), cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True, text=True, check=False, timeout=150,
         )  # fmt: skip
+
+    def refused(self, action: str, *options: str) -> str:
+        """An action that fails; returns what it says."""
+        done = self._done(action, *options)
+        assert done.returncode == 1, done.stdout[-2_000:] + done.stderr[-2_000:]
+        return done.stderr
+
+    def run(self, action: str, *options: str) -> list[dict[str, Any]]:
+        """Another action; returns the rows it prints."""
+        done = self._done(action, *options)
         assert done.returncode == 0, done.stdout[-2_000:] + done.stderr[-2_000:]
         return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 

@@ -119,6 +119,34 @@ def test_what_is_sent_here_is_mirrored_back_while_the_migration_is_killed(
         assert all_of(old.address, queue) == all_of(new.address, queue) == wanted
 
 
+@pytest.mark.timeout(240)
+def test_a_source_that_is_away_for_a_while_is_followed_again(
+    clusters: tuple[Installation, Installation], tmp_path: Path
+) -> None:
+    old, new = clusters
+    make_topic(old.address)
+    migrator = Migrator(old.address, new.address, tmp_path / "migrate.log")
+    producer = Producer(old.address)
+    producer.start()
+    producer.flowing()
+    try:
+        migrator.start()
+        producer.flowing()
+        old.kill()
+        assert "answers" in migrator.refused("status")
+        assert "answers" in migrator.refused("copy", "--follow")  # one that begins meanwhile says so and ends
+        old.start()
+        producer.flowing()
+        producer.finish()
+        migrator.until_copied()
+        assert {row["state"] for row in migrator.run("verify", "--json")} == {"equal"}
+    finally:
+        producer.stopped.set()
+        migrator.kill()
+    for queue in range(QUEUES):
+        assert all_of(new.address, queue) == all_of(old.address, queue)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_new_master_of_the_target_continues_the_copies(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
     from lightmq.migrate.report import lags, verified
 
     if action == "copy" and follow:
-        await migration.follow(lambda: _say("mirroring; interrupt to stop\n"))
+        await migration.follow(lambda: _mirroring(migration, as_json=as_json))
     elif action == "copy":
         await migration.copy_to_the_end()
         _left_out(migration, as_json=as_json)
@@ -110,6 +110,11 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
         topics = await (migration.let_producers_in() if action == "switch" else migration.send_producers_back())
         side = "here" if action == "switch" else "at the source"
         _say(f"producers write {side} now: {', '.join(map(printable, topics)) or 'no topic'}\n")
+
+
+def _mirroring(migration: Any, *, as_json: bool) -> None:
+    _left_out(migration, as_json=as_json)
+    _say("mirroring; interrupt to stop\n")
 
 
 def _left_out(migration: Any, *, as_json: bool) -> None:

@@ -17,7 +17,12 @@ def test_a_mark_is_of_its_queue_and_time_alone() -> None:
         assert returned_offset(value, *named) is None
 
 
-@pytest.mark.parametrize("value", [b"", b"|||", b"rocketmq/a/0|orders|1|-7|5000", b"rocketmq/a/0|orders|1|7", b"\xff|"])
+ENDLESS = b"rocketmq/a/0|orders|1|" + b"9" * 5_000 + b"|5000"
+
+
+@pytest.mark.parametrize(
+    "value", [ENDLESS, b"", b"|||", b"rocketmq/a/0|orders|1|-7|5000", b"rocketmq/a/0|orders|1|7", b"\xff|"]
+)
 def test_anything_else_is_no_mark(value: bytes) -> None:
     assert returned_offset(value, "rocketmq/a/0", "orders", 1, 5_000) is None
 

@@ -174,3 +174,21 @@ async def test_the_pace_is_that_of_all_copiers_together() -> None:
     began = loop.time()
     await asyncio.gather(pace.take(20), pace.take(30))
     assert loop.time() - began >= 0.049
+
+
+async def test_what_is_gone_at_the_source_is_named(sides, clusters, migration: Migration) -> None:
+    """A topic that was deleted, and queues that were taken away, while they were followed."""
+    old, new = sides
+    await old.topic("orders", 2)
+    await old.topic("other", 1)
+    for topic, queue in (("orders", 0), ("orders", 1), ("other", 0)):
+        await old.send(topic, queue, b"1")
+    await migration.copy_to_the_end()
+    await old.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="other")
+    await old.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="orders")
+    await old.topic("orders", 1)
+    later = Migration(*clusters, Options(name="rmq"), SystemClock())
+    left_out = (await later.read()).left_out
+    assert left_out["other"] == "the topic is not at the source any more; what was copied is here"
+    assert left_out["orders at old/1"] == "this queue is not at the source any more; what was copied is here"
+    assert await bodies(new, "other", 0) == [b"1"]
