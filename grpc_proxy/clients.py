@@ -192,17 +192,18 @@ class GrpcClients:
     async def _register(self, stream: Stream) -> None:
         caller, settings = stream.caller, stream.settings
         if settings.client_type != definition.ClientType.PRODUCER:
-            await self._consumer(caller, group_of(settings.subscription.group), settings.subscription)
+            release = settings.user_agent.version
+            await self._consumer(caller, group_of(settings.subscription.group), settings.subscription, release)
             return
         wanted = sorted({topic_of(topic) for topic in settings.publishing.topics})
         allowed = await asyncio.gather(*(self._may_publish(caller, topic) for topic in wanted))
         stream.topics = frozenset(topic for topic, is_allowed in zip(wanted, allowed, strict=True) if is_allowed)
         if stream.topics:
-            body = mapping.producer_heartbeat(caller.client_id, stream.topics)
+            body = mapping.producer_heartbeat(caller.client_id, stream.topics, settings.user_agent.version)
             await self._brokers.everywhere(caller, RequestCode.HEART_BEAT, {}, _encode(body))
 
-    async def _consumer(self, caller: GrpcCaller, group: str, subscription: Any) -> None:
-        body = mapping.consumer_heartbeat(caller.client_id, group, subscription)
+    async def _consumer(self, caller: GrpcCaller, group: str, subscription: Any, release: str = "") -> None:
+        body = mapping.consumer_heartbeat(caller.client_id, group, subscription, release)
         await self._brokers.everywhere(caller, RequestCode.HEART_BEAT, {}, _encode(body))
 
     async def _may_publish(self, caller: GrpcCaller, topic: str) -> bool:

@@ -19,7 +19,7 @@ from remoting.transport.contracts import PushCallback
 from remoting.transport.failures import RequestTimeout, checked
 from runtime.logs import get_logger
 
-ON_BEHALF_FIELD, ON_BEHALF_HOST_FIELD = "onBehalfOf", "onBehalfHost"
+ON_BEHALF_FIELD, ON_BEHALF_HOST_FIELD, ON_BEHALF_CLIENT_FIELD = "onBehalfOf", "onBehalfHost", "onBehalfClient"
 PASSED_OVER_S = 3.0
 """How long a group is passed over after a request that it did not answer in time."""
 
@@ -79,7 +79,10 @@ class BrokerLink:
     ) -> Command:
         """Return the answer, whatever its code is."""
         if caller is not None:
-            fields = {**fields, ON_BEHALF_FIELD: caller.key, ON_BEHALF_HOST_FIELD: caller.host}
+            fields = {
+                **fields, ON_BEHALF_FIELD: caller.key, ON_BEHALF_HOST_FIELD: caller.host,
+                ON_BEHALF_CLIENT_FIELD: caller.client_id,
+            }  # fmt: skip
         language = "PYTHON" if caller is None else caller.language
         command = Command(code, fields=fields, body=body, language=language)
         try:

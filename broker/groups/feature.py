@@ -95,6 +95,8 @@ class TagSelection:
 
 CLIENT_ATTRIBUTE = "client id"
 """Set on a peer by its first heartbeat."""
+RELEASE_CHARS_MAX = 32
+"""Longer versions of gRPC clients are cut."""
 GROUPS_PER_HEARTBEAT_MAX = 1_000
 """Groups one client may name; more are refused."""
 
@@ -133,6 +135,8 @@ class ClientRequests:
             peer.attributes[CLIENT_ATTRIBUTE] = client_id
             peer.on_close(lambda _reason: self._clients.peer_closed(peer))
         client = GroupClient(client_id, peer, command.language, command.version, self._tools.clock.now_ms())
+        if isinstance(body.get("grpcRelease"), str):
+            client.grpc_release = body["grpcRelease"][:RELEASE_CHARS_MAX]
         if body.get("withoutSub"):
             consumers = self._clients.with_subscriptions(client_id, consumers)
         changed = self._clients.heartbeat(client, producers, consumers)

@@ -63,6 +63,8 @@ class GroupClient:
     language: str
     version: int
     seen_ms: int
+    grpc_release: str | None = None
+    """Its version as it names it, when it comes through the gRPC proxy; `version` is then the proxy's."""
     producer_groups: set[str] = field(default_factory=set)
     consumer_groups: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -141,6 +143,7 @@ class Clients:
             self._clients[client.client_id] = known = client
         known.peer, known.seen_ms = client.peer, client.seen_ms
         known.language, known.version = client.language, client.version
+        known.grpc_release = client.grpc_release
         known.producer_groups.update(producers)
         joined = [group for group in consumers if client.client_id not in self._members.get(group, ())]
         known.consumer_groups.update(consumers)

@@ -32,6 +32,8 @@ ROWS_MAX = 1_000
 """Most kinds of refused requests that are kept."""
 CLIENTS_LISTED_MAX = 1_000
 """Most clients in one answer; `more` has the number of those that are left out."""
+GRPC_CLIENT_FIELD = "onBehalfClient"
+"""Names the client that the gRPC proxy asks for; the connection is shared by all of its clients."""
 TEXT_CHARS_MAX = 255
 """Longer client ids, names of languages and remarks are cut."""
 
@@ -65,7 +67,8 @@ class Refusals:
 
     def note(self, peer: Peer, command: Command, refused: NotOffered, now_ms: int) -> None:
         """Count a refused request."""
-        client = str(peer.attributes.get(CLIENT_ATTRIBUTE) or host_of(peer))[:TEXT_CHARS_MAX]
+        named = command.fields.get(GRPC_CLIENT_FIELD) or peer.attributes.get(CLIENT_ATTRIBUTE) or host_of(peer)
+        client = str(named)[:TEXT_CHARS_MAX]
         key = client, command.language[:TEXT_CHARS_MAX], command.version, command.code, refused.code
         row = self._rows.pop(key, None) or RefusedRequests()
         if len(self._rows) >= ROWS_MAX:
@@ -114,6 +117,7 @@ class ClientListRequests:
                 "address": client.peer.address,
                 "language": client.language,
                 "version": client.version,
+                "grpc": client.grpc_release,
                 "producer_groups": sorted(client.producer_groups),
                 "consumer_groups": sorted(client.consumer_groups),
                 "seen_ms": client.seen_ms,

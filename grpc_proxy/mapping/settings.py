@@ -63,13 +63,16 @@ def check(settings: Any) -> None:
         raise CallRejected(Code.BAD_REQUEST, f"a client has at most {TOPICS_MAX} topics")
 
 
-def producer_heartbeat(client_id: str, topics: Iterable[str]) -> dict[str, Any]:
-    """Return the body of HEART_BEAT for a producer, whose groups are the topics that it may write to."""
+def producer_heartbeat(client_id: str, topics: Iterable[str], release: str = "") -> dict[str, Any]:
+    """Return the body of HEART_BEAT for a producer, whose groups are the topics that it may write to.
+
+    `release`: the version of the client as it names it.
+    """
     groups = [{"groupName": topic} for topic in topics]
-    return {"clientID": client_id, "producerDataSet": groups, "consumerDataSet": []}
+    return {"clientID": client_id, "producerDataSet": groups, "consumerDataSet": [], "grpcRelease": release}
 
 
-def consumer_heartbeat(client_id: str, group: str, subscription: Any) -> dict[str, Any]:
+def consumer_heartbeat(client_id: str, group: str, subscription: Any, release: str = "") -> dict[str, Any]:
     """Return the body of HEART_BEAT for a consumer with this part of its settings."""
     kinds = definition.FilterType
     subscriptions: list[dict[str, Any]] = [
@@ -85,7 +88,7 @@ def consumer_heartbeat(client_id: str, group: str, subscription: Any) -> dict[st
         "messageModel": "CLUSTERING", "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET", "unitMode": False,
         "subscriptionDataSet": subscriptions,
     }  # fmt: skip
-    return {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer]}
+    return {"clientID": client_id, "producerDataSet": [], "consumerDataSet": [consumer], "grpcRelease": release}
 
 
 def expression_of(filter_expression: Any) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,16 @@ def test_messages_with_all_they_have_and_in_order(serving: Installation, tmp_pat
 
 
 def test_a_push_consumer_gets_a_message_again_that_it_failed_to_handle(serving: Installation, tmp_path: Path) -> None:
-    assert client(tmp_path, "push", serving.ports["grpc"]) == ["one", "retry", "two"]
+    """Meanwhile the doctor's list has the client, with the version that it names."""
+    with ThreadPoolExecutor(1) as pool, BlockingConnection.dial(serving.address, 10_000) as connection:
+        running = pool.submit(client, tmp_path, "push", serving.ports["grpc"])
+        seen: set[tuple[str, bool]] = set()
+        while not running.done():
+            listed = json.loads(checked(connection.request(Command(RequestCode.CLIENT_LIST))).body)
+            seen.update((one["language"], bool(one["grpc"])) for one in listed["clients"])
+            wait([running], 0.1)
+        assert running.result() == ["one", "retry", "two"]
+    assert seen == {("PYTHON", True)}
 
 
 def test_a_group_in_order_waits_for_a_message_that_failed(serving: Installation, tmp_path: Path) -> None:

@@ -256,10 +256,11 @@ def _judged(broker: str, answer: dict[str, Any]) -> Iterator[CheckResult]:
     if answer["more"]:
         text += f", and {answer['more']} more"
     yield CheckResult(broker, OK, printable(f"clients: {text}"))
-    connected = {client["client"] for client in answer["clients"]}
+    connected = {client["client"]: client for client in answer["clients"]}
     for row in answer["refused"]:
         state = "connected" if row["client"] in connected else "not connected now"
-        text = f"{row['client']} ({_made_by(row)}, {state}) sent {row['name']} ({row['code']}) {row['count']} times"
+        made_by = _made_by({**row, "grpc": connected.get(row["client"], {}).get("grpc")})
+        text = f"{row['client']} ({made_by}, {state}) sent {row['name']} ({row['code']}) {row['count']} times"
         remedy = f"refused with {row['answer']}: {row['remark']}"
         yield CheckResult(broker, WARNING, printable(text), printable(remedy))
     if answer["forgotten"]:
@@ -268,6 +269,8 @@ def _judged(broker: str, answer: dict[str, Any]) -> Iterator[CheckResult]:
 
 
 def _made_by(client: dict[str, Any]) -> str:
+    if client.get("grpc") is not None:
+        return f"{client['language']} {client['grpc']} by gRPC".replace("  ", " ")
     return f"{client['language']} {version_text(int(client['version']))}"
 
 

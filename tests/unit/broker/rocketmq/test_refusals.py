@@ -99,6 +99,22 @@ async def test_the_list_has_connected_clients_and_what_was_refused_to_them(runni
     assert "wrapped for another broker" in send["remark"]
 
 
+async def test_clients_of_the_grpc_proxy_are_named_one_by_one(running) -> None:
+    """They share the proxy's connection."""
+    connection = running.connect()
+    for name in ("a", "b"):
+        await connection.request(beat(name, grpcRelease="5.0.8" * 10))
+    found = json.loads((await connection.request(Command(RequestCode.CLIENT_LIST))).body)
+    assert [(one["client"], one["grpc"]) for one in found["clients"]] == [
+        ("a", ("5.0.8" * 10)[:32]),
+        ("b", ("5.0.8" * 10)[:32]),
+    ]
+    table = Refusals(Registry())
+    command = Command(RequestCode.PULL_MESSAGE, fields={"onBehalfClient": "b"})
+    table.note(peer("10.0.0.1:5", "a"), command, NotOffered(13, ""), 0)
+    assert [row["client"] for row in table.shown()] == ["b"]
+
+
 async def test_only_administrators_see_the_list(running) -> None:
     running.judge_by(lambda _identity, action, _resource: action != "admin")
     assert (await running.connect().request(Command(RequestCode.CLIENT_LIST))).code == 16

@@ -81,6 +81,11 @@ def test_clients_of_rocketmq_by_what_they_are_and_what_was_refused(
     assert lines[2].endswith("→ refused with 13: priorities are not offered")
     assert "10.0.0.8\\u001b (GO version 7, not connected now)" in lines[3]
     assert "2 earlier rows" in lines[5]
+    clients = [CLIENT | {"client": "c", "language": "NODE_JS", "grpc": "1.0.0"}]
+    assert run(clients_of(log_server, clients=clients, refused=[REFUSAL | {"client": "c", "language": "NODE_JS"}])) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("clients: 1 NODE_JS 1.0.0 by gRPC")
+    assert "c (NODE_JS 1.0.0 by gRPC, connected) sent" in lines[1]
     assert run(clients_of(log_server)) == 0
     assert "none connected" in capsys.readouterr().out
 
