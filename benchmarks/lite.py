@@ -30,7 +30,6 @@ from runtime.process import run
 BODY = bytes(100)
 GROUP, PARENT, CLIENT = "bench", "agents", "c"
 SUBSCRIBED_PER_REQUEST = 5_000
-LIMIT = "2000000"
 
 
 def sending(number: int) -> Command:

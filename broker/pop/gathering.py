@@ -27,7 +27,7 @@ Name = TypeVar("Name", str, bytes)
 """How a topic or queue is named."""
 
 
-class InFlight(Protocol):
+class GatheredTables(Protocol):
     """The tables of what is in flight."""
 
     gathered: dict[tuple[str, int], set[int]]
@@ -42,7 +42,7 @@ class AckGather(Generic[Name]):
     def __init__(
         self,
         tools: RequestTools,
-        in_flight: InFlight,
+        in_flight: GatheredTables,
         *,
         write: Callable[[Mapping[tuple[str, Name, int], list[int]]], int],
         acknowledged: Counter,
