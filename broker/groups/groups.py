@@ -492,11 +492,12 @@ class GroupOffsets:
 
     def forget(self, group: str) -> int:
         """Remove all offsets of a group; returns the position to wait for."""
-        found = self.of_group(group)
-        keys = [group_offset_key(group, topic, index) for topic, index in found]
-        return (
-            self._store.append_state([StateChange(state_kinds.GROUP_OFFSET, key, None) for key in keys]) if keys else 0
-        )
+        return self.forget_queues((group, *queue) for queue in self.of_group(group))
+
+    def forget_queues(self, queues: Iterable[tuple[str, str, int]]) -> int:
+        """Remove the offsets at these (group, topic, index); returns the position to wait for."""
+        changes = [StateChange(state_kinds.GROUP_OFFSET, group_offset_key(*queue), None) for queue in queues]
+        return self._store.append_state(changes) if changes else 0
 
     def of_group(self, group: str) -> dict[QueueKey, int]:
         """All offsets of a group: (topic, index) -> offset; costs as much as the group has, whatever others have."""

@@ -30,7 +30,7 @@ from remoting.server.router import later
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
-    from broker.groups.groups import Groups
+    from broker.groups.feature import ConsumerGroups
     from broker.publishing.placement import Placement
     from broker.requests import RequestTools
     from broker.topics.topics import Topics
@@ -48,7 +48,7 @@ class AdminRequests:
 
     tools: RequestTools
     topics: Topics
-    groups: Groups
+    groups: ConsumerGroups
     placement: Placement
     rates_in: Rates
     rates_out: Rates
@@ -120,11 +120,28 @@ class AdminRequests:
         return config
 
     def delete_topic(self, peer: Peer, command: Command) -> None:
-        """215: remove a topic and its queues. It need not exist: not every broker group has every topic."""
+        """215: remove a topic with its queues, the groups' offsets there and their POP retry topics.
+
+        It need not exist: not every broker group has every topic. The offsets go first: one that outlived the topic
+        would make its group skip messages of a topic that is created again.
+        """
         name = text(command.fields, "topic")
         self.tools.authorizer.authorize(peer, command, ADMIN, name)
         _require_own(name)
-        end = self.tools.store.end_position if self.topics.get(name) is None else self.topics.delete(name)
+        later(peer, command, self._deleted(peer, command, name))
+
+    async def _deleted(self, peer: Peer, command: Command, name: str) -> None:
+        self.groups.commits.flush()
+        found = await self.groups.offsets.by_group(name)
+        queues = [(group, *queue) for group, offsets in found.items() for queue in offsets]
+        self.groups.commits.flush()  # what came meanwhile is removed as well, not written after the topic is gone
+        end = self.tools.store.end_position
+        if self.topics.get(name) is not None:
+            retries = {each.name: group for each in self.topics if (group := names.group_of_retry(each.name, name))}
+            for retry, group in retries.items():
+                queues += [(group, *queue) for queue in self.groups.offsets.of_group(group) if queue[0] == retry]
+            self.groups.offsets.forget_queues(queues)
+            end = max(self.topics.delete(each) for each in (*retries, name))
         self.tools.answers.reply_at(end, peer, command.reply())
 
     def all_topics(self, _peer: Peer, command: Command) -> Command:
@@ -216,9 +233,9 @@ class AdminRequests:
         for body in bodies:
             self.tools.authorizer.authorize(peer, command, ADMIN, str(body.get("groupName")))
         configs = [self._group_of(body) for body in bodies]
-        self.groups.check(config.group_name for config in configs)
+        self.groups.groups.check(config.group_name for config in configs)
         for config in configs:
-            self.groups.put(config)
+            self.groups.groups.put(config)
         topics = [retry_topic(config.group_name) for config in configs]
         self.tools.answers.reply_when_found(self.tools.store.end_position, topics, peer, command.reply())
 
@@ -232,13 +249,13 @@ class AdminRequests:
             config = msgspec.convert(body, GroupConfig, strict=False)
         except msgspec.ValidationError as error:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the group's configuration is malformed: {error}") from error
-        known = self.groups.get(config.group_name)
+        known = self.groups.groups.get(config.group_name)
         attributes = changed_attributes(known.attributes if known is not None else {}, config.attributes)
         return msgspec.structs.replace(config, attributes=attributes)
 
     def all_groups(self, _peer: Peer, command: Command) -> Command:
         """201: all subscription groups."""
-        table = {config.group_name: config for config in self.groups}
+        table = {config.group_name: config for config in self.groups.groups}
         return command.reply(body=_encode({"subscriptionGroupTable": table, "dataVersion": self.data_version()}))
 
     def data_version(self) -> dict[str, int]:

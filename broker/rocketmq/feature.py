@@ -102,7 +102,7 @@ class RocketmqFeature(Feature):
             AdminRequests(
                 tools,
                 topics=topics.table,
-                groups=groups.groups,
+                groups=groups,
                 placement=placement,
                 rates_in=self._rates_in,
                 rates_out=self._rates_out,

@@ -124,6 +124,13 @@ def queue_index(mqtt_topic: bytes, queue_count: int) -> int:
     return zlib.crc32(mqtt_topic) % queue_count
 
 
+def group_of_retry(name: str, topic: str) -> str:
+    """The group whose POP retry topic for `topic` is `name`; empty when it is none."""
+    if not name.endswith(f"+{topic}") or _POP_RETRY.fullmatch(name) is None:
+        return ""
+    return name.removeprefix(RETRY_PREFIX).removesuffix(f"+{topic}")
+
+
 def valid_rocketmq_topic(topic: str) -> bool:
     """True for a name RocketMQ accepts as a topic (retry and dead-letter topics may be longer)."""
     limit = SYSTEM_TOPIC_CHARS_MAX if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_CHARS_MAX

@@ -197,3 +197,19 @@ async def test_the_timer_revives_messages(running) -> None:
         assert [message.body for message in await pop(connection, pollTime=10_000)] == [b"1"]
     finally:
         feature(running).stop()
+
+
+async def test_a_topic_that_was_deleted_and_created_again_is_read_from_its_beginning(running) -> None:
+    connection = running.connect()
+    await send(connection, b"1", b"2", b"3", queue=0)
+    old = await pop(connection)
+    await expire(running)
+    assert running.broker.topics.table.get(retry_topic(GROUP, TOPIC)) is not None
+    deletion = Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": TOPIC})
+    assert (await connection.request(deletion)).code == ResponseCode.SUCCESS
+    assert running.broker.topics.table.get(retry_topic(GROUP, TOPIC)) is None
+    await send(connection, b"new", queue=0)
+    assert [message.body for message in await pop(connection)] == [b"new"], "not the copies of the deleted topic's"
+    assert await ack(connection, old[0]) != ResponseCode.SUCCESS
+    await expire(running)
+    assert [message.body for message in await pop(connection)] == [b"new"]

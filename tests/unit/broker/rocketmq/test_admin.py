@@ -31,6 +31,20 @@ async def test_topics(running) -> None:
     assert (await ask(connection, RequestCode.GET_TOPIC_CONFIG, topic="t")).code == ResponseCode.TOPIC_NOT_EXIST
 
 
+async def test_a_deleted_topic_takes_the_offsets_of_its_groups_with_it(running) -> None:
+    connection = running.connect()
+    place = {"consumerGroup": "g", "queueId": "0"}
+    for topic in ("t", "kept"):
+        running.broker.topics.table.ensure(topic, 1)
+        done = await ask(connection, RequestCode.UPDATE_CONSUMER_OFFSET, topic=topic, commitOffset="3", **place)
+        assert done.code == 0
+    gathered = {**place, "topic": "t", "commitOffset": "4"}
+    connection.oneway(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=gathered))
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0
+    assert (await ask(connection, RequestCode.DELETE_TOPIC_IN_BROKER, topic="t")).code == 0, "it need not exist"
+    assert running.broker.groups.offsets.of_group("g") == {("kept", 0): 3}
+
+
 async def test_statistics_write_keys_as_the_asking_language_reads_them(running) -> None:
     connection = running.connect()
     running.broker.topics.table.ensure("t", 1)
