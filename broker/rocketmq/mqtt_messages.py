@@ -24,10 +24,10 @@ import zlib
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
-from remoting.protocol.errors import Refused
+from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import properties as record_properties
 from remoting.protocol.records.image import encode_image
@@ -114,7 +114,11 @@ def plain_body(system_flag: int, body: bytes | memoryview, size_bytes_max: int) 
 def mqtt_image(
     topic: bytes, properties: Mapping[bytes, bytes], body: bytes | memoryview, born_ms: int, answers_at: str
 ) -> bytes:
-    """The record image of a message for an MQTT topic; a request gets its Response Topic below `answers_at`."""
+    """The record image of a message for an MQTT topic; a request gets its Response Topic below `answers_at`.
+
+    Raises:
+        Refused: MESSAGE_ILLEGAL, the properties are too long.
+    """
     kept = dict(properties)
     tags, keys = kept.pop(TAGS, b""), kept.pop(KEYS, b"")
     qos = QOS_VALUES[kept.pop(QOS_KEY, b"%d" % QOS_DEFAULT)]
@@ -122,7 +126,7 @@ def mqtt_image(
     if is_request(kept) and record_properties.RESPONSE_TOPIC not in kept:
         kept[record_properties.RESPONSE_TOPIC] = record_properties.quoted(_address(answers_at, kept[REPLY_TO_CLIENT]))
         kept[record_properties.CORRELATION_DATA] = b64encode(kept[CORRELATION_ID])
-    return encode_image(
+    return _image(
         flags=FLAG_MQTT | qos,
         born_ms=born_ms,
         topic=parent_topic(topic),
@@ -131,6 +135,14 @@ def mqtt_image(
         properties=[(MQTT_TOPIC_KEY, topic), *kept.items()],
         body=body,
     )
+
+
+def _image(**parts: Any) -> bytes:
+    """The record image; Refused when the client's properties do not fit into it."""
+    try:
+        return encode_image(**parts)
+    except LocalMisuse as error:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message cannot be one on an MQTT topic: {error}") from error
 
 
 def _address(answers_at: str, client_id: bytes) -> bytes:
@@ -182,7 +194,8 @@ def response_image(properties: Mapping[bytes, bytes], body: bytes | memoryview, 
     """(Response Topic, record image) of a RocketMQ client's answer to a request of an MQTT client.
 
     Raises:
-        Refused: MESSAGE_ILLEGAL, the answer's REPLY_TO_CLIENT or CORRELATION_ID are not those of such a request.
+        Refused: MESSAGE_ILLEGAL, the answer's REPLY_TO_CLIENT or CORRELATION_ID are not those of such a request, or its
+            properties are too long.
     """
     topic = record_properties.unquoted(properties[REPLY_TO_CLIENT].removeprefix(MQTT_SENDER))
     problem = validate_topic_name(topic)
@@ -197,7 +210,7 @@ def response_image(properties: Mapping[bytes, bytes], body: bytes | memoryview, 
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "CORRELATION_ID is not that of an MQTT request") from error
     user = [(key, value) for key, value in properties.items() if not is_reserved(key)]
     kept = record_properties.to_pairs(record_properties.MessageProperties(correlation_data=data, user=user))
-    image = encode_image(
+    image = _image(
         flags=FLAG_MQTT | QOS_DEFAULT,
         born_ms=born_ms,
         topic=parent_topic(topic),

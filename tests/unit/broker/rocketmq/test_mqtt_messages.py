@@ -114,3 +114,11 @@ def test_a_request_of_an_mqtt_client_is_answered_on_its_response_topic(target, c
 def test_an_answer_to_no_request_is_refused(sender: bytes, correlation: bytes) -> None:
     with pytest.raises(Refused):
         response_image({b"REPLY_TO_CLIENT": sender, b"CORRELATION_ID": correlation}, b"", 0)
+
+
+def test_properties_that_do_not_fit_are_refused() -> None:
+    own = {b"CORRELATION_ID": b"A" * 70_000}
+    with pytest.raises(Refused, match="longer than its field"):
+        response_image(own | {b"REPLY_TO_CLIENT": b"mqtt:a"}, b"", 0)
+    with pytest.raises(Refused, match="longer than its field"):
+        mqtt_image(b"a/b", own | {b"REPLY_TO_CLIENT": b"client"}, b"", 0, ANSWERS)
