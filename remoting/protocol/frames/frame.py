@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -41,10 +40,9 @@ _I16 = struct.Struct(">h")
 
 
 _Scalar = str | int | float | bool | None
-Value = TypeVar("Value")
 
 
-class _JsonHeader(msgspec.Struct, Generic[Value], omit_defaults=True):
+class _JsonHeader(msgspec.Struct, omit_defaults=True):
     """The JSON header on the wire; absent members take RocketMQ's defaults."""
 
     code: int
@@ -53,8 +51,20 @@ class _JsonHeader(msgspec.Struct, Generic[Value], omit_defaults=True):
     opaque: int = 0
     flag: int = 0
     remark: str | None = None
-    extFields: dict[str, Value] | None = None  # noqa: N815 - the wire's own name
+    extFields: dict[str, str] | None = None  # noqa: N815 - the wire's own name
     serializeTypeCurrentRPC: str = ""  # noqa: N815
+
+
+class _LenientHeader(msgspec.Struct):
+    """The JSON header with members of other types that RocketMQ's own reader takes."""
+
+    code: int
+    language: _Scalar = "JAVA"
+    version: int | None = 0
+    opaque: int | None = 0
+    flag: int | None = 0
+    remark: _Scalar = None
+    extFields: dict[str, _Scalar] | None = None  # noqa: N815
 
 
 class _WrittenHeader(msgspec.Struct, omit_defaults=True):
@@ -72,10 +82,10 @@ class _WrittenHeader(msgspec.Struct, omit_defaults=True):
 
 _encode_json = msgspec.json.Encoder().encode
 
-_decode_plain = msgspec.json.Decoder(_JsonHeader[str]).decode
+_decode_plain = msgspec.json.Decoder(_JsonHeader).decode
 """The form of most peers: every field value is a string."""
-_decode_lenient = msgspec.json.Decoder(_JsonHeader[_Scalar]).decode
-"""The form of C++ clients: field values are any JSON scalars."""
+_decode_lenient = msgspec.json.Decoder(_LenientHeader, strict=False).decode
+"""The form of others: field values are any JSON scalars, numbers are written as text or null."""
 
 
 def encode_header(command: Command) -> bytes:
@@ -110,25 +120,37 @@ def decode_header(serialize_type: int, data: bytes | memoryview, body: bytes = b
 
 
 def _decode_json_header(data: bytes | memoryview, body: bytes) -> Command:
-    header: _JsonHeader[str] | _JsonHeader[_Scalar]
     try:
-        header = plain = _decode_plain(data)
-        fields = plain.extFields or {}
+        header = _decode_plain(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        header = _lenient_header(data)
-        given = header.extFields or {}
-        fields = {key: _text(value) for key, value in given.items() if value is not None}
+        return _decode_unusual_header(data, body)
     return Command(
-        header.code, header.opaque, header.flag, header.remark, fields, body, header.language, header.version
+        header.code, header.opaque, header.flag, header.remark, header.extFields or {}, body, header.language,
+        header.version,
     )  # fmt: skip
 
 
-def _lenient_header(data: bytes | memoryview) -> _JsonHeader[_Scalar]:
-    """Return a header whose field values are any JSON scalars, as C++ clients mix them."""
+def _decode_unusual_header(data: bytes | memoryview, body: bytes) -> Command:
+    """Read a header as RocketMQ's JSON reader would: C++ clients, for one, mix the types of field values."""
     try:
-        return _decode_lenient(data)
+        header = _decode_lenient(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RemoteViolation(f"malformed JSON header: {error}") from error
+    fields = {key: _text(value) for key, value in (header.extFields or {}).items() if value is not None}
+    remark = None if header.remark is None else _text(header.remark)
+    return Command(
+        header.code, header.opaque or 0, header.flag or 0, remark, fields, body, _language(header.language),
+        header.version or 0,
+    )  # fmt: skip
+
+
+def _language(value: _Scalar) -> str:
+    """Return the name of a language given by name or ordinal."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(LANGUAGES):
+        return LANGUAGES[value]
+    return "OTHER"
 
 
 def _text(value: str | float | bool) -> str:

@@ -46,6 +46,32 @@ def test_scalar_field_values_become_text(value, text):
     assert decode_header(SERIALIZE_JSON, raw).fields == {"k": text}
 
 
+@pytest.mark.parametrize(
+    ("member", "value", "read"),
+    [
+        ("language", 9, "GO"),
+        ("language", 99, "OTHER"),
+        ("language", -1, "OTHER"),
+        ("language", True, "OTHER"),
+        ("language", None, "OTHER"),
+        ("version", "479", 479),
+        ("version", None, 0),
+        ("code", "11", 11),
+        ("opaque", "7", 7),
+        ("opaque", None, 0),
+        ("flag", "2", 2),
+        ("flag", None, 0),
+        ("remark", 5, "5"),
+        ("serializeTypeCurrentRPC", 0, None),
+    ],
+)
+def test_members_of_other_types_are_read_as_rocketmq_reads_them(member, value, read):
+    raw = {"code": 10, "opaque": 3, "flag": 0, "language": "CPP", "extFields": {"a": "1", "b": "true", "c": "null"}}
+    command = decode_header(SERIALIZE_JSON, json.dumps(raw | {member: value}).encode())
+    assert getattr(command, member, None) == read
+    assert command.fields == raw["extFields"], "text stays text"
+
+
 def test_null_field_values_and_absent_members():
     command = decode_header(SERIALIZE_JSON, b'{"code":10,"extFields":{"k":null},"unknown":[1]}', b"body")
     assert command == Command(10, body=b"body", language="JAVA", version=0)
