@@ -23,7 +23,7 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 from spark_connector.options.read_write import parse_write
 from spark_connector.writing.columns import sink_columns
-from spark_connector.writing.writer import encoded
+from spark_connector.writing.writer import encoded_rows
 
 TOPICS = 64
 ROWS_PER_BATCH = 10_000
@@ -67,7 +67,9 @@ def encode_us(spark: Any, columns: tuple[str, ...], options: Mapping[str, str]) 
     parsed = parse_write(options)
     chosen = sink_columns([(field.name, field.dataType.simpleString()) for field in frame.schema.fields], parsed)
     begun = time.process_time()
-    count = sum(len(each) for each in encoded(iter(batches), chosen, parsed))
+    count = 0
+    for batch in batches:
+        count += len(encoded_rows(chosen.pick(batch), batch.num_rows, parsed, labels=chosen.parts))
     assert count, schema
     return (time.process_time() - begun) / (10 * ROWS_PER_BATCH) * 1e6
 
