@@ -167,6 +167,25 @@ async def test_a_message_that_could_not_be_consumed_is_retried_and_ends_as_a_dea
     assert len(await pull(connection, "%DLQ%g", 0)) == 2
 
 
+async def test_namespaces_before_names_keep_topics_groups_retries_and_dead_letters_apart(running) -> None:
+    """As RocketMQ's clients write them with `namespace`; rules name each whole."""
+    connection, spaces = running.connect(), ("A", "B")
+    for space in spaces:
+        sent = await connection.request(sending(space.encode(), topic=f"{space}%orders"))
+        back = {"group": f"{space}%readers", "offset": str(int(sent.fields["msgId"][16:], 16)), "delayLevel": "0"}
+        for more in ({}, {"maxReconsumeTimes": "0"}):
+            answer = await connection.request(Command(RequestCode.CONSUMER_SEND_MSG_BACK, fields=back | more))
+            assert answer.code == 0
+    for space in spaces:
+        kept = [(f"{space}%orders", 1), (f"%RETRY%{space}%readers", 0), (f"%DLQ%{space}%readers", 0)]
+        assert [[each.body for each in await pull(connection, *queue)] for queue in kept] == [[space.encode()]] * 3
+    asked = []
+    running.judge_by(lambda _identity, _action, resource: asked.append(resource) or resource == "A%orders")
+    assert (await connection.request(sending(topic="A%orders"))).code == 0
+    assert (await connection.request(sending(topic="B%orders"))).code == ResponseCode.NO_PERMISSION
+    assert asked == ["A%orders", "B%orders"]
+
+
 async def test_what_waits_is_neither_handed_back_nor_viewed(running) -> None:
     """By its position, a half message or a delayed one would be delivered early; nor is there one inside a message."""
     connection = running.connect()
