@@ -200,11 +200,16 @@ def wanted_queue(request: SendRequest, body: bytes, config: TopicSettings, *, ba
 
 
 def is_half(system_flag: int, properties: Mapping[bytes, bytes], *, batch: bool) -> bool:
-    """Whether this is the half message of a transaction. Refused(MESSAGE_ILLEGAL) when flag and property disagree, or
-    for a batch."""
+    """Whether this is the half message of a transaction.
+
+    Raises:
+        Refused: MESSAGE_ILLEGAL, flag and property disagree, for a batch, and for a plain send with the properties of a
+            committed message: as a half message, which RocketMQ makes of it, it would never be decided.
+    """
     state = system_flag & TRANSACTION_MASK
     half = properties.get(TRANSACTION_PREPARED, b"false").lower() == b"true"
-    if state not in (0, TRANSACTION_PREPARED_FLAG) or (state and not half):
+    copied = half and not state and TRANSACTION_ID in properties
+    if state not in (0, TRANSACTION_PREPARED_FLAG) or (state and not half) or copied:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"sysFlag {system_flag:#x} does not fit the property TRAN_MSG")
     if half and batch:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be the half message of a transaction")

@@ -274,3 +274,11 @@ async def test_a_producer_without_the_right_to_publish_decides_nothing(running) 
     running.judge_by(lambda _identity, _action, resource: resource != "orders")
     assert (await connection.request(ending(sent, topic="mine"))).code == ResponseCode.NO_PERMISSION
     assert running.broker.transactions.status() == {"transactions": 1}
+
+
+async def test_a_copy_of_a_committed_message_never_becomes_a_half_message(running) -> None:
+    connection = running.connect()
+    copied = sending(__transactionId__=b"0" * 32)
+    refused = await connection.request(Command(copied.code, fields=copied.fields | {"f": "0"}, body=copied.body))
+    assert (refused.code, "TRAN_MSG" in refused.remark) == (ResponseCode.MESSAGE_ILLEGAL, True)
+    assert (await connection.request(copied)).code == ResponseCode.SUCCESS, "a half message that is sent again"
