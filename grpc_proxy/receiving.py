@@ -112,15 +112,15 @@ class Receiving:
     async def receive(self, caller: GrpcCaller, request: Any, left_ms: int | None, send: Send) -> None:
         """Send what there is: a status, messages, the time of delivery. `left_ms`: until the client's deadline."""
         ask = self._parsed(request, left_ms)
-        gone = asyncio.Event()
-        popping = asyncio.ensure_future(self._pop(caller, ask, gone))
+        left = asyncio.Event()
+        popping = asyncio.ensure_future(self._pop(caller, ask, left))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait((popping, stopping), return_when=asyncio.FIRST_COMPLETED)
         finally:
             stopping.cancel()
             if not popping.done():
-                gone.set()
+                left.set()
                 self._later(self._abandoned(caller, ask, popping))
         if not popping.done():
             raise CallRejected(Code.HA_NOT_AVAILABLE, "the proxy stops")
@@ -206,11 +206,11 @@ class Receiving:
             attempt_id=request.attempt_id if request.HasField("attempt_id") else "",
         )
 
-    async def _pop(self, caller: GrpcCaller, ask: Receive, gone: asyncio.Event) -> list[Given]:
+    async def _pop(self, caller: GrpcCaller, ask: Receive, left: asyncio.Event) -> list[Given]:
         """Messages of the first broker group that has some: the one that is asked for, then the others in turn.
 
         A push consumer asks each group by itself, and a consumer in order each queue: they get those of one group.
-        `gone`: set when the client waits no more.
+        `left`: set when the client waits no more.
         """
         rules = await self._groups.rules(caller, ask.group)
         is_lite = rules.lite_topic_parent == ask.topic
@@ -231,7 +231,7 @@ class Receiving:
                 except (ConnectionLost, RequestTimeout) as error:
                     failure, failures = error, failures + 1
                     continue
-                if given or gone.is_set():
+                if given or left.is_set():
                     return given
             if failure is not None and failures == len(sources):
                 raise failure

@@ -38,7 +38,7 @@ Answer = Callable[[GrpcCaller, Any], Awaitable[Any]]
 Streamed = Callable[[GrpcCaller, Any, int | None, Callable[[Any], Awaitable[None]]], Awaitable[None]]
 
 
-class ClientGone(Exception):
+class ClientLeft(Exception):
     """The client has ended a call whose answers are a stream."""
 
 
@@ -114,13 +114,13 @@ class MessagingService:
                 try:
                     await context.write(message.SerializeToString())
                 except grpc.aio.InternalError as error:
-                    raise ClientGone from error
+                    raise ClientLeft from error
 
             try:
                 caller = await self._admitted(context)
                 left_s = context.time_remaining()
                 await answer(caller, parsed(asked, raw), None if left_s is None else int(left_s * MS_PER_S), send)
-            except ClientGone:
+            except ClientLeft:
                 return
             except Exception as error:  # noqa: BLE001 - the client always gets a status
                 await send(answered(status=self._refused(error, name)))

@@ -79,16 +79,6 @@ class DelayBucket:
         self._beyond: Key | None = None
         self._horizons: deque[tuple[int, int]] = deque()
 
-    def value(self, mark: Key, floor: int, delivered: int) -> bytes:
-        """The encoded state with these values instead of the present ones."""
-        return _VALUE.pack(*mark, floor, delivered)
-
-    def change(self, mark: Key, floor: int, delivered: int, passed: Iterable[int]) -> list[StateChange]:
-        """The state records for these values; the recalled messages at the offsets `passed` are no longer noted."""
-        value = self.value(mark, floor, delivered)
-        changes = [StateChange(state_kinds.DELAYED, b"%d" % self.start_ms, value)]
-        return changes + [recall_change(self, offset, None) for offset in passed]
-
     def due_ms(self, record: RecordView) -> int:
         """When a record of its queue is due."""
         return self.start_ms + (header_of(record).producer_seq >> 32)
@@ -195,6 +185,20 @@ class DelayBucket:
         while len(horizons) > 1 and horizons[1][0] <= cursor:
             horizons.popleft()
         return horizons[0][1] if horizons and horizons[0][0] <= cursor else -1
+
+
+def progress_value(mark: Key, floor: int, delivered: int) -> bytes:
+    """The encoded state of a bucket with these values."""
+    return _VALUE.pack(*mark, floor, delivered)
+
+
+def progress_changes(
+    bucket: DelayBucket, mark: Key, floor: int, delivered: int, passed: Iterable[int]
+) -> list[StateChange]:
+    """The state records for these values; the recalled messages at the offsets `passed` are no longer noted."""
+    value = progress_value(mark, floor, delivered)
+    changes = [StateChange(state_kinds.DELAYED, b"%d" % bucket.start_ms, value)]
+    return changes + [recall_change(bucket, offset, None) for offset in passed]
 
 
 def recall_change(bucket: DelayBucket, offset: int, value: bytes | None) -> StateChange:

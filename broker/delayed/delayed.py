@@ -29,6 +29,7 @@ from broker.delayed.buckets import (
     DelayBucket,
     DelayBuckets,
     Entries,
+    progress_changes,
     recall_change,
 )  # fmt: skip
 from broker.delayed.seconds import DueSeconds
@@ -390,7 +391,7 @@ class Delayed:
         count, kept = entries.shape[1], bucket.not_recalled(entries[1])
         recalled = entries[1, ~kept].tolist()
         mark = int(entries[0, -1]), int(entries[1, -1])
-        changes = bucket.change(mark, bucket.floor, bucket.delivered + count, recalled)
+        changes = progress_changes(bucket, mark, bucket.floor, bucket.delivered + count, recalled)
         try:
             self._store.append(messages, atomic=True, changes=changes)
         except LocalMisuse as error:
@@ -437,7 +438,7 @@ class Delayed:
         recalled = [offset for offset in bucket.recalled if offset < floor]
         append(
             Placed(b"".join(images), [(bucket.queue_id,)] * len(images)),
-            bucket.change(bucket.mark, floor, delivered, recalled),
+            progress_changes(bucket, bucket.mark, floor, delivered, recalled),
         )
         bucket.moved(floor, delivered)
         self.counts.carried += len(images)

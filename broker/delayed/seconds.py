@@ -17,7 +17,7 @@ from remoting.native import core as native
 
 if TYPE_CHECKING:
     from broker.delayed.buckets import DelayBucket, DelayBuckets
-    from remoting.native.contracts import Span
+    from remoting.native.contracts import DueSpan
 
 SECOND_MS = 1_000
 STEP = 5_000
@@ -31,7 +31,7 @@ class DueSeconds:
         """`per_second_max`: most messages that may be due in one second; 0 for no limit."""
         self._buckets = buckets
         self.per_second_max = per_second_max
-        self.spans: dict[int, Span] = {}
+        self.spans: dict[int, DueSpan] = {}
         """Start of a span -> messages in each of its seconds, as far as it was asked for."""
         self._earlier = [(bucket, bucket.floor, buckets.end(bucket)) for bucket in buckets.after(0)]
         """(bucket, first offset not counted yet, end of what waited at the start), the next span last."""
@@ -44,7 +44,7 @@ class DueSeconds:
         span = self.spans.get(due_ms - due_ms % BUCKET_MS)
         return span is not None and span.count(due_ms % BUCKET_MS // SECOND_MS) >= self.per_second_max
 
-    def opened(self, start_ms: int) -> Span:
+    def opened(self, start_ms: int) -> DueSpan:
         """The span that starts then, with its queue. Raises StoreError when that cannot be made."""
         span = self.spans.get(start_ms)
         if span is None:

@@ -10,7 +10,7 @@ One migration at a time mirrors a queue back: RocketMQ's brokers store what is s
 `CLAIM_MS` after each request; where one was killed, the next one waits so long, which is longer than RocketMQ's brokers
 keep a request that has come.
 
-Invariant: a queue has one holder at a time. `Mark` is pure; `Holders` is used on the loop's thread.
+Invariant: a queue has one holder at a time. `ReturnMark` is pure; `Holders` is used on the loop's thread.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLAIM_MS = 6_000
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ReturnMark:
     """Where a message that is at the source came from."""
 
     source: str

@@ -115,13 +115,13 @@ class Migration:
             self.target.brokers, wanted_topic=options.topic, wanted_group=options.group, clusters=source.clusters,
             copied=await self._places(),
         )  # fmt: skip
-        self._name_what_is_gone()
+        self._name_what_is_missing()
         for queue in self.plan.queues:
             if queue not in self._copiers:
                 self._copiers[queue] = QueueCopier(queue, source, self.target, options.name, self._pace, self._clock)
         return self.plan
 
-    def _name_what_is_gone(self) -> None:
+    def _name_what_is_missing(self) -> None:
         """Name topics and queues that were copied and are not at the source any more."""
         present = {(one.topic, one.source_broker, one.source_queue) for one in self.plan.queues}
         topics = {topic for topic, _broker, _number in present}

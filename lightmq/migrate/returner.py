@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from broker.migration.returned import CLAIM_MS, RETURNED_KEY, Mark
+from broker.migration.returned import CLAIM_MS, RETURNED_KEY, ReturnMark
 from lightmq.migrate.copier import PAUSE_FIRST_MS, PAUSE_MS_MAX, PULL_COUNT_MAX
 from remoting.client.master_link import Backoff
 from remoting.protocol.errors import LightMQError
@@ -160,7 +160,7 @@ class QueueReturner:
 
     def _marked(self, message: StoredMessage, born_ms: int) -> list[tuple[bytes, bytes]]:
         queue = self._queue
-        mark = Mark(self._copier.name, queue.topic, queue.target_queue, message.queue_offset, born_ms)
+        mark = ReturnMark(self._copier.name, queue.topic, queue.target_queue, message.queue_offset, born_ms)
         kept = [(key, value) for key, value in message.properties if key not in DROPPED_KEYS]
         return [*kept, (RETURNED_KEY, mark.encode())]
 

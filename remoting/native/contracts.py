@@ -254,7 +254,7 @@ class SegmentWriter(Protocol):
         ...
 
 
-class Span(Protocol):
+class DueSpan(Protocol):
     """The waiting messages of one span of due times: their queues, and how many are due in each of its seconds."""
 
     queues: tuple[int, ...]
@@ -308,7 +308,7 @@ class DueHeap(Protocol):
         ...
 
     def clear(self) -> None:
-        """Drop all."""
+        """Remove all messages."""
         ...
 
 
@@ -316,9 +316,9 @@ class DueHeap(Protocol):
 class Times:
     """What decides whether a message that names a later time waits, and where (`remoting.protocol.records.delay`)."""
 
-    spans: dict[int, Span]
+    spans: dict[int, DueSpan]
     """Start of a span in ms -> the span; complete but for those that have no queue yet."""
-    opened: Callable[[int], Span]
+    opened: Callable[[int], DueSpan]
     """The same for a span that is not in `spans`."""
     limits: Callable[[], tuple[int, int, int, int, int]]
     """Returns (time that delays are added to, time up to which everything is due, longest delay, all in ms; how many
@@ -417,7 +417,7 @@ class Core:
     """(checked images, a feature's own 32 bits) -> the same as staged ones; see `remoting.protocol.records.image`."""
     shown: Callable[[Blob, Any], bytes | None]
     """(staged records, start of each as u32) -> the images they were sent as; None when one is not sound."""
-    make_span: Callable[[tuple[int, ...]], Span]
+    make_span: Callable[[tuple[int, ...]], DueSpan]
     """(queues) -> span without messages."""
     make_due_heap: Callable[[], DueHeap]
     """() -> heap without messages."""

@@ -17,7 +17,7 @@ def pure_core() -> Core:
         "pure", encoder.make_block, encoder.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
-        delays.Span, delays.DueHeap, delays.staged_images,
+        delays.DueSpan, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,
     )  # fmt: skip
 
@@ -30,7 +30,7 @@ def compiled_core() -> Core:
         "compiled", ring.make_block, ring.Ring, encoder.Encoder, encoder.SegmentWriter, scan.scan, scan.collect,
         scan.survey, scan.follow, scan.hash_spans, scan.first_bad, scan.gather, runs.order_by_queue, runs.sort_entries,
         scan.KeyChunk, runs.RunTable, images.placed, images.topics, images.hidden, images.shown,
-        delays.Span, delays.DueHeap, delays.staged_images,
+        delays.DueSpan, delays.DueHeap, delays.staged_images,
         rocketmq.stored, rocketmq.count_batch, rocketmq.sent, rocketmq.message_ids,
     )  # fmt: skip
 

@@ -1,5 +1,5 @@
 # What delays.py shares with images.py: the layout of a span.
-cdef class Span:
+cdef class DueSpan:
     cdef readonly tuple queues
     cdef int _counts[300]
 

@@ -1,8 +1,8 @@
 """The compiled twin of what waits for its time: counts by second, the order of what is due, records back into images.
 
-`Span` is declared in `delays.pxd`, because the walk over images counts in it. Pure-Python-mode Cython. Invariants: the
-results are those of the pure twin; nothing is copied out of a record whose checksum is wrong. Thread rule: loop thread,
-holding the interpreter's lock.
+`DueSpan` is declared in `delays.pxd`, because the walk over images counts in it. Pure-Python-mode Cython. Invariants:
+the results are those of the pure twin; nothing is copied out of a record whose checksum is wrong. Thread rule: loop
+thread, holding the interpreter's lock.
 """
 
 import cython
@@ -40,7 +40,7 @@ Mapped = cython.struct(base=cython.longlong, size=cython.longlong, at=cython.p_c
 
 @cython.final
 @cython.cclass
-class Span:
+class DueSpan:
     """The waiting messages of one span of due times: their queues, and how many are due in each second."""
 
     def __init__(self, queues: tuple):

@@ -10,7 +10,7 @@ import cython
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.stdlib import free, realloc
 from cython.cimports.libc.string import memcmp
-from cython.cimports.remoting.native.compiled.delays import Span, show
+from cython.cimports.remoting.native.compiled.delays import DueSpan, show
 from cython.cimports.remoting.native.compiled.machine import crc32c_ready, record_checksum, record_fits, record_header
 
 if not cython.compiled:
@@ -268,7 +268,7 @@ class Waits:
         start: cython.longlong = due - due % SPAN
         second: cython.longlong = due % SPAN // SECOND
         known = self._spans.get(start)
-        span: Span = self._times.opened(start) if known is None else known
+        span: DueSpan = self._times.opened(start) if known is None else known
         if self._per_second_max and span._counts[second] >= self._per_second_max:
             return None
         self._note(due)
@@ -301,7 +301,7 @@ class Waits:
         due: cython.longlong
         for row in range(self._count):
             due = self._dues[row]
-            span: Span = self._spans[due - due % SPAN]
+            span: DueSpan = self._spans[due - due % SPAN]
             span._counts[due % SPAN // SECOND] -= 1
         return 0
 

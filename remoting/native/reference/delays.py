@@ -20,7 +20,7 @@ SIFTED_SHARE = 8
 """More new messages than this part of the heap are taken in at once, which costs the whole heap; fewer one by one."""
 
 
-class Span:
+class DueSpan:
     """The waiting messages of one span of due times: their queues, and how many are due in each second."""
 
     def __init__(self, queues: tuple[int, ...]) -> None:
@@ -91,7 +91,7 @@ class DueHeap:
         return dropped
 
     def clear(self) -> None:
-        """Drop all."""
+        """Remove all messages."""
         self._heap = []
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.delayed import buckets
-from broker.delayed.buckets import NOTHING, DelayBucket, Key
+from broker.delayed.buckets import NOTHING, DelayBucket, Key, progress_value
 
 
 def see(bucket: DelayBucket, offset: int, *dues: int) -> None:
@@ -81,7 +81,7 @@ def test_a_restart_knows_what_was_delivered() -> None:
     """The value has mark, floor and count."""
     bucket = bucket_with(5, 3, 9)
     keys = taken(bucket, 2)
-    value = bucket.value(keys[-1], bucket.floor, 2)
+    value = progress_value(keys[-1], bucket.floor, 2)
     again = DelayBucket(0, 1, value)
     assert (again.mark, again.floor, again.delivered) == ((5, 0), 0, 2)
     again.open()
@@ -178,7 +178,7 @@ def _run(steps: list[tuple[str, int]]) -> None:
         elif step == "see":
             confirmed = min(len(queue), confirmed + number)
         elif step == "crash":
-            bucket = DelayBucket(0, 1, bucket.value(bucket.mark, bucket.floor, bucket.delivered))
+            bucket = DelayBucket(0, 1, progress_value(bucket.mark, bucket.floor, bucket.delivered))
         else:
             bucket.mark_seen(len(queue), now)
             cursor = bucket.open()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.migration.returned import CLAIM_MS, Holders, Mark, returned_offset
+from broker.migration.returned import CLAIM_MS, Holders, ReturnMark, returned_offset
 
-MARK = Mark("rocketmq/a/0", "orders", 1, 77, 5_000)
+MARK = ReturnMark("rocketmq/a/0", "orders", 1, 77, 5_000)
 
 
 def test_a_mark_is_of_its_queue_and_time_alone() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from broker.migration.returned import RETURNED_KEY, Mark
+from broker.migration.returned import RETURNED_KEY, ReturnMark
 from lightmq.migrate import returner as module
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.migration import Migration
@@ -65,7 +65,7 @@ async def test_what_is_sent_here_goes_back_once_and_does_not_come_again(sides, m
     kept = [one for one in await old.messages("orders", 0) if one.body == b"1"]
     assert [(one.flag, one.born_ms) for one in kept] == [(3, 5)]
     mark = dict(kept[0].properties)[RETURNED_KEY]
-    assert mark == Mark("rmq/old/0", "orders", 0, 1, 5).encode()
+    assert mark == ReturnMark("rmq/old/0", "orders", 0, 1, 5).encode()
 
 
 async def test_a_lost_answer_leads_to_no_repeat(sides, migration, copier, monkeypatch) -> None:

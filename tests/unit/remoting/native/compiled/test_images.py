@@ -9,7 +9,7 @@ import pytest
 
 from remoting.native import core as native
 from remoting.native.contracts import Times, Way
-from remoting.native.reference.delays import Span
+from remoting.native.reference.delays import DueSpan
 from remoting.protocol.records.image import QUEUE_INDEX_ANY, encode_mqtt_image
 from spark_connector.writing.columns import SinkColumns
 from spark_connector.writing.row_encoder import Defaults, encode_rows
@@ -92,7 +92,7 @@ def test_rows_of_sparks_sink_are_accepted() -> None:
         100,
     )
     picked = SinkColumns(names, None, None, None).pick(batch)
-    nowhere = Times({}, lambda _start: Span((3,)), lambda: (0, 0, 0, 0, 0))
+    nowhere = Times({}, lambda _start: DueSpan((3,)), lambda: (0, 0, 0, 0, 0))
     for delay, wanted in ((None, [(6,), (9,), (6,), (5,)]), (5, [None] * 4)):
         rows = encode_rows(
             {**picked, "delay": pa.array([delay] * 4, pa.int64())}, 4, Defaults(1, retain=False, born_ms=1)

@@ -11,7 +11,7 @@ from broker.store.placed import Placed
 from broker.subscriptions.filters import Dispatcher, Filters
 from broker.topics.topics import Topics, TopicSettings
 from remoting.native import core as native
-from remoting.native.contracts import SPAN_MS, Core, Span, Times
+from remoting.native.contracts import SPAN_MS, Core, DueSpan, Times
 from remoting.protocol.errors import Refused, RemoteViolation
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import (
@@ -124,7 +124,7 @@ def outcome(make, *arguments) -> object:
 
 def waiting(core: Core, *, delay_ms_max: int = 600_000, room: int = 9, per_second_max: int = 2) -> Times:
     """Where images wait at `NOW_MS`, for queue 9."""
-    spans: dict[int, Span] = {}
+    spans: dict[int, DueSpan] = {}
     return Times(
         spans, lambda start: spans.setdefault(start, core.make_span((9,))),
         lambda: (NOW_MS, NOW_MS, delay_ms_max, room, per_second_max),
