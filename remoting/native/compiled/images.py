@@ -317,10 +317,17 @@ class Walk:
     _writable: object
     _plain: dict
     _counts: dict
+    _waits: Waits
 
-    def __init__(self, way):
-        self._way, self._queues, self._missed, self._writable = way, way.queues, way.missed, way.writable
-        self._plain, self._counts = {}, {}
+    def __cinit__(self, way):
+        self._way, self._queues, self._missed = way, way.queues, way.missed
+
+    @cython.cfunc
+    def _wait(self, images: bytes, at: cython.longlong, queues, times) -> object:
+        """Return the queues of an image that names a time, None when it may not wait; see `Waits._wait`."""
+        if self._waits is None:
+            self._waits = Waits(times)
+        return self._waits._wait(images, at, queues)
 
     @cython.cfunc
     def _lit(self, at: cython.p_char, queues: tuple) -> object:
@@ -343,6 +350,8 @@ class Walk:
         if head.flags & MQTT:
             found = self._queues.get(topic)
             return found or self._missed(topic)
+        if self._plain is None:
+            self._plain, self._counts, self._writable = {}, {}, self._way.writable
         known: tuple = self._plain.get(topic)
         if known is None:
             known = self._plain[topic] = self._writable(topic)
@@ -366,23 +375,30 @@ def _refuse(images: bytes, at: cython.longlong, number: cython.longlong) -> cyth
 def placed(images: bytes, way, times):
     """Return the queues of each image, what they cannot be told of, and what waits; see `contracts.Core.placed`."""
     walk: Walk = Walk(way)
-    waits: Waits = Waits(times)
+    queues: list = []
+    odd: list = []
     try:
-        queues, odd = _placed(images, way, walk, waits)
+        _place(images, way, times, walk, queues, odd)
     except BaseException:
-        waits._undo()
+        if walk._waits is not None:
+            walk._waits._undo()
         raise
-    for topic, count in walk._counts.items():
-        way.turned(topic, count)
+    if walk._counts is not None:
+        for topic, count in walk._counts.items():
+            way.turned(topic, count)
+    waits: Waits = walk._waits
+    if waits is None or not waits._count:
+        return queues, odd, images, b""
     dues: bytes = PyBytes_FromStringAndSize(
         cython.cast(cython.p_char, waits._dues), waits._count * cython.sizeof(cython.longlong)
     )
-    return queues, odd, images if waits._made is None else waits._made, dues
+    return queues, odd, waits._made, dues
 
 
 @cython.cfunc
-def _placed(images: bytes, way, walk: Walk, waits: Waits) -> tuple:
-    """Return the queues of each image, and (number, start) of those whose queues are None."""
+@cython.exceptval(-1)
+def _place(images: bytes, way, times, walk: Walk, queues: list, odd: list) -> cython.int:
+    """Add the queues of each image, and (number, start) of those whose queues are None."""
     body_max: cython.longlong = way.body_bytes_max
     properties_max: cython.longlong = way.properties_bytes_max
     begin: cython.p_char = PyBytes_AS_STRING(images)
@@ -391,8 +407,6 @@ def _placed(images: bytes, way, walk: Walk, waits: Waits) -> tuple:
     size: cython.longlong = len(images)
     kind: cython.int
     head: cython.pointer(record_header)
-    queues: list = []
-    odd: list = []
     while at < size:
         head = cython.cast(cython.pointer(record_header), begin + at)
         kind = _check(begin + at, size - at)
@@ -401,16 +415,16 @@ def _placed(images: bytes, way, walk: Walk, waits: Waits) -> tuple:
         if head.body_len > body_max or head.props_len > properties_max:
             raise way.too_large(head.body_len, head.props_len)
         found = None if kind & ASKS_MORE else walk._go(begin + at)
-        if kind & NAMES_LIGHT and found is not None:
+        if found is not None and kind & NAMES_LIGHT:
             found = walk._lit(begin + at, found)
-        if kind & NAMES_TIME and found is not None and waits._times is not None:
-            found = waits._wait(images, at, found)
+        if found is not None and kind & NAMES_TIME and times is not None:
+            found = walk._wait(images, at, found, times)
         if found is None:
             odd.append((number, at))
         queues.append(found)
         at += head.total
         number += 1
-    return queues, odd
+    return 0
 
 
 def topics(images: bytes):
