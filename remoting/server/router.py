@@ -6,9 +6,6 @@ client that signs the lookup with a wrong key, or with a key without a right to 
 broker: the port it asked, which refuses the next request with the reason. That route depends only on the address at
 which this server was reached: it is the same whether or not the topic exists, and for unknown keys, wrong secrets and
 missing rights.
-A namespace in a request's fields, which would have to be put before each name in it, is refused: its messages would be
-shown to other namespaces.
-
 Invariants: without keys peers on other machines are always refused; a bound request is accepted once, on the connection
 it was signed for; every request that is not one-way is answered exactly once: by its handler, by `later`, or with the
 failure. Loop rule: all on the loop's thread.
@@ -302,12 +299,6 @@ PLACES: tuple[tuple[str, frozenset[int]], ...] = (
 )  # fmt: skip
 """Who answers RocketMQ's codes that not every server has, for the remark of another one; the rest: brokers."""
 
-NAMESPACED_FIELD, NAMESPACE_FIELD = "nsd", "ns"
-"""Fields of requests by RocketMQ's Java clients with a `namespaceV2`: that they have one, and its name."""
-ROUTES = frozenset({Code.GET_ROUTEINFO_BY_TOPIC})
-NAME_SHOWN = 64
-"""Characters of a client's name in a remark."""
-
 NotOfferedNote = Callable[[Peer, Command, NotOffered], object]
 Judge = Callable[[Peer, Command], None]
 
@@ -358,9 +349,12 @@ class Router:
             if answered is not None:
                 return answered
         handler = self._handlers.get(command.code)
-        if handler is None or NAMESPACED_FIELD in command.fields:
-            self._check_offered(peer, command)
-        assert handler is not None
+        if handler is None:
+            if self._judge_unserved is not None:
+                self._judge_unserved(peer, command)
+            missing = NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
+            self._note(peer, command, missing)
+            raise missing
         try:
             return handler(peer, command)
         except NotOffered as refused:
@@ -371,31 +365,6 @@ class Router:
             if answered is None:
                 raise
             return answered
-
-    def _check_offered(self, peer: Peer, command: Command) -> None:
-        """Refuse a request without a handler, and one in a namespace that its names do not have.
-
-        It would be served as one outside of all namespaces. Routes are answered, so that clients go on to a request
-        whose refusal they report.
-        """
-        namespace = command.fields.get(NAMESPACE_FIELD)
-        refused: NotOffered | None = None
-        if command.code not in self._handlers:
-            if self._judge_unserved is not None:
-                self._judge_unserved(peer, command)
-            refused = NotOffered(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, not_supported(command.code))
-        elif (
-            namespace and command.fields.get(NAMESPACED_FIELD) == "true" and command.code != Code.GET_ROUTEINFO_BY_TOPIC
-        ):
-            shown = namespace[:NAME_SHOWN]
-            remark = (
-                f"LightMQ does not offer namespaces as fields of requests (namespaceV2, here {shown!r}): "
-                "set `namespace`, which puts it before the names of topics and groups"
-            )
-            refused = NotOffered(ResponseCode.INVALID_PARAMETER, remark)
-        if refused is not None:
-            self._note(peer, command, refused)
-            raise refused
 
     def _note(self, peer: Peer, command: Command, refused: NotOffered) -> None:
         if self._not_offered is not None:

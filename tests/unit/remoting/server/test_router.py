@@ -235,20 +235,6 @@ def test_unknown_codes_are_refused_and_reported():
         Router({})(Recorder(), Command(200_056))
 
 
-def test_a_namespace_in_the_fields_is_refused_but_for_routes():
-    """It would have to be put before every name, or two namespaces would see each other's messages."""
-    noted = []
-    table = {code: lambda _peer, command: command.reply() for code in (10, 34, 105)}
-    router = Router(table, not_offered=lambda _peer, command, refused: noted.append((command.code, refused.code)))
-    for code in (10, 34):
-        with pytest.raises(Refused, match=r"namespaceV2, here 'MQ_INST_1'.*set `namespace`"):
-            router(Recorder(), Command(code, fields={"nsd": "true", "ns": "MQ_INST_1"}))
-    assert noted == [(10, 29), (34, 29)]
-    assert router(Recorder(), Command(105, fields={"nsd": "true", "ns": "MQ_INST_1"})).code == 0
-    for fields in ({"nsd": "false", "ns": "x"}, {"nsd": "true"}, {"nsd": "true", "ns": ""}, {"ns": "x"}):
-        assert router(Recorder(), Command(10, fields=fields)).code == 0
-
-
 def test_what_a_handler_does_not_offer_is_reported_and_other_refusals_are_not():
     noted = []
 
