@@ -18,7 +18,6 @@ counts); the page may read it at any time. ``prometheus_client`` is imported onl
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -101,7 +100,10 @@ class Gauge(SingleValue):
 
 
 class Histogram(Metric):
-    """How often values fell into which range: ``histogram.observe(value)``. It has no labels."""
+    """How often values fell into which range: ``histogram.add(counts, total)``. It has no labels.
+
+    A value belongs to the first range whose upper end it does not exceed.
+    """
 
     __slots__ = ("bounds", "counts", "total")
     kind = "histogram"
@@ -113,11 +115,6 @@ class Histogram(Metric):
         self.counts = [0] * (len(bounds) + 1)
         """Values per range; of a range without the ranges below it."""
         self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        """Count a value in the first range whose upper end it does not exceed."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Count many values: how many fell into each range from the first on, and their sum."""
