@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop import other_clients, test_grpc_java, test_rocketmq_java
+from tests.interop import other_clients, test_grpc_java, test_grpc_node, test_rocketmq_java
 from tests.processes.rig import ROOT, Installation
 
 pytestmark = pytest.mark.timeout(600)
@@ -34,8 +34,6 @@ COMMANDS: dict[str, Callable[[str], list[str]]] = {
     "C++": other_clients.cpp_command,
     "ali-ons": other_clients.ali_ons_command,
 }
-NODE_GRPC = ("simple", "push")
-"""What `node/grpc_features.js` does in one run."""
 
 
 def run(command: list[str], scenarios: tuple[str, ...], home: Path, **variables: str) -> list[str]:
@@ -107,7 +105,7 @@ def test_the_table_of_clients_names_what_is_tried() -> None:
         **{client: set(scenarios) for client, scenarios in SCENARIOS.items()},
         "Java gRPC": set(test_grpc_java.SCENARIOS),
         "Python gRPC": set(re.findall(r'client\(tmp_path, "(\w+)"', python)),
-        "Node.js gRPC": set(NODE_GRPC),
+        "Node.js gRPC": set(test_grpc_node.FOUND),
     }
     page = (ROOT / "docs" / "howto" / "rocketmq.md").read_text()
     section = page.partition("### Which client was tried with what\n")[2].partition("\n#")[0]

@@ -12,11 +12,12 @@ from remoting.protocol.frames.commands import Command
 
 async def test_every_private_code_a_broker_answers_has_a_handler(running) -> None:
     table = handlers(running.broker)
-    proxies_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED, RequestCode.SHARED_GIVEN, RequestCode.WILL_DUE}
-    proxies_own |= {RequestCode.SUBSCRIBE_ROUTES, RequestCode.ROUTES_CHANGED}  # between clients and controllers
-    proxies_own |= {RequestCode.SIGN_CHALLENGE}  # answered by the server itself, before the broker
+    others_own = {RequestCode.NOTIFY, RequestCode.SESSION_FENCED, RequestCode.SHARED_GIVEN, RequestCode.WILL_DUE}
+    others_own |= {RequestCode.SUBSCRIBE_ROUTES, RequestCode.ROUTES_CHANGED}  # between clients and controllers
+    others_own |= {RequestCode.AGREED_USERS, RequestCode.CHANGE_USERS}  # controllers answer brokers
+    others_own |= {RequestCode.SIGN_CHALLENGE}  # answered by the server itself, before the broker
     private = {value for value in vars(RequestCode).values() if isinstance(value, int) and 9_000 < value < 9_100}
-    assert private - proxies_own <= set(table)
+    assert private - others_own <= set(table)
     answered = [code for feature in (*running.broker.features, running.broker.status) for code in feature.handlers()]
     assert sorted(answered) == sorted(table)
 
