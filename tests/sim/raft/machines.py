@@ -6,6 +6,7 @@ import msgspec
 
 from controller.consensus.engine import DeduplicatedMachine, Envelope
 from controller.replicas.group import ApplyBrokerId, Outcome, encode
+from remoting.access.agreement import AgreedTable
 
 RAISING = "raise"
 """A word that begins so makes the inner machine raise."""
@@ -36,6 +37,7 @@ class Recorder:
     def __init__(self) -> None:
         self.words: list[bytes] = []
         self.groups: dict[str, object] = {}
+        self.users = AgreedTable()
         self.restored = 0
 
     def apply(self, command: ApplyBrokerId) -> Outcome:

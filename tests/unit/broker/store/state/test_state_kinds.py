@@ -39,6 +39,7 @@ def test_numbers_are_fixed() -> None:
         30: "access",
         31: "migration",
         32: "option",
+        33: "migration_return",
     }
 
 
