@@ -31,19 +31,21 @@ from broker.publishing.append import Done
 from broker.requests import NUMBERS_END, TRUE, number, text
 from broker.rocketmq.mqtt_messages import COMPRESSED_FLAG, COMPRESSION_MASK, mqtt_image, mqtt_topic_of, plain_body
 from broker.rocketmq.stored_message import REGION, ipv4_host, message_at
-from broker.store.placed import Appended, Placed
+from broker.store.placed import Appended, Placed, property_value
 from broker.topics.topics import PRIORITY_KEY, TopicSettings, queue_of_priority
-from remoting.access.rights import CONSUME, PUBLISH, of_group, of_record
+from remoting.access.rights import CONSUME, PUBLISH, of_group, of_record, of_topic
 from remoting.native import core as native
 from remoting.protocol.errors import NotOffered, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
+from remoting.protocol.records.image import image_views
 from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
 from remoting.protocol.records.record import MQTT_TOPIC_KEY
 from remoting.protocol.records.rocketmq_form import (
     HIDDEN_PREFIX,
+    INNER_MULTI_DISPATCH,
     NO_HOST,
     RECONSUME_KEY,
     REPLY_TO_CLIENT,
@@ -353,6 +355,7 @@ class SendRequests:
         images, unique = native.core.sent(
             body, None if batch else request.text, request.flag, fields, SPECIAL_PROPERTIES, special, self._unique_id
         )
+        self._judge_light_queues(peer, command, images)
         if half:
             placed = self.transactions.prepare(images, special.properties)
         else:
@@ -361,6 +364,16 @@ class SendRequests:
         index = index if owner is None else owner[1]
         transaction = unique.decode("utf-8", "replace")
         self.appender.add(placed, self._answer(peer, command, placed, special.needed, index, transaction))
+
+    def _judge_light_queues(self, peer: Peer, command: Command, images: bytes) -> None:
+        """Refuse messages for a light queue whose topic or filter the sender may not publish to."""
+        authorizer = self.tools.authorizer
+        if INNER_MULTI_DISPATCH not in images or authorizer.trusts(peer, command):
+            return
+        for image in image_views(images):
+            for name in property_value(image, INNER_MULTI_DISPATCH).split(b","):
+                if name:
+                    authorizer.authorize(peer, command, PUBLISH, of_topic(name.decode("utf-8", "replace")))
 
     def _recall(self, peer: Peer, command: Command, request: SendRequest) -> None:
         """Recall a delayed message, as RECALLED_KEY asks; later RocketMQs put the topic before the key."""

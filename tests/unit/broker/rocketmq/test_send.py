@@ -106,11 +106,13 @@ async def test_both_forms_of_fields_store_the_message_as_sent(running) -> None:
     assert next(iter_stored(viewed.body)).queue_offset == 1
 
 
-async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(running) -> None:
-    def item(body: bytes, properties: bytes = b"") -> bytes:
-        head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
-        return head + body + struct.pack(">h", len(properties)) + properties
+def item(body: bytes, properties: bytes = b"") -> bytes:
+    """One message of a batch."""
+    head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
+    return head + body + struct.pack(">h", len(properties)) + properties
 
+
+async def test_a_batch_is_stored_message_by_message_whatever_form_its_flag_has(running) -> None:
     connection = running.connect()
     blob = item(b"1", b"TAGS\x01a\x02") + item(b"2") + item(b"3")
     for command in (sending(blob, code=RequestCode.SEND_BATCH_MESSAGE), sending(blob, batch="1")):
@@ -184,6 +186,20 @@ async def test_namespaces_before_names_keep_topics_groups_retries_and_dead_lette
     assert (await connection.request(sending(topic="A%orders"))).code == 0
     assert (await connection.request(sending(topic="B%orders"))).code == ResponseCode.NO_PERMISSION
     assert asked == ["A%orders", "B%orders"]
+
+
+async def test_each_light_queue_needs_the_right_to_publish_there(running) -> None:
+    """Alone and in a batch; what was refused is in no queue."""
+    connection = running.connect()
+    running.judge_by(lambda _identity, _action, resource: resource in {"orders", "plant/7"})
+    light = "INNER_MULTI_DISPATCH\x01%LMQ%plant%2F7,%LMQ%"
+    for name, code in (("plant%2F7", 0), ("plant%2F8", 16), ("plant%2F%23", 16)):
+        properties = f"{light}{name}\x02"
+        assert (await connection.request(sending(properties=properties))).code == code
+        batch = sending(item(b"one") + item(b"two", properties.encode()), code=RequestCode.SEND_BATCH_MESSAGE)
+        assert (await connection.request(batch)).code == code
+    running.judge_by(lambda *_: True)
+    assert [each.body for each in await pull(connection)] == [b"hello", b"one", b"two"]
 
 
 async def test_what_waits_is_neither_handed_back_nor_viewed(running) -> None:
