@@ -40,6 +40,7 @@ from remoting.protocol.records.rocketmq_form import (
     NO_CORRELATION,
     QOS_KEY,
     REPLY_TO_CLIENT,
+    TTL,
 )
 from remoting.protocol.records.topics import validate_topic_name
 
@@ -54,6 +55,8 @@ COMPRESSED_FLAG, COMPRESSION_MASK, ZLIB = 0x1, 0x700, (0x000, 0x300)
 PROPERTIES_WITHOUT_MQTT = frozenset((b"DELAY", b"TIMER_DELAY_SEC", b"TIMER_DELAY_MS", b"TIMER_DELIVER_MS", b"TRAN_MSG"))
 """Properties that a message on an MQTT topic cannot have; such a message is delayed by `delay-ms`."""
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
+TTL_MS_MAX, TTL_DIGITS_MAX = 4_294_967_295_000, 13
+"""Largest TTL of a request: the largest Message Expiry Interval of MQTT 5, so that both forms have one limit."""
 
 
 def reply_topic(cluster_name: str) -> str:
@@ -64,6 +67,15 @@ def reply_topic(cluster_name: str) -> str:
 def is_request(properties: Mapping[bytes, bytes]) -> bool:
     """Whether a sent message is a request of a RocketMQ client."""
     return REPLY_TO_CLIENT in properties and CORRELATION_ID in properties
+
+
+def check_ttl(properties: Mapping[bytes, bytes]) -> None:
+    """Refused(MESSAGE_ILLEGAL) for a request whose TTL is no time that its sender can wait; it may have none."""
+    ttl = properties.get(TTL, b"")
+    if ttl and not (ttl.isdigit() and len(ttl) <= TTL_DIGITS_MAX and int(ttl) <= TTL_MS_MAX):
+        shown = ttl[: 2 * TTL_DIGITS_MAX].decode("utf-8", "replace")
+        remark = f"the TTL of a request is a number of milliseconds from 0 to {TTL_MS_MAX}, not {shown!r}"
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
 
 
 # -- messages that RocketMQ clients send -------------------------------------------------------------------------------
@@ -160,12 +172,21 @@ class MqttAnswer(NamedTuple):
     """As RocketMQ's client expects them, with the message's user properties."""
 
 
-def answer_of(topic: bytes, answers_at: str, pairs: Iterable[tuple[bytes, bytes]]) -> MqttAnswer | None:
-    """The answer in a message below the reply topic; None when it names no client or no request."""
+def answer_of(topic: bytes, answers_at: str, pairs: Iterable[tuple[bytes, bytes]]) -> MqttAnswer:
+    """The answer in a message below the reply topic.
+
+    Raises:
+        Refused: MESSAGE_ILLEGAL, it names no client, or its Correlation Data is not that of any RocketMQ client's
+            request: those are text in UTF-8 without the separators of properties.
+    """
     prefix = answers_at.encode() + b"/"
     found = record_properties.from_pairs(pairs)
-    if not topic.startswith(prefix) or found is None or not found.correlation_data:
-        return None
+    if not topic.startswith(prefix):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "an answer is published to the Response Topic of its request")
+    if found is None or not found.correlation_data:
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "an answer needs the Correlation Data of its request")
+    if not _is_text(found.correlation_data):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the Correlation Data is not that of a RocketMQ client's request")
     client_id = unquote(topic[len(prefix) :].decode("utf-8", "replace"))
     properties = {
         **_shown(found),
@@ -173,9 +194,18 @@ def answer_of(topic: bytes, answers_at: str, pairs: Iterable[tuple[bytes, bytes]
         REPLY_TO_CLIENT: client_id.encode(),
         CORRELATION_ID: found.correlation_data,
     }
-    if any(separator in text for pair in properties.items() for text in pair for separator in (b"\x01", b"\x02")):
-        return None
+    if not _is_text(properties[REPLY_TO_CLIENT]):
+        raise Refused(ResponseCode.MESSAGE_ILLEGAL, "the topic names no RocketMQ client")
     return MqttAnswer(client_id, properties)
+
+
+def _is_text(value: bytes) -> bool:
+    """Whether RocketMQ's text form of properties holds the value as it is."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return b"\x01" not in value and b"\x02" not in value
 
 
 def _shown(found: MessageProperties) -> dict[bytes, bytes]:

@@ -71,8 +71,15 @@ class ReplyRequests:
         return {Code.SEND_REPLY_MESSAGE: self.send_reply, Code.SEND_REPLY_MESSAGE_V2: self.send_reply}
 
     def expect_reply(self, properties: Mapping[bytes, bytes]) -> tuple[str, ...]:
-        """The topics that the answer needs if the message is a request; created when they do not exist."""
-        return self._ensured() if mqtt_messages.is_request(properties) else ()
+        """The topics that the answer needs if the message is a request; created when they do not exist.
+
+        Raises:
+            Refused: MESSAGE_ILLEGAL, the request has a TTL that is no time.
+        """
+        if not mqtt_messages.is_request(properties):
+            return ()
+        mqtt_messages.check_ttl(properties)
+        return self._ensured()
 
     def expect_mqtt_requests(self) -> None:
         """As `expect_reply`, for requests of MQTT clients on their way to a consumer."""
@@ -162,14 +169,14 @@ class ReplyRequests:
         topic = view.mqtt_topic
         if topic is None:
             return
-        answer = mqtt_messages.answer_of(bytes(topic), self.topic, view.properties())
+        drop = "reply_malformed"
         try:
-            if answer is None:
-                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "an answer needs the Correlation Data of its request")
+            answer = mqtt_messages.answer_of(bytes(topic), self.topic, view.properties())
+            drop = "reply_not_delivered"
             self._push(answer.client_id, self._pushed_fields(view), answer.properties, view.body)
         except Refused as refused:
-            self._tools.metrics.dropped.child("reply_not_delivered").value += 1
-            self._tools.log.info("reply_not_delivered", topic=bytes(topic).decode(), reason=refused.remark)
+            self._tools.metrics.dropped.child(drop).value += 1
+            self._tools.log.info(drop, topic=bytes(topic).decode(), reason=refused.remark)
 
     def _pushed_fields(self, view: RecordView) -> dict[str, str]:
         return {

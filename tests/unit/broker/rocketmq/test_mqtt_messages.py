@@ -17,6 +17,7 @@ from broker.rocketmq.mqtt_messages import (
     response_image,
 )
 from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import check_image
 from remoting.protocol.records.properties import MessageProperties, from_pairs, to_pairs
 from remoting.protocol.records.record import FLAG_MQTT
@@ -76,19 +77,28 @@ def test_an_answer_names_the_client_and_the_request(client_id: str, correlation:
     found = from_pairs(check_image(mqtt_image(b"plant/7/ask", request, b"", 0, ANSWERS), 0, 0).properties())
     assert found is not None
     assert found.response_topic is not None
-    answer = answer_of(found.response_topic, ANSWERS, to_pairs(MessageProperties(correlation_data=correlation)))
-    if b"\x01" in correlation or b"\x02" in correlation:
-        assert answer is None
-    else:
-        assert answer is not None
+    pairs = to_pairs(MessageProperties(correlation_data=correlation))
+    if is_utf8(correlation) and b"\x01" not in correlation and b"\x02" not in correlation:
+        answer = answer_of(found.response_topic, ANSWERS, pairs)
         assert answer.client_id == client_id
         assert answer.properties[b"CORRELATION_ID"] == correlation
+    else:
+        with pytest.raises(Refused):
+            answer_of(found.response_topic, ANSWERS, pairs)
+
+
+def is_utf8(value: bytes) -> bool:
+    """Whether a RocketMQ client's text can be these bytes."""
+    return value.decode("utf-8", "replace").encode() == value
 
 
 @pytest.mark.parametrize("topic", [b"other/client", ANSWERS.encode()])
 def test_other_messages_are_no_answers(topic: bytes) -> None:
-    assert answer_of(topic, ANSWERS, to_pairs(MessageProperties(correlation_data=b"c"))) is None
-    assert answer_of(ANSWERS.encode() + b"/client", ANSWERS, []) is None
+    correlated = to_pairs(MessageProperties(correlation_data=b"c"))
+    for there, pairs in ((topic, correlated), (ANSWERS.encode() + b"/client", [])):
+        with pytest.raises(Refused) as refused:
+            answer_of(there, ANSWERS, pairs)
+        assert refused.value.code == ResponseCode.MESSAGE_ILLEGAL
 
 
 @given(st.binary(min_size=1), st.none() | st.binary(min_size=1), st.none() | st.integers(0, 2**32 - 1))

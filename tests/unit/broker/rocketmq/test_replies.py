@@ -152,17 +152,38 @@ async def test_an_mqtt_service_answers_a_rocketmq_request(running) -> None:
     assert (view.mqtt_topic, view.flags & 3, found.correlation_data) == (b"plant/7/ask", 2, b"7")
     (message,) = await pulled(asker, "plant", int(sent.fields["queueId"]))
     assert message.queue_offset == int(sent.fields["queueOffset"])
-    for _ in range(2):  # the second has a Correlation Data that no client can have sent
-        answer = MessageProperties(correlation_data=found.correlation_data, user=[(b"own", b"v")])
+    never_sent = (b"\x01", b"\xff\xfe", None)  # no client can have sent these
+    for correlation in (found.correlation_data, *never_sent):
+        answer = MessageProperties(correlation_data=correlation, user=[(b"own", b"v")])
         await proxy.request(mqtt_publish(found.response_topic, b"!", answer))
-        found.correlation_data = b"\x01"
     await asyncio.wait_for(came.wait(), 10)
     (push,) = pushed
     assert (push.code, push.body) == (RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, b"!")
     shown = dict(decode_properties(push.fields["properties"].encode()))
     assert shown.items() >= {b"CORRELATION_ID": b"7", b"MSG_TYPE": b"reply", b"own": b"v"}.items()
     assert {"producerGroup", "defaultTopic", "flag", "bornHost", "storeHost", "storeTimestamp"} <= set(push.fields)
-    assert running.broker.tools.metrics.dropped.child("reply_not_delivered").value == 1
+    assert running.broker.tools.metrics.dropped.child("reply_malformed").value == len(never_sent)
+    assert running.broker.tools.metrics.dropped.child("reply_not_delivered").value == 0
+
+
+@pytest.mark.parametrize("ttl", ["-1", "soon", "1.5", "4294967295001", "9" * 40, " 5"])
+@pytest.mark.parametrize("mqtt", [False, True])
+async def test_a_request_with_a_ttl_that_is_no_time_is_refused_and_not_stored(running, ttl, mqtt) -> None:
+    asker, table = running.connect(), running.broker.topics.table
+    properties = ASKED | {b"TTL": ttl.encode()} | ({b"originMqttTopic": b"questions/7"} if mqtt else {})
+    fields = SEND | {"b": "questions", "i": text(properties)}
+    refused = await asker.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"?"))
+    assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "TTL" in refused.remark
+    assert table.get("DefaultCluster_REPLY_TOPIC") is None
+    assert all([await pulled(asker, "questions", queue) == [] for queue in range(4)])
+
+
+@pytest.mark.parametrize("ttl", ["", "0", "4294967295000"])
+async def test_a_request_may_have_any_time_or_none(running, ttl) -> None:
+    fields = SEND | {"b": "questions", "i": text(ASKED | {b"TTL": ttl.encode()})}
+    sent = await running.connect().request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"?"))
+    assert sent.code == ResponseCode.SUCCESS
 
 
 async def test_answers_from_before_a_restart_are_not_passed_on(running) -> None:
