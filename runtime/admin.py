@@ -14,8 +14,13 @@ Loop rule: on the loop's thread.
 Connections of the administration port: few, short-lived, small; answers do not reveal versions.
 
     waiting   a request must be complete within a time limit, in a buffer of HEAD_BYTES_MAX that never grows
-    answering one page after another, each in its own turn of the loop; while the socket does not take one,
-    nothing is read, and it must be taken within a time limit
+    due       a request is complete, and nothing is read until its connection's turn comes
+    answering one page after another, each in its own turn; while the socket does not take one, nothing is
+              read, and it must be taken within a time limit
+
+Turns are taken in the order in which requests became complete, ANSWERS_PER_LOOP_TURN in one turn of the loop. The loop
+accepts one connection per turn, so that short turns let a supervisor in among hundreds of busy connections; and
+whatever else the loop serves waits for no more than so many pages.
 
 When there are too many, the least recently served one is dropped, so that idle connections cannot lock out a
 supervisor. Invariants: an unauthenticated peer costs one buffer and one small answer; every state has a time limit.
@@ -38,6 +43,7 @@ import asyncio
 import json
 import logging
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -119,6 +125,8 @@ CONNECTIONS_MAX = 256
 """Most connections at a time; the next one ends the least recently served."""
 FIRST_REQUEST_S_MAX = 10.0
 """A connection without a complete request within this time is closed."""
+ANSWERS_PER_LOOP_TURN = 8
+"""Most requests answered in one turn of the loop; the others wait for the next ones."""
 KEEP_ALIVE_S = 15.0
 """How long a connection may take to make its next request."""
 ANSWER_S_MAX = 20.0
@@ -153,6 +161,8 @@ class PageConnections:
         self.pages = pages
         self.malformed = malformed
         self._open: dict[PageConnection, None] = {}
+        self._due: deque[PageConnection] = deque()
+        self._scheduled = False
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Make the protocol of a new socket."""
@@ -174,6 +184,24 @@ class PageConnections:
         if connection in self._open:
             del self._open[connection]
             self._open[connection] = None
+
+    def take_turn(self, connection: PageConnection) -> None:
+        """Let a connection continue after those that came before; until then it may not ask again."""
+        self._due.append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._scheduled = False
+        now = [self._due.popleft() for _ in range(min(len(self._due), ANSWERS_PER_LOOP_TURN))]
+        if self._due:
+            self._schedule()
+        for connection in now:
+            connection.go_on()
 
     def lost(self, connection: PageConnection) -> None:
         """Stop counting a connection that has ended."""
@@ -213,9 +241,10 @@ class PageConnection(asyncio.BufferedProtocol):
         return memoryview(self._buffer)[self._held :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Serve the request once it is complete."""
+        """Take a turn once the request is complete, or too long."""
         self._held += nbytes
-        self._serve()
+        if self._held == HEAD_BYTES_MAX or self._buffer.find(END, 0, self._held) >= 0:
+            self._take_turn()
 
     def pause_writing(self) -> None:
         """Stop reading until the socket has taken the whole answer."""
@@ -254,14 +283,14 @@ class PageConnection(asyncio.BufferedProtocol):
         return self._transport is not None and not self._transport.is_closing()
 
     def _take_turn(self) -> None:
-        """Continue in the loop's next turn, after other connections; until then nothing is read."""
+        """Continue after other connections; until then nothing is read."""
         if self._open and not self._turn_due:
             assert self._transport is not None
             self._turn_due = True
             self._transport.pause_reading()
-            self._loop.call_soon(self._go_on)
+            self._connections.take_turn(self)
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Serve what is buffered, then read again: in this order, because the buffer may be full."""
         self._turn_due = False
         self._serve()
@@ -412,7 +441,9 @@ class AdminServer:
 
     async def start(self) -> int:
         """Listen and return the port, also in ``port``; 0 requests any free one. Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_server(self._connections, self.host, self.port)
+        self._server = await asyncio.get_running_loop().create_server(
+            self._connections, self.host, self.port, backlog=CONNECTIONS_MAX
+        )
         self.port = int(self._server.sockets[0].getsockname()[1])
         return self.port
 

@@ -194,7 +194,7 @@ def test_the_administration_port_buffers_little(guarded: Server) -> None:
             with contextlib.suppress(OSError):
                 each.send(request + b"X: " + b"x" * 8_000 if at % 2 else whole * 250)
         assert guarded.rss_kb() - before < 16 * 1_024
-        with urllib.request.urlopen(f"http://127.0.0.1:{guarded.ports['admin']}/livez", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{guarded.ports['admin']}/livez", timeout=10) as answer:
             assert answer.status == 200
         until_all_cut(opened)
     finally:

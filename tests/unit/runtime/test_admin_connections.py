@@ -9,7 +9,15 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from runtime import admin as admin_protocol
-from runtime.admin import HEAD_BYTES_MAX, SERVER_NAME, Answer, PageConnections, Request, text_answer
+from runtime.admin import (
+    ANSWERS_PER_LOOP_TURN,
+    HEAD_BYTES_MAX,
+    SERVER_NAME,
+    Answer,
+    PageConnections,
+    Request,
+    text_answer,
+)
 
 LARGE = 32 * 1_048_576
 """More than sockets of this machine hold on their way."""
@@ -187,9 +195,25 @@ async def test_requests_in_advance_do_not_delay_others(port: Port) -> None:
     (connection,) = port.connections._open
     connection.get_buffer(-1)[: 10 * len(REQUEST)] = REQUEST * 10
     connection.buffer_updated(10 * len(REQUEST))
-    for count in range(1, 11):
+    for count in range(10):
         assert port.asked == count
         await asyncio.sleep(0)
     streams[1].write(REQUEST)
     await until(lambda: port.asked == 11)
     streams[1].close()
+
+
+async def test_a_turn_of_the_loop_answers_few_of_many_connections(port: Port) -> None:
+    """The loop accepts one connection per turn: a long turn would keep a supervisor waiting for as many turns."""
+    count = 3 * ANSWERS_PER_LOOP_TURN
+    streams = [await port.open() for _ in range(count)]
+    await until(lambda: len(port.connections) == count)
+    for connection in list(port.connections._open):
+        connection.get_buffer(-1)[: 2 * len(REQUEST)] = REQUEST * 2
+        connection.buffer_updated(2 * len(REQUEST))
+    for turn in range(6):
+        assert port.asked == turn * ANSWERS_PER_LOOP_TURN
+        await asyncio.sleep(0)
+    assert port.asked == 2 * count
+    for _reader, writer in streams:
+        writer.close()
