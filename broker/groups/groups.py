@@ -466,6 +466,12 @@ def offset_change(group: str, topic: str, index: int, offset: int) -> StateChang
     return StateChange(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index), _OFFSET.pack(offset))
 
 
+def offset_in(value: bytes) -> int:
+    """The offset in a value of GROUP_OFFSET."""
+    found: int = _OFFSET.unpack(value)[0]
+    return found
+
+
 WALK_ENTRIES = 1_024
 """Offsets after which a walk over all groups leaves the loop its turn."""
 EVER = 2**63 - 1
@@ -481,10 +487,7 @@ class GroupOffsets:
     def get(self, group: str, topic: str, index: int) -> tuple[int, int] | None:
         """(offset, log position that a reply showing it waits for), or None when the group never committed there."""
         found = self._store.state.get(state_kinds.GROUP_OFFSET, group_offset_key(group, topic, index))
-        if found is None:
-            return None
-        value, position = found
-        return _OFFSET.unpack(value)[0], position + 1
+        return None if found is None else (offset_in(found[0]), found[1] + 1)
 
     def commit(self, items: Iterable[tuple[str, str, int, int]]) -> int:
         """Write (group, topic, index, offset) items as one record; returns the position to wait for."""
@@ -536,12 +539,10 @@ class GroupOffsets:
 def _committed(entry: tuple[bytes, tuple[bytes, int]]) -> tuple[str, QueueKey, int]:
     """Group, queue and offset of an entry of the table."""
     group, topic, index = entry[0].split(b"\x00")
-    return group.decode(), (topic.decode(), int(index)), _OFFSET.unpack(entry[1][0])[0]
+    return group.decode(), (topic.decode(), int(index)), offset_in(entry[1][0])
 
 
 Done = Callable[[Exception | None], None]
-
-
 COMMITS_WAIT_S = 0.1
 """How long a commit that is not answered may wait for others."""
 

@@ -60,7 +60,7 @@ class LiteFeature(Feature):
             subscribers=subscriptions.subscribers,
             topics_max=tools.config.limits.lite_topics_max,
         )
-        self._ownership = ownership = Ownership(tools.store, groups.offsets)
+        self._ownership = ownership = Ownership(tools.store)
         self._refused = registry.counter(
             "rocketmq_lite_refused_total",
             "Requests of clients of lite topics that were refused, by reason",

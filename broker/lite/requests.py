@@ -35,10 +35,10 @@ from broker.lite.registry import (
 )
 from broker.lite.state import INDEX, MESSAGES_MAX, LiteDelivery
 from broker.pop.check_points import INVISIBLE_MS_MAX
-from broker.pop.gathering import AckGather
+from broker.pop.gathering import AckGather, Given, PopGather, PopRequest
 from broker.pop.handles import parse_handle
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
-from broker.requests import json_body, number, refusal_of, text
+from broker.requests import json_body, number, text
 from broker.rocketmq.send import LITE_TOPIC
 from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
@@ -175,7 +175,7 @@ class LitePops:
         self._ownership = ownership
         self._events = events
         self._groups = groups
-        self._long_polls = long_polls
+        self._gather = PopGather(tools, ownership, ownership.held, long_polls=long_polls)
         self._again = again
         self._refuse = refuse
         self._origin = origin_of(tools.config.cluster_name)
@@ -187,22 +187,13 @@ class LitePops:
     def pop(self, peer: Peer, command: Command) -> None:
         """200070: messages that the group owns for `invisibleTime`; waits up to `pollTime` for the first one."""
         ask = self._parse(peer, command)
-        nothing = ResponseCode.POLLING_FULL if self._long_polls.full else ResponseCode.POLLING_TIMEOUT
-
-        def attempt(last: bool) -> bool:
-            try:
-                found = self._pop(command, ask)
-            except StoreError as error:
-                refused = refusal_of(self._tools.metrics, error)
-                found = 0, command.reply(refused.code, refused.remark, refused.fields)
-            if found is not None:
-                self._tools.answers.reply_at(found[0], peer, found[1])
-            elif last:
-                peer.send(command.reply(nothing, "NO_MESSAGE_IN_QUEUE"))
-            return last or found is not None
-
-        if not attempt(ask.wait_ms <= 0):
-            self._long_polls.wait(peer, [ask.client.feed], ask.wait_ms, attempt, ask.client.feed)
+        feed = ask.client.feed
+        self._gather.ask(
+            PopRequest(
+                peer, command, lambda: self._pop(command, ask), ask.wait_ms, lambda: (feed,), feed,
+                "NO_MESSAGE_IN_QUEUE",
+            )
+        )  # fmt: skip
 
     def _parse(self, peer: Peer, command: Command) -> LiteAsk:
         fields = command.fields
@@ -231,29 +222,32 @@ class LitePops:
         attempt = (fields.get("attemptId") or "").encode()[:ATTEMPT_BYTES_MAX]
         return LiteAsk(client, count, invisible_ms, wait_ms, attempt)
 
-    def _pop(self, command: Command, ask: LiteAsk) -> tuple[int, Command] | None:
+    def _pop(self, command: Command, ask: LiteAsk) -> Given | None:
+        """Hold what changes when the request gets what there is; None for nothing."""
         client, now_ms = ask.client, self._tools.clock.now_ms()
         client.seen_ms = client.popped_ms = now_ms
         found = self._repeated(ask, now_ms) or self._taken(ask, now_ms)
         if not found:
             return None
-        try:
-            position = self._ownership.give(client.group, found, (now_ms, ask.invisible_ms), ask.attempt)
-        except StoreError:
-            client.feed.events.update(dict.fromkeys(each.name for each in found))
-            raise
         given = [each for each in found if each.offsets]
+        reply = self._reply(command, given, (now_ms, ask.invisible_ms))
+        self._ownership.keep(client.group, found, (now_ms, ask.invisible_ms), ask.attempt)
         if not given:  # what was in flight, or came next, is no longer there
             client.feed.events.update(dict.fromkeys(each.name for each in found))
             return self._pop(command, ask)
-        client.consumed_ms = now_ms
         client.attempt = ask.attempt, [each.name for each in given]
-        reply = self._reply(command, given, (now_ms, ask.invisible_ms))
-        count = sum(len(each.offsets) for each in given)
-        self._tools.metrics.messages_out.value += count
-        self._again.value += sum(times > 0 for each in given for times in each.times)
-        self._groups.traffic.gave(client.group, client.rules.topic, now_ms, count, len(reply.body))
-        return position, reply
+
+        def written(error: StoreError | None) -> None:
+            if error is not None:
+                client.feed.events.update(dict.fromkeys(each.name for each in found))
+                return
+            client.consumed_ms = now_ms
+            count = sum(len(each.offsets) for each in given)
+            self._tools.metrics.messages_out.value += count
+            self._again.value += sum(times > 0 for each in given for times in each.times)
+            self._groups.traffic.gave(client.group, client.rules.topic, now_ms, count, len(reply.body))
+
+        return reply, written
 
     def _repeated(self, ask: LiteAsk, now_ms: int) -> list[LiteDelivery]:
         """What the client was given in the attempt that it repeats, as far as that is in flight."""

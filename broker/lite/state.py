@@ -10,7 +10,8 @@ message to give. What lies below and is in flight is an entry of LITE_BATCH (lay
 are given in order, at most `MESSAGES_MAX` neighbours at a time, and no further ones before these are acknowledged; what
 is not acknowledged in time is given again, in place.
 
-Acknowledgements of one turn of the loop gather (`broker.pop.gathering`) and are written before the table is used.
+Acknowledgements of one turn of the loop gather (`broker.pop.gathering`) and are written before the table is used;
+deliveries of one turn are held and written together.
 
 Invariants: nothing behind a message in flight is given; one whose acknowledgement has gathered is not found; a count
 of lite topics is exact once their messages are confirmed. Loop thread only.
@@ -26,9 +27,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from broker.groups.groups import group_offset_key, offset_change
+from broker.groups.groups import group_offset_key, offset_change, offset_in
 from broker.lite.registry import group_rules, parent_of, queue_name, queue_prefix
 from broker.pop.check_points import Owned
+from broker.pop.held import HeldChanges
 from broker.pop.ordered import OrderedBatch, OrderedQueues
 from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
@@ -40,7 +42,7 @@ from remoting.protocol.records import names
 from remoting.protocol.records.record import RecordView
 
 if TYPE_CHECKING:
-    from broker.groups.groups import GroupOffsets, Groups
+    from broker.groups.groups import Groups
     from broker.pop.ordered import BlockChange
     from broker.store.log_store import LogStore
     from broker.subscriptions.filters import Dispatcher, Subscribers
@@ -248,10 +250,11 @@ class LiteDelivery:
 class Ownership:
     """What each group has of the lite topics."""
 
-    def __init__(self, store: LogStore, offsets: GroupOffsets) -> None:
+    def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._offsets = offsets
         items = ((bytes(key), value) for key, (value, _position) in store.state.items(LITE_BATCH))
+        self.held = HeldChanges(store)
+        """What deliveries of this turn change."""
         self._table = OrderedQueues(self._lookup, items, LITE_BATCH)
         self.gathered: dict[tuple[str, int], set[int]] = {}
         """Group and queue id -> offsets of messages whose acknowledgement has gathered."""
@@ -280,9 +283,9 @@ class Ownership:
 
     def front(self, group: str, name: bytes, queue_id: int) -> int:
         """The offset of the next message to give; a group that is new begins at the oldest one."""
-        found = self._offsets.get(group, name.decode(), INDEX)
+        found = self.held.value(GROUP_OFFSET, group_offset_key(group, name.decode(), INDEX))
         low = self._store.reading.bounds(queue_id)[0]
-        return low if found is None else max(low, found[0])
+        return low if found is None else max(low, offset_in(found))
 
     def ready(self, group: str, name: bytes, now_ms: int) -> bool:
         """Whether there is something to give."""
@@ -319,19 +322,14 @@ class Ownership:
                 delivery.times.append(times + more)
         return delivery
 
-    def give(self, group: str, deliveries: Iterable[LiteDelivery], owned: Owned, attempt: bytes) -> int:
-        """Record that the group has these messages from now on; returns the position to be confirmed.
-
-        Raises:
-            StoreError: nothing has changed.
-        """
-        changes: list[BlockChange] = []
-        moved: list[StateChange] = []
+    def keep(self, group: str, deliveries: Iterable[LiteDelivery], owned: Owned, attempt: bytes) -> None:
+        """Let the group have these messages from now on; `held.write` follows."""
+        table = self._queues
         for each in deliveries:
-            changes += self._queues.give(group, each.queue_id, attempt, each.offsets, each.reached, owned)
+            for change in table.give(group, each.queue_id, attempt, each.offsets, each.reached, owned):
+                table.keep(change, self.held)
             if each.moved:
-                moved.append(offset_change(group, each.name.decode(), INDEX, each.front))
-        return self._write(changes, moved)
+                self.held.keep([offset_change(group, each.name.decode(), INDEX, each.front)])
 
     def prolong(self, group: str, queue_id: int, offset: int, owned: Owned) -> int:
         """The group has a message, in flight, for another time; returns the position to be confirmed."""
@@ -387,8 +385,7 @@ class Ownership:
         return position
 
     def _lookup(self, key: bytes) -> bytes | None:
-        found = self._store.state.get(LITE_BATCH, key)
-        return None if found is None else found[0]
+        return self.held.value(LITE_BATCH, key)
 
     def _record(self, queue_id: int, offset: int) -> RecordView | None:
         try:

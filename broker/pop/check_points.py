@@ -22,6 +22,7 @@ from broker.store.state.check_point_table import BLOCK, CHECK_POINT_BYTES, KEY_T
 from broker.store.state.state_kinds import CHECK_POINT, StateChange
 
 if TYPE_CHECKING:
+    from broker.pop.held import HeldChanges
     from broker.store.state.check_point_table import CheckPointTable
 
 INVISIBLE_MS_MAX = 2**32 - 1
@@ -76,16 +77,18 @@ def without(value: bytes, within: Sequence[int]) -> bytes:
 class CheckPoints:
     """The check-points of one broker."""
 
-    def __init__(self, table: CheckPointTable) -> None:
-        """`table` has what was written."""
+    def __init__(self, table: CheckPointTable, held: HeldChanges | None = None) -> None:
+        """`table` has what was written, `held` also what is written next."""
         self._table = table
+        self._held = held
 
     def __len__(self) -> int:
         return self._table.total
 
     def in_flight(self, group: str, queue_id: int) -> int:
         """How many messages of a queue a group has."""
-        return self._table.in_flight(queue_key(group, queue_id))
+        owner = queue_key(group, queue_id)
+        return self._table.in_flight(owner) + (0 if self._held is None else self._held.growth(owner))
 
     def find(self, group: str, queue_id: int, offset: int) -> Owned | None:
         """The check-point of a message, None when it is not in flight."""
@@ -141,6 +144,8 @@ class CheckPoints:
         self._table.postpone(due.key, at_ms)
 
     def _value(self, key: bytes) -> bytes:
+        if self._held is not None:
+            return self._held.value(CHECK_POINT, key) or b""
         found = self._table.get(key)
         return b"" if found is None else found[0]
 

@@ -1,7 +1,8 @@
 """All messages that groups have by POP, in order or not, and the log that keeps them.
 
 Changes are computed first, written in one group with what belongs to them, then taken over. Acknowledgements of one
-turn of the loop gather and are written together: at its end, or ahead of whatever uses the tables.
+turn of the loop gather and are written together: at its end, or ahead of whatever uses the tables. So are deliveries
+(`held`).
 
 Invariant: a message is in flight in order or not, never both; one whose acknowledgement has gathered is not found. Loop
 thread only.
@@ -9,10 +10,11 @@ thread only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from broker.pop.check_points import CheckPoints, Owned
+from broker.pop.held import HeldChanges
 from broker.pop.ordered import BlockChange, OrderedQueues
 from broker.store.placed import Placed
 from broker.store.state import state_kinds
@@ -30,7 +32,9 @@ class MessagesInFlight:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._table = CheckPoints(store.state.check_points)
+        self.held = HeldChanges(store)
+        """What deliveries of this turn change."""
+        self._table = CheckPoints(store.state.check_points, self.held)
         items = ((bytes(key), value) for key, (value, _position) in store.state.items(state_kinds.ORDERED_BATCH))
         self._ordered = OrderedQueues(self._lookup, items)
         self.gathered: dict[tuple[str, int], set[int]] = {}
@@ -91,6 +95,14 @@ class MessagesInFlight:
             return self.ordered.move(group, queue_id, offset, owned)
         return self.table.give(group, queue_id, (offset,), owned)
 
+    def keep(self, changes: Iterable[Change]) -> None:
+        """Let these hold at once; `held.write` follows."""
+        for change in changes:
+            if isinstance(change, BlockChange):
+                self._ordered.keep(change, self.held)
+            else:
+                self.held.keep((change,))
+
     def write(self, changes: Sequence[Change], placed: Placed | None = None) -> int:
         """Append the changes with what belongs to them as one group; returns the position to be confirmed.
 
@@ -108,5 +120,4 @@ class MessagesInFlight:
         return position
 
     def _lookup(self, key: bytes) -> bytes | None:
-        found = self._store.state.get(state_kinds.ORDERED_BATCH, key)
-        return None if found is None else found[0]
+        return self.held.value(state_kinds.ORDERED_BATCH, key)

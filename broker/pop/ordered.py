@@ -20,9 +20,14 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from broker.pop.check_points import Owned, queue_key, queue_of_key
 from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
+
+if TYPE_CHECKING:
+    from broker.pop.held import HeldChanges
 
 ATTEMPT_BYTES_MAX = 255
 TIMES_MAX = 2**16 - 1
@@ -156,6 +161,14 @@ class OrderedQueues:
         self._total += change.growth
         if change.plan_ms is not None:
             self._plan(change.key, change.plan_ms)
+
+    def keep(self, change: BlockChange, held: HeldChanges) -> None:
+        """Take a change for written that is written later; if it is not, the queue may be looked at too early."""
+        self.written(change)
+        held.keep((StateChange(change.kind, change.key, change.value),), lambda: self._shrink(change.growth))
+
+    def _shrink(self, number: int) -> None:
+        self._total -= number
 
     def take_due(self, now_ms: int, count: int = sys.maxsize) -> list[tuple[str, int]]:
         """(group, queue id) of up to `count` queues whose messages may be given again; each needs `written` or

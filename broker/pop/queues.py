@@ -19,13 +19,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from broker.groups.feature import Selection
-from broker.groups.groups import PRIORITY_FACTOR_MAX, offset_change
+from broker.groups.groups import PRIORITY_FACTOR_MAX, group_offset_key, offset_change, offset_in
 from broker.groups.request_modes import POP, RequestMode
 from broker.pop.handles import original_topic, retry_topic
 from broker.pop.in_flight import MessagesInFlight
 from broker.pop.ordered import OrderedBatch
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
+from broker.store.state.state_kinds import GROUP_OFFSET
 from broker.topics.topics import is_light
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
@@ -146,6 +147,8 @@ class PopQueues:
         """The same in the order of the last pop."""
         turn = self._turns[ask.group, ask.topic]
         ids = self._topics.queue_ids(ask.topic)
+        if not ids:  # the topic was deleted while the request waited
+            self._topics.require(ask.topic)
         indices = range(len(ids)) if ask.index == ALL_QUEUES else (ask.index,)
         found = [(ask.topic, index, ids[index]) for index in indices]
         retry, retry_first = retry_topic(ask.group, ask.topic), turn % RETRY_FIRST_EVERY == 0
@@ -166,8 +169,8 @@ class PopQueues:
     def front(self, group: str, topic: str, index: int, queue_id: int) -> int:
         """The next offset to give the group."""
         low = self._tools.store.reading.bounds(queue_id)[0]
-        found = self._groups.offsets.get(group, topic, index)
-        return low if found is None else max(low, found[0])
+        found = self._in_flight.held.value(GROUP_OFFSET, group_offset_key(group, topic, index))
+        return low if found is None else max(low, offset_in(found))
 
     def has_next(self, ask: PopAsk, place: Place) -> bool:
         """Whether the queue may have a message for this request, and is not closed to it."""

@@ -2,7 +2,8 @@
 
     200050 pop, 200052 peek, 200054 wait for a message, 200055 how many requests wait
 
-The offsets of the group and the check-points are one record, and the answer follows when it is confirmed.
+The offsets of the groups and the check-points of the pops of a turn are one record (`gathering`), and the answers
+follow when it is confirmed.
 
 Invariant: an answer shows only what is confirmed and recorded as given. Loop thread only.
 """
@@ -15,16 +16,16 @@ from typing import TYPE_CHECKING
 from broker.groups.feature import TAG, selection
 from broker.groups.groups import offset_change
 from broker.pop.check_points import INVISIBLE_MS_MAX, Owned
+from broker.pop.gathering import Given, PopGather, PopRequest
 from broker.pop.handles import offset_info, order_info
 from broker.pop.in_flight import Change, MessagesInFlight
 from broker.pop.ordered import ATTEMPT_BYTES_MAX
 from broker.pop.queues import ALL_QUEUES, PopAsk, PopQueues, Refuse, Taken
-from broker.requests import flag, number, refusal_of, text
+from broker.requests import flag, number, text
 from broker.rocketmq.stored_message import ipv4_host, origin_of
 from broker.store.errors import StoreError
 from remoting.access.rights import CONSUME, of_group, of_topic
 from remoting.native import core as native
-from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -66,6 +67,7 @@ class PopRequests:
         self._traffic = groups.traffic
         self._long_polls = long_polls
         self._in_flight = in_flight
+        self._gather = PopGather(tools, in_flight, in_flight.held, long_polls=long_polls)
         self._lost = lost
         self._by_priority = by_priority
         self._refuse = refuse
@@ -90,14 +92,18 @@ class PopRequests:
             raise self._refuse("time", ResponseCode.INVALID_PARAMETER, remark)
         self._queues.admit(ask)
         self._queues.enter(ask)
-        self._wait(peer, command, ask, lambda: self._pop(command, ask))
+        self._gather.ask(
+            PopRequest(
+                peer, command, lambda: self._pop(command, ask), ask.wait_ms, lambda: self._watched(ask),
+                (ask.group, ask.topic, ask.index, ask.ordered), "no message",
+            )
+        )  # fmt: skip
 
-    def peek_message(self, peer: Peer, command: Command) -> None:
+    def peek_message(self, peer: Peer, command: Command) -> Command:
         """200052: the next messages without ownership, for a look."""
         ask = self._parse(peer, command)
-        ask.wait_ms = 0
         self._queues.admit(ask)
-        self._wait(peer, command, ask, lambda: self._peek(command, ask))
+        return self._peek(command, ask)
 
     def notification(self, peer: Peer, command: Command) -> None:
         """200054: whether there is a message, as soon as there is one or after `pollTime`."""
@@ -152,30 +158,6 @@ class PopRequests:
         self._tools.authorizer.authorize(peer, command, CONSUME, of_topic(topic))
         return group, topic
 
-    def _wait(
-        self, peer: Peer, command: Command, ask: PopAsk, answer: Callable[[], tuple[int, Command] | None]
-    ) -> None:
-        """Send what `answer` returns once its position is confirmed; POLLING_TIMEOUT or _FULL when it found nothing."""
-        nothing = ResponseCode.POLLING_FULL if self._long_polls.full else ResponseCode.POLLING_TIMEOUT
-
-        def attempt(last: bool) -> bool:
-            try:
-                found = answer()
-            except StoreError as error:
-                refused = refusal_of(self._tools.metrics, error)
-                found = 0, command.reply(refused.code, refused.remark, refused.fields)
-            except Refused as refused:
-                found = 0, command.reply(refused.code, refused.remark, refused.fields)
-            if found is not None:
-                self._tools.answers.reply_at(found[0], peer, found[1])
-            elif last:
-                peer.send(command.reply(nothing, "no message"))
-            return last or found is not None
-
-        if not attempt(ask.wait_ms <= 0):
-            about = ask.group, ask.topic, ask.index, ask.ordered
-            self._long_polls.wait(peer, self._watched(ask), ask.wait_ms, attempt, about)
-
     def _watched(self, ask: PopAsk) -> list[Hashable]:
         queue_ids = [queue_id for _topic, _index, queue_id in self._queues.of(ask)]
         return [*queue_ids, (ask.group, ask.topic, ask.ordered)]
@@ -193,7 +175,8 @@ class PopRequests:
                     break
         return found
 
-    def _pop(self, command: Command, ask: PopAsk) -> tuple[int, Command] | None:
+    def _pop(self, command: Command, ask: PopAsk) -> Given | None:
+        """Hold what changes when the request gets what there is; None for nothing."""
         now_ms = self._tools.clock.now_ms()
         owned = now_ms, ask.invisible_ms
         taken = self._taken(ask)
@@ -201,23 +184,35 @@ class PopRequests:
         given_now = [change for each in taken for change in self._given(ask, each, owned)]
         if not moved and not given_now:
             return None
-        position = self._in_flight.write([*moved, *given_now])
-        self._lost.value += sum(each.lost for each in taken)
         given = [each for each in taken if each.offsets]
-        if not given:
-            passed_over = command.reply(ResponseCode.POLLING_TIMEOUT, "no message matches so far: pop again")
-            return (position, passed_over) if any(each.rest for each in taken) else None
-        reply = self._reply(command, given, owned, sum(each.rest for each in taken))
-        if ask.ordered:
+        rest = sum(each.rest for each in taken)
+        reply: Command | None = None
+        if given:
+            reply = self._reply(command, given, owned, rest)
+        elif rest:
+            reply = command.reply(ResponseCode.POLLING_TIMEOUT, "no message matches so far: pop again")
+        self._in_flight.keep([*moved, *given_now])
+        if given and reply is not None and ask.ordered:
             reply.fields["reviveQid"] = str(ORDERED_REVIVE_QUEUE)
             reply.fields["orderCountInfo"] = self._counts(ask.group, given)
-        count = sum(len(each.offsets) for each in given)
+
+        def written(error: StoreError | None) -> None:
+            if error is None:
+                self._count(ask, taken, now_ms, 0 if reply is None else len(reply.body))
+
+        return reply, written
+
+    def _count(self, ask: PopAsk, taken: Sequence[Taken], now_ms: int, size_bytes: int) -> None:
+        """Count what was given."""
+        self._lost.value += sum(each.lost for each in taken)
+        count = sum(len(each.offsets) for each in taken)
+        if not count:
+            return
         self._tools.metrics.messages_out.value += count
         if self._queues.has_priorities(ask.topic):
-            for each in given:
+            for each in taken:
                 self._by_priority.child(str(each.index)).value += len(each.offsets)
-        self._traffic.gave(ask.group, ask.topic, now_ms, count, len(reply.body))
-        return position, reply
+        self._traffic.gave(ask.group, ask.topic, now_ms, count, size_bytes)
 
     def _given(self, ask: PopAsk, taken: Taken, owned: Owned) -> Sequence[Change]:
         if taken.ordered:
@@ -234,12 +229,13 @@ class PopRequests:
             counts.append((each.topic, each.index, {offset: times[offset] for offset in each.offsets}))
         return order_info(counts)
 
-    def _peek(self, command: Command, ask: PopAsk) -> tuple[int, Command] | None:
+    def _peek(self, command: Command, ask: PopAsk) -> Command:
         taken = self._taken(ask)
         given = [each for each in taken if each.offsets]
         if not given:
-            return None
-        return 0, self._reply(command, given, (self._tools.clock.now_ms(), 0), sum(each.rest for each in taken))
+            nothing = ResponseCode.POLLING_FULL if self._long_polls.full else ResponseCode.POLLING_TIMEOUT
+            return command.reply(nothing, "no message")
+        return self._reply(command, given, (self._tools.clock.now_ms(), 0), sum(each.rest for each in taken))
 
     def _reply(self, command: Command, given: list[Taken], owned: Owned, rest: int) -> Command:
         identity = self._tools.identity

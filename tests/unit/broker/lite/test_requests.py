@@ -196,6 +196,27 @@ async def test_a_full_disk_refuses_all_acknowledgements_that_arrive_together(lit
     assert await ack(connection, *messages) == 0, "the group has them still"
 
 
+async def test_pops_that_arrive_together_are_one_record(lite: BrokerBench, monkeypatch) -> None:
+    connection = lite.connect()
+    await subscribe(connection, "a", "b", "c")
+    for each in "abc":
+        await send(connection, each, each.encode())
+    appended, append = [], lite.store.append_state
+
+    def full(*_changes: object) -> int:
+        raise StoreFull("disk")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lite.store, "append_state", full)
+        answers = await asyncio.gather(*(connection.request(popping(maxMsgNum=1)) for _ in range(2)))
+    assert all(answer.code not in (0, ResponseCode.POLLING_TIMEOUT) for answer in answers)
+    monkeypatch.setattr(lite.store, "append_state", lambda changes: (appended.append(len(changes)), append(changes))[1])
+    found = await asyncio.gather(*(pop(connection, maxMsgNum=1) for _ in range(4)))
+    assert sorted(message.body for messages in found for message in messages) == [b"a", b"b", b"c"]
+    assert appended == [6], "a batch and an offset of each"
+    assert await ack(connection, *(message for messages in found for message in messages)) == 0
+
+
 async def test_a_repeated_attempt_gets_the_same_messages(lite: BrokerBench) -> None:
     connection = lite.connect()
     await subscribe(connection, "a", "b")
