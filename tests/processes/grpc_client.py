@@ -248,8 +248,30 @@ def refused(config: ClientConfiguration) -> Any:
     return "sent"
 
 
+def light_queues(config: ClientConfiguration) -> Any:
+    """What becomes of messages that name light queues, alone and in a transaction."""
+    sender, said = producer(config, Committing()), {}
+    for right, names in (("forbidden", "%LMQ%plant%2F7,%LMQ%plant%2F8"), ("allowed", "%LMQ%plant%2F7")):
+        for kind in ("single", "transaction"):
+            one = message(kind)
+            one.add_property("INNER_MULTI_DISPATCH", names)
+            try:
+                if kind == "single":
+                    sender.send(one)
+                else:
+                    transaction = sender.begin_transaction()
+                    sender.send(one, transaction)
+                    transaction.commit()
+                said[f"{kind} {right}"] = "sent"
+            except Exception as error:
+                said[f"{kind} {right}"] = str(error)
+    sender.shutdown()
+    return said
+
+
 SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
-    each.__name__: each for each in (simple, push, ordered, delayed, priority, transactions, lite, lite_push, refused)
+    each.__name__: each
+    for each in (simple, push, ordered, delayed, priority, transactions, lite, lite_push, refused, light_queues)
 }
 
 if __name__ == "__main__":
