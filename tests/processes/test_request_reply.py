@@ -17,7 +17,7 @@ from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.properties import encode_properties
 from remoting.protocol.records.stored_message import StoredMessage, iter_stored
-from tests.processes.rig import DEADLINE_S, Server
+from tests.processes.rig import DEADLINE_S, Process, Server
 
 pytestmark = pytest.mark.processes
 
@@ -29,6 +29,16 @@ CLIENT_ID = "10.0.0.1@7#service"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A started server that is killed afterwards."""
     started = Server(tmp_path_factory.mktemp("requests") / "data")
+    started.start()
+    yield started
+    started.kill_if_running()
+
+
+@pytest.fixture(scope="module")
+def other(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """A second proxy of the same broker."""
+    broker = f"proxy.broker=127.0.0.1:{server.ports['remoting']}"
+    started = Process(tmp_path_factory.mktemp("other") / "proxy", ["proxy", "--set", broker], "mqtt")
     started.start()
     yield started
     started.kill_if_running()
@@ -145,3 +155,50 @@ async def test_an_mqtt_service_answers_a_rocketmq_request(server: Server) -> Non
     finally:
         service.close()
         await asker.close()
+
+
+async def test_askers_and_services_are_clients_of_different_proxies(server: Server, other: Process) -> None:
+    """Two MQTT clients ask one service elsewhere, and a RocketMQ client asks it too; each gets its own answer."""
+    rocketmq, service = await connected(server), Client5(other, "service-elsewhere")
+    pushed: asyncio.Queue[Command] = asyncio.Queue()
+    rocketmq.on_push(pushed.put_nowait)
+    askers = [Client5(server, "asker-1"), Client5(server, "asker-2")]
+    try:
+        await service.subscribe("shops/+/ask")
+        for number, asker in enumerate(askers):
+            await asker.subscribe(f"answers/{number}")
+            await asker.publish("shops/7/ask", b"%d" % number, ResponseTopic=f"answers/{number}", CorrelationData=b"c")
+        request = {b"originMqttTopic": b"shops/7/ask", b"REPLY_TO_CLIENT": CLIENT_ID.encode(), b"CORRELATION_ID": b"c"}
+        fields = SEND | {"b": "shops", "i": text(request)}
+        sent = await rocketmq.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=b"2"))
+        assert sent.code == ResponseCode.SUCCESS, sent.remark
+        for _ in range(3):
+            asked = await service.message()
+            found = asked.properties
+            await service.publish(found.ResponseTopic, b"re:" + asked.payload, CorrelationData=found.CorrelationData)
+        assert [(await asker.message()).payload for asker in askers] == [b"re:0", b"re:1"]
+        assert (await asyncio.wait_for(pushed.get(), DEADLINE_S)).body == b"re:2"
+        assert all(each.messages.empty() for each in askers)
+        assert pushed.empty()
+    finally:
+        for client in (service, *askers):
+            client.close()
+        await rocketmq.close()
+
+
+async def test_an_answer_above_the_limit_is_refused_and_the_largest_is_delivered(server: Server) -> None:
+    service, asker = await connected(server), Client5(server, "asker-of-much")
+    limit = 4 * 1024 * 1024
+    try:
+        await asker.subscribe("answers/much")
+        answer = {b"REPLY_TO_CLIENT": b"mqtt:answers/much", b"CORRELATION_ID": b"-", b"MSG_TYPE": b"reply"}
+        fields = SEND | {"b": "DefaultCluster_REPLY_TOPIC", "i": text(answer)}
+        for size, code in ((limit + 1, ResponseCode.MESSAGE_ILLEGAL), (limit, ResponseCode.SUCCESS)):
+            command = Command(RequestCode.SEND_REPLY_MESSAGE_V2, fields=fields, body=bytes(size))
+            reply = await service.request(command, timeout_ms=20_000)
+            assert reply.code == code, reply.remark
+        assert len((await asker.message()).payload) == limit
+        assert asker.messages.empty()
+    finally:
+        asker.close()
+        await service.close()
