@@ -105,6 +105,11 @@ class Engine(Protocol):
         """What keeps this controller from voting, and what to do; empty when nothing does."""
         ...
 
+    @property
+    def outdated(self) -> frozenset[str]:
+        """Members that may not understand all commands of this release; known where this controller leads."""
+        ...
+
     async def start(self) -> None:
         """Restore what is on disk and take part. Raises LocalMisuse, OSError."""
         ...
@@ -185,6 +190,11 @@ class SingleEngine:
     def obstacle(self) -> str:
         """Empty: it depends on no other controller."""
         return ""
+
+    @property
+    def outdated(self) -> frozenset[str]:
+        """None: there is no other controller."""
+        return frozenset()
 
     async def start(self) -> None:
         """Restore the snapshot and apply what follows it."""
@@ -405,6 +415,11 @@ class Proposer:
         self._barrier: asyncio.Task[None] | None = None
         self._next_barrier: asyncio.Task[None] | None = None
         self.repeats = 0
+
+    @property
+    def outdated(self) -> frozenset[str]:
+        """Members that may not understand all commands of this release, as the leading controller knows them."""
+        return self._engine.outdated
 
     async def propose(self, command: Command) -> Outcome:
         """What became of it. Raises NotLeading, ConsensusFailed, and Refused when its fate stays unknown."""

@@ -14,13 +14,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 from pysyncobj.node import Node
 from pysyncobj.transport import Transport
 
 from controller.consensus.members import ControllerNode
 from controller.consensus.wire import (
+    COMMANDS_KNOWN,
     RANDOM_BYTES,
     Message,
+    NextIndex,
     SecureChannel,
     decode_message,
     encode_message,
@@ -69,6 +72,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         self._server: asyncio.Server | None = None
         self._log = get_logger("consensus")
         self.violations = 0
+        self.outdated = frozenset(members) - {own.node_id}
+        """Members that have not said, since this controller started, that they know all commands of this release."""
 
     async def open(self, host: str) -> None:
         """Listen, and begin to dial. Raises OSError."""
@@ -97,6 +102,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         connection = self._connections.get(node.id)
         if connection is None:
             return False
+        if isinstance(message, NextIndex):
+            message = msgspec.structs.replace(message, commands=COMMANDS_KNOWN)
         connection.send(encode_message(message))
         return True
 
@@ -137,6 +144,8 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
         if self._connections.get(peer) is not connection:
             return
         message = decode_message(data)
+        if isinstance(message, NextIndex):
+            self._note_commands(peer, message.commands)
         try:
             self._onMessageReceived(self.nodes[peer], to_library(message))
         except RemoteViolation:
@@ -145,6 +154,11 @@ class PeerTransport(Transport):  # type: ignore[misc]  # the library has no type
             self._failed(error)
         else:
             self._received()
+
+    def _note_commands(self, peer: str, commands: int) -> None:
+        """A member has said which commands it knows; an older release may have taken its place."""
+        if (commands < COMMANDS_KNOWN) != (peer in self.outdated):
+            self.outdated ^= {peer}
 
     def lost(self, connection: PeerConnection, reason: str) -> None:
         """Forget a connection; the node counts as disconnected if it was the one in use."""

@@ -74,6 +74,8 @@ class EngineStatus:
     votes: bool = False
     obstacle: str = ""
     """What keeps the node from voting."""
+    outdated: frozenset[str] = frozenset()
+    """Members that may not know all commands of this release."""
 
 
 Done = Callable[[object, int], object]
@@ -210,7 +212,7 @@ class RaftThread:
         assert self._listener is not None
         status = EngineStatus(
             node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, node.log_entries, node.snapshots,
-            self._transport.violations, node.votes, node.obstacle,
+            self._transport.violations, node.votes, node.obstacle, self._transport.outdated,
         )  # fmt: skip
         if status != self._status:
             self._status = status
@@ -262,6 +264,11 @@ class RaftEngine:
     def obstacle(self) -> str:
         """What keeps this controller from voting when the thread last reported."""
         return self._status.obstacle
+
+    @property
+    def outdated(self) -> frozenset[str]:
+        """Members that have not told this controller that they know all commands of this release."""
+        return self._status.outdated
 
     async def start(self) -> None:
         """Restore and take part. Raises LocalMisuse, OSError."""

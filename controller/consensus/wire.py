@@ -30,6 +30,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from remoting.protocol.errors import RemoteViolation
 
 MAGIC = b"LMQRAFT1"
+COMMANDS_KNOWN = 1
+"""Which commands of the replicated log this release understands: 1 has the users (ChangeUsers). A controller that does
+not understand a command leaves it out and differs from the others from then on, so that a command of a later number
+is not proposed before every member has said that it knows it."""
 RANDOM_BYTES = 32
 NODE_ID_BYTES_MAX = 64
 FRAME_BYTES_MAX = 16 * 1024 * 1024
@@ -74,12 +78,16 @@ class Install(msgspec.Struct, tag=4, array_like=True, frozen=True):
 
 
 class NextIndex(msgspec.Struct, tag=5, array_like=True, frozen=True):
-    """Where the sender's log continues; `success`: everything before is on its disk and equals the leader's."""
+    """Where the sender's log continues; `success`: everything before is on its disk and equals the leader's.
+
+    `commands` is COMMANDS_KNOWN of the sender. Releases without it leave it out and overlook it.
+    """
 
     term: int
     next_index: int
     reset: bool
     success: bool
+    commands: int = 0
 
 
 class PreVote(msgspec.Struct, tag=6, array_like=True, frozen=True):

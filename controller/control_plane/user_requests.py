@@ -2,6 +2,8 @@
 
 An administrator creates users at a broker; the broker checks what is asked, and proposes the change here. The leader
 answers both, 9075 when a majority has the change on disk, so that no controller can come to lead without it.
+The first user is refused while a member has not said that it understands such a change: an older release would leave it
+out, and have no users when it leads after its upgrade.
 Invariant: nothing is taken by a controller that has no access list of its own: it would not apply the rules to the
 requests that it answers. Loop rule: all on the loop's thread.
 """
@@ -45,6 +47,7 @@ class ClusterUserRequests:
         """CHANGE_USERS: a change made for one version; refused with ACCESS_TABLE_CHANGED when there is a newer one."""
         proposed = ChangeUsers(decode_body(command.body, UserChange))
         self._check(proposed)
+        self._require_members()
         outcome = await self._masters.propose(proposed)
         if outcome.code != 0:
             raise Refused(outcome.code, outcome.remark)
@@ -62,6 +65,16 @@ class ClusterUserRequests:
         if size_bytes > COMMAND_BYTES_MAX - ENVELOPE_BYTES_MAX:
             remark = f"the change has {size_bytes} bytes, controllers take {COMMAND_BYTES_MAX - ENVELOPE_BYTES_MAX}"
             raise Refused(ResponseCode.INVALID_PARAMETER, remark)
+
+    def _require_members(self) -> None:
+        """Refuse the first user while a controller may be too old; later ones are not held up by one that is down."""
+        outdated = self._masters.proposer.outdated
+        if outdated and not self._masters.machine.users.version.origin:
+            remark = (
+                f"the controllers {', '.join(sorted(outdated))} are down, or of a release without users by request: "
+                "upgrade and start all controllers before the first user is made"
+            )
+            raise Refused(ResponseCode.SYSTEM_BUSY, remark)
 
     def _require_list(self) -> frozenset[str]:
         if self._configured is None:

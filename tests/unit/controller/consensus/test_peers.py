@@ -9,12 +9,13 @@ import pickle
 import socket
 import struct
 
+import msgspec
 import pytest
 
 from controller.consensus import peers
 from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
-from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, stretch
+from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, NextIndex, stretch
 from tests.support.ports import free_port
 
 KEY = stretch(b"a secret of the controllers")
@@ -82,6 +83,20 @@ async def test_messages_go_both_ways(hosts):
     await two.transport.close()
     await one.until(("-", "n2"))
     assert not one.transport.say(one.transport.nodes["n2"], Granted(5))
+
+
+async def test_a_member_says_which_commands_it_knows(hosts):
+    """One that leaves it out is of an earlier release, also when it takes the place of a newer one."""
+    one, two = hosts
+    assert (one.transport.outdated, two.transport.outdated) == ({"n2"}, {"n1"})
+    assert two.transport.say(two.transport.nodes["n1"], NextIndex(3, 9, True, False))
+    came = {"type": "next_node_idx", "term": 3, "next_node_idx": 9, "reset": True, "success": False}
+    await one.until(("n2", came))
+    assert one.transport.outdated == frozenset()
+    (connection,) = two.transport._connections.values()
+    connection.send(msgspec.msgpack.encode([5, 4, 9, True, False]))
+    await one.until(("n2", came | {"term": 4}))
+    assert one.transport.outdated == {"n2"}
 
 
 class Attack:

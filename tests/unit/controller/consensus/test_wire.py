@@ -6,11 +6,13 @@ import contextlib
 import pickle
 import struct
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.consensus.wire import (
+    COMMANDS_KNOWN,
     FRAME_BYTES_MAX,
     MAGIC,
     RANDOM_BYTES,
@@ -31,6 +33,16 @@ from controller.consensus.wire import (
 )
 from remoting.protocol.errors import RemoteViolation
 
+
+class EarlierNextIndex(msgspec.Struct, tag=5, array_like=True, frozen=True):
+    """As releases have it that do not know the users of a cluster."""
+
+    term: int
+    next_index: int
+    reset: bool
+    success: bool
+
+
 KEY = stretch(b"a secret of the controllers")
 MEMBERS = ("n1", "n2", "n3")
 MESSAGES = [
@@ -45,6 +57,13 @@ MESSAGES = [
     Join(4, 7),
     JoinReply(4, 7, False, 2, 1),
 ]
+
+
+def test_an_earlier_release_overlooks_which_commands_are_known():
+    """And a message of one is of a sender that knows none of the later ones."""
+    newer, earlier = NextIndex(3, 9, True, False, COMMANDS_KNOWN), EarlierNextIndex(3, 9, True, False)
+    assert msgspec.msgpack.decode(encode_message(newer), type=EarlierNextIndex) == earlier
+    assert decode_message(msgspec.msgpack.encode(earlier)) == NextIndex(3, 9, True, False, 0)
 
 
 def pair(key=KEY):

@@ -39,6 +39,20 @@ async def test_a_change_is_answered_with_its_version_and_shown_to_those_who_lack
     assert await fetched(requests, made) == AgreedUsers(version=made)
 
 
+async def test_the_first_user_waits_for_members_that_may_be_too_old(world, monkeypatch):
+    """Nothing is changed until all have said that they know users; later one of them may be down."""
+    requests = ClusterUserRequests(world.masters, frozenset())
+    monkeypatch.setattr(type(world.plane.engine), "outdated", frozenset({"n3", "n2"}))
+    with pytest.raises(Refused, match="n2, n3"):
+        await requests.change(None, change(Version()))
+    assert await fetched(requests, Version()) == AgreedUsers(version=Version())
+    monkeypatch.setattr(type(world.plane.engine), "outdated", frozenset())
+    await requests.change(None, change(Version()))
+    monkeypatch.setattr(type(world.plane.engine), "outdated", frozenset({"n3"}))
+    await requests.change(None, change(Version("first", 1), "bob"))
+    assert set(world.plane.machine.users.users) == {"ann", "bob"}
+
+
 async def test_of_two_changes_for_one_version_one_is_made(world):
     requests = ClusterUserRequests(world.masters, frozenset())
     both = (requests.change(None, change(Version(), name)) for name in ("ann", "bob"))
