@@ -1,5 +1,5 @@
 """Queues copied from a RocketMQ cluster and mirrored back to it: COPY_MESSAGES (9080), COPIED_QUEUES (9081),
-BEGIN_RETURN (9082) and CLAIM_RETURN (9083).
+BEGIN_RETURN (9082), CLAIM_RETURN (9083), TELL_FOLLOWER (9084) and FOLLOWER (9085).
 
 A request has messages as RocketMQ stores and delivers them, with their offsets in the source queue. They are appended
 in one atomic group with the record of which source offsets they are, so a copy that is repeated after a crash, of
@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.migration.followers import FollowerReport, FollowerReports
 from broker.migration.offset_map import BothWays, CopiedRun, OffsetMap
 from broker.migration.returned import RETURNED_KEY, Holders, returned_offset
 from broker.requests import Feature, RequestTools, number, refusal_of, text
@@ -83,7 +84,7 @@ class MigrationFeature(Feature):
         self._tools = tools
         self._topics = topics
         self._maps: dict[SourceQueue, BothWays] = _stored_maps(tools)
-        self._holders = Holders()
+        self._holders, self._followers = Holders(), FollowerReports()
         self._copied = registry.counter("rocketmq_migrated_messages_total", "Messages copied from a RocketMQ cluster")
         self._repeated = registry.counter(
             "rocketmq_migrated_repeats_total", "Messages sent by a migration that had been copied before, left out"
@@ -102,6 +103,8 @@ class MigrationFeature(Feature):
             RequestCode.COPIED_QUEUES: self.copied_queues,
             RequestCode.BEGIN_RETURN: self.begin_return,
             RequestCode.CLAIM_RETURN: self.claim_return,
+            RequestCode.TELL_FOLLOWER: self.tell_follower,
+            RequestCode.FOLLOWER: self.follower,
         }
 
     def copy(self, peer: Peer, command: Command) -> None:
@@ -121,6 +124,11 @@ class MigrationFeature(Feature):
         messages = _messages(command.body)
         wanted = [one for one in messages if copied is None or one.queue_offset >= copied]
         self._repeated.value += len(messages) - len(wanted)
+        limit = self._tools.config.limits.message_size_bytes_max
+        for one in wanted:
+            if len(one.body) > limit:
+                remark = f"message {one.queue_offset} of {topic}/{index} has {len(one.body)} bytes, {limit} are allowed"
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
         batch = _Batch(known, self._tools.store.reading.next_offset(key[1]))
         for one in wanted:
             batch.take(one, self._returned_from(known, key, topic, index, one), topic, index)
@@ -164,6 +172,30 @@ class MigrationFeature(Feature):
         if not self._holders.take(key, text(command.fields, "holder"), self._tools.clock.monotonic_ns() // 1_000_000):
             raise Refused(ResponseCode.ILLEGAL_OPERATION, f"another migration mirrors {topic}/{index} back")
         return command.reply(body=msgspec.json.encode(self._maps.get(key, BothWays()).copies(begin, end)))
+
+    def tell_follower(self, peer: Peer, command: Command) -> Command:
+        """9084: a migration that follows tells that it runs and which queues stand still (`FollowerReport` as JSON)."""
+        name = self._migration_of(peer, command)
+        try:
+            report = msgspec.json.decode(command.body, type=FollowerReport)
+        except msgspec.DecodeError as error:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"the report is malformed: {error}") from error
+        self._followers.tell(name, report, self._tools.clock.monotonic_ns() // 1_000_000)
+        return command.reply()
+
+    def follower(self, peer: Peer, command: Command) -> Command:
+        """9085: what the migration of the field `source` told last, as JSON; `null` when it tells nothing now."""
+        name = self._migration_of(peer, command)
+        report = self._followers.last(name, self._tools.clock.monotonic_ns() // 1_000_000)
+        return command.reply(body=msgspec.json.encode(report))
+
+    def _migration_of(self, peer: Peer, command: Command) -> str:
+        """The name of the migration that a request is about. Refused when it may not, or the name is none."""
+        self._tools.authorizer.authorize(peer, command, ADMIN, "migration")
+        name = text(command.fields, "source")
+        if not name or len(name) > SOURCE_CHARS_MAX:
+            raise Refused(ResponseCode.INVALID_PARAMETER, f"no migration is named {name[:SOURCE_CHARS_MAX]!r}")
+        return name
 
     def _queue_of(self, peer: Peer, command: Command) -> tuple[SourceQueue, str, int]:
         """The queue that a request names, its topic and its number there. Refused when it may not, or there is none."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from broker.migration.followers import FollowerReport
 from remoting.client.admin import AsyncAdmin, topic_fields
 from remoting.client.uplink import Uplink
 from remoting.protocol.bodies.controller_body import (
@@ -134,6 +135,15 @@ class Cluster:
         body = (await self.ask(broker, RequestCode.COPIED_QUEUES, fields)).body
         queues: list[dict[str, Any]] = msgspec.json.decode(body)["queues"]
         return queues
+
+    async def tell(self, broker: str, source: str, report: FollowerReport) -> None:
+        """Tell a LightMQ broker how this migration gets on (9084)."""
+        await self.ask(broker, RequestCode.TELL_FOLLOWER, {"source": source}, msgspec.json.encode(report))
+
+    async def follower_report(self, broker: str, source: str) -> FollowerReport | None:
+        """What the migration that follows told a LightMQ broker last (9085); None: nothing lately."""
+        body = (await self.ask(broker, RequestCode.FOLLOWER, {"source": source})).body
+        return msgspec.json.decode(body, type=FollowerReport | None)
 
     async def begin_return(self, broker: str, source: str, topic: str, queue: int) -> None:
         """Mirror back what is sent to a queue of a LightMQ broker from now on (9082)."""

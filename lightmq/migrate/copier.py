@@ -66,6 +66,8 @@ class QueueCopier:
         self.counts = Counts()
         self.failure = ""
         """Why it does not get on at present."""
+        self.failed_ms = 0
+        """Since when (ms)."""
         self.is_loaded = False
         """Whether the target has told what is copied."""
         self._source = AsyncConsumer(
@@ -176,7 +178,7 @@ class QueueCopier:
 
     async def _pause(self, error: Exception) -> None:
         if str(error) != self.failure:
-            self.failure = str(error)
+            self.failure, self.failed_ms = str(error), self._clock.now_ms()
             self._log.warning("copy_failed", topic=self.queue.topic, source=self.name, error=str(error))
         pause_ms = self._backoff.failed(self._clock.monotonic_ns() / 1_000_000)
         assert pause_ms is not None, "its patience has no end"

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from broker.migration.followers import FollowerReport, StandingQueue
 from lightmq.migrate.cluster import Cluster
 from lightmq.migrate.copier import QueueCopier
 from lightmq.migrate.offsets import OffsetMirror
@@ -36,6 +37,8 @@ from runtime.logs import get_logger
 
 REFRESH_S = 10.0
 OFFSETS_S = 1.0
+TELL_S = 2.0
+"""How often the brokers here are told how a migration that follows gets on."""
 SETTLE_S = 35.0
 """RocketMQ's brokers do not check a topic's permission; its producers learn of it with their routes, every 30 s."""
 LOOK_S = 0.2
@@ -95,7 +98,10 @@ class Migration:
         self._recorded: dict[SourceQueue, Place] = {}
         self._returned: set[QueueCopy] = set()
         """Queues that are mirrored back too, as far as this process knows."""
+        self._returners: dict[QueueCopy, QueueReturner] = {}
         self._tasks: dict[tuple[type, QueueCopy], asyncio.Task[None]] = {}
+        self._failure = ""
+        """Why plan and offsets cannot be read at present."""
         self._offsets = OffsetMirror(source, target)
         self._log = get_logger("migrate")
 
@@ -205,6 +211,7 @@ class Migration:
         Raises LightMQError, OSError when it cannot begin; later it tries again.
         """
         refreshed_s, is_ready = float("-inf"), False
+        telling = asyncio.get_running_loop().create_task(self._keep_telling())
         try:
             while True:
                 try:
@@ -220,10 +227,32 @@ class Migration:
                 except (LightMQError, OSError) as error:
                     if not is_ready:
                         raise
+                    self._failure = str(error)
                     self._log.warning("refresh_failed", error=str(error))
+                else:
+                    self._failure = ""
                 await asyncio.sleep(OFFSETS_S)
         finally:
+            telling.cancel()
             await self._stop()
+
+    async def _keep_telling(self) -> None:
+        """Tell each broker here, for ever, that this migration runs and which queues stand still."""
+        while True:
+            await asyncio.sleep(TELL_S)
+            standing: dict[str, list[StandingQueue]] = {broker: [] for broker in self.target.brokers}
+            at_work: list[tuple[QueueCopy, QueueCopier | QueueReturner]]
+            at_work = [*self._copiers.items(), *self._returners.items()]
+            for queue, worker in at_work:
+                if worker.failure and queue.target_broker in standing:
+                    name = queue.named(self._options.name)
+                    row = StandingQueue(queue.topic, name, worker.failure, worker.failed_ms)
+                    standing[queue.target_broker].append(row)
+            for broker, rows in standing.items():
+                try:
+                    await self.target.tell(broker, self._options.name, FollowerReport(self._failure, rows))
+                except (LightMQError, OSError) as error:  # one that does not serve; it shows nothing either
+                    self._log.debug("not_told", broker=broker, error=str(error))
 
     async def _stop(self) -> None:
         tasks = list(self._tasks.values())
@@ -238,7 +267,7 @@ class Migration:
             if (QueueCopier, queue) not in self._tasks:
                 self._tasks[QueueCopier, queue] = loop.create_task(copier.run(follow=True))
             if queue in self._returned and (QueueReturner, queue) not in self._tasks:
-                returner = QueueReturner(copier, self.source, self.target, self._clock)
+                returner = self._returners[queue] = QueueReturner(copier, self.source, self.target, self._clock)
                 self._tasks[QueueReturner, queue] = loop.create_task(returner.run())
 
     def _now_s(self) -> float:
@@ -298,6 +327,10 @@ class Migration:
             await self._stop()
         await self._permit(self.source, topics, write=True)
         return topics
+
+    async def follower_reports(self) -> dict[str, FollowerReport | None]:
+        """What the migration that follows has told each broker here. Raises LightMQError."""
+        return {broker: await self.target.follower_report(broker, self._options.name) for broker in self.target.brokers}
 
     async def _is_behind(self, copier: QueueCopier) -> bool:
         """Whether a queue has messages that are to be mirrored back, or are there and not recorded yet."""

@@ -17,19 +17,24 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.records.rocketmq_form import ORIGIN_KEYS
 
 if TYPE_CHECKING:
+    from broker.migration.followers import FollowerReport
     from lightmq.migrate.copier import QueueCopier
     from lightmq.migrate.migration import Migration
     from remoting.protocol.records.stored_message import StoredMessage
 
+NOT_FOLLOWED = "no migration follows"
+"""None has told the broker of itself lately: it does not run, or cannot reach the broker."""
 MERGED = "coarse: its oldest part is no longer mapped message by message"
 ADDED_KEYS = ORIGIN_KEYS | {b"WAIT", b"INNER_MULTI_QUEUE_OFFSET", RETURNED_KEY}
 
 
 async def lags(migration: Migration) -> list[dict[str, Any]]:
-    """A row for each queue: messages copied, and messages at the source that are not."""
+    """A row for each queue: messages copied, messages that either side still has to get, and why it stands still."""
     rows = []
+    told = await migration.follower_reports()
     for copier in sorted(migration.copiers, key=_order):
         row = _row(copier)
+        row["reason"] = _reason(copier, told.get(copier.queue.target_broker))
         try:
             await copier.load()
             there = copier.reader(at_source=True)
@@ -53,7 +58,7 @@ async def verified(migration: Migration) -> list[dict[str, Any]]:
     for row, copier in zip(rows, sorted(migration.copiers, key=_order), strict=True):
         compared, digest, difference = await _compared(copier)
         row["compared"], row["digest"] = compared, digest
-        row["state"] = difference or "equal"
+        row["state"], row["reason"] = difference or "equal", ""
     return rows
 
 
@@ -112,7 +117,16 @@ def _row(copier: QueueCopier) -> dict[str, Any]:
         "returned": 0,
         "lag": 0,
         "state": "",
+        "reason": "",
     }
+
+
+def _reason(copier: QueueCopier, report: FollowerReport | None) -> str:
+    """Why the migration that follows does not get on with this queue; empty while it does."""
+    if report is None:
+        return NOT_FOLLOWED
+    queue = (copier.queue.topic, copier.name)
+    return next((one.reason for one in report.standing if (one.topic, one.source) == queue), report.failure)
 
 
 def _order(copier: QueueCopier) -> tuple[str, str, int]:

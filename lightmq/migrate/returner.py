@@ -64,6 +64,8 @@ class QueueReturner:
     def __init__(self, copier: QueueCopier, source: Cluster, target: Cluster, clock: Clock) -> None:
         self.failure = ""
         """Why it does not get on at present."""
+        self.failed_ms = 0
+        """Since when (ms)."""
         self.sent = 0
         self._copier = copier
         self._queue = copier.queue
@@ -166,7 +168,7 @@ class QueueReturner:
 
     async def _pause(self, error: Exception) -> None:
         if str(error) != self.failure:
-            self.failure = str(error)
+            self.failure, self.failed_ms = str(error), self._clock.now_ms()
             self._log.warning("return_failed", topic=self._queue.topic, source=self._copier.name, error=str(error))
         pause_ms = self._backoff.failed(self._clock.monotonic_ns() / 1_000_000)
         assert pause_ms is not None, "its patience has no end"

@@ -122,9 +122,9 @@ def _groups(target: Target) -> dict[int, Parts]:
     copied = {"topic": target.topic, "queueId": "0", "source": "s", "expected": "0"}
     return {
         **dict.fromkeys((Code.CLIENT_LIST, Code.COPIED_QUEUES), ({}, b"")),
-        Code.COPY_MESSAGES: (copied, b""),
-        Code.BEGIN_RETURN: (copied, b""),
+        **dict.fromkeys((Code.COPY_MESSAGES, Code.BEGIN_RETURN), (copied, b"")),
         Code.CLAIM_RETURN: (copied | {"holder": "h", "begin": "0", "end": "0"}, b""),
+        **dict.fromkeys((Code.TELL_FOLLOWER, Code.FOLLOWER), ({"source": "old"}, b"{}")),
         Code.QUERY_CONSUMER_OFFSET: (group, b""),
         Code.UPDATE_CONSUMER_OFFSET: (group, b""),
         Code.GET_CONSUMER_LIST_BY_GROUP: (group, b""),

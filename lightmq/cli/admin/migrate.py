@@ -131,8 +131,12 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
+def _state(row: dict[str, Any]) -> str:
+    return f"{row['state']}: {row['reason']}" if row["reason"] else str(row["state"])
+
+
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(row["topic"]), printable(row["source"]), printable(row["target"]), str(row["copied"]),
-        str(row["returned"]), str(row["lag"]), printable(row["state"]),
+        str(row["returned"]), str(row["lag"]), printable(_state(row)),
     )  # fmt: skip

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.migration.followers import FollowerReport, StandingQueue
 from lightmq.migrate.migration import Migration
-from lightmq.migrate.report import lags, verified
+from lightmq.migrate.report import NOT_FOLLOWED, lags, verified
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.records.stored_message import encode_stored
 
@@ -40,3 +41,16 @@ async def test_copies_are_compared_with_their_originals(sides: Any, migration: M
     (changed_row,) = await verified(migration)
     assert changed_row["state"] == "source offset 70 differs here"
     assert changed_row["digest"] == row["digest"]
+
+
+async def test_why_a_queue_stands_still_is_what_the_migration_told(sides: Any, migration: Migration) -> None:
+    old, _new = sides
+    await old.topic("orders", 2)
+    await migration.read()
+    assert {row["reason"] for row in await lags(migration)} == {NOT_FOLLOWED}
+    await migration.target.tell(
+        "new", "rmq", FollowerReport("no name server", [StandingQueue("orders", "rmq/old/1", "full", 5)])
+    )
+    assert [row["reason"] for row in await lags(migration)] == ["no name server", "full"]
+    await migration.target.tell("new", "rmq", FollowerReport())
+    assert {row["reason"] for row in await lags(migration)} == {""}
