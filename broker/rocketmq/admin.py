@@ -21,6 +21,7 @@ from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.topics import TopicSettings, changed
 from remoting.access.rights import ADMIN, LOCATE, PUBLISH
+from remoting.protocol.bodies.controller_body import HaFollowing, HaState, encode_body
 from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 QUEUES_PER_TOPIC_MAX = 1_024
 CLEANING_STEPS_MAX, CLEANING_PAUSE_S = 500, 0.01
 """Most steps of one cleaning request, and the pause between two; the broker's own upkeep continues what is left."""
+
+GIB = 1 << 30
+POOLS = ("send", "pull", "litePull")
+"""RocketMQ's queues of requests before its threads; a loop has none, so nothing ever waits in one."""
 
 _encode = msgspec.json.encode
 
@@ -62,6 +67,7 @@ class AdminRequests:
             Code.GET_ALL_TOPIC_CONFIG: self.all_topics,
             Code.GET_TOPIC_CONFIG: self.topic_config,
             Code.GET_BROKER_RUNTIME_INFO: self.runtime_info,
+            Code.GET_BROKER_HA_STATUS: self.alone,
             Code.GET_TOPIC_STATS_INFO: self.topic_stats,
             Code.DELETE_EXPIRED_COMMITLOG: self.clean,
             Code.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean,
@@ -167,7 +173,9 @@ class AdminRequests:
         """28: the table that `clusterList` and `brokerStatus` print; counters begin with the start of this broker."""
         store, identity, metrics = self.tools.store, self.tools.identity, self.tools.metrics
         taken, given = metrics.messages_in.value, metrics.messages_out.value
+        bytes_in = store.end_position - identity.started_position
         usage = shutil.disk_usage(self.tools.config.data_directory)
+        capacity = f"Total : {usage.total / GIB:.1f} GiB, Free : {usage.free / GIB:.1f} GiB."
         ratio = f"{1 - usage.free / usage.total:.4f}"
         table = {
             "brokerVersionDesc": "LightMQ",
@@ -176,18 +184,29 @@ class AdminRequests:
             "bootTimestamp": str(identity.started_ms),
             **_traffic("msgPutTotal", "putTps", taken, self.rates_in),
             **_traffic("msgGetTotal", "getTransferredTps", given, self.rates_out),
-            "putMessageAverageSize": f"{(store.end_position - identity.started_position) / max(1, taken):.1f}",
+            "getTotalTps": _rates(self.rates_out),
+            "runtime": _duration(self.tools.clock.now_ms() - identity.started_ms),
+            "putMessageTimesTotal": str(taken),
+            "putMessageSizeTotal": str(bytes_in),
+            "putMessageAverageSize": f"{bytes_in / max(1, taken):.1f}",
+            "commitLogDirCapacity": capacity,
+            "remainHowManyDataToFlush": f"{store.end_position - store.confirm_position} B",
             "commitLogDiskRatio": ratio,
             "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(store.begin_position),
             "commitLogMaxOffset": str(store.confirm_position),
             "dispatchBehindBytes": "0",
             "pageCacheLockTimeMills": "0",
-            **{f"{pool}ThreadPoolQueueSize": "0" for pool in ("send", "pull")},
-            **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in ("send", "pull")},
+            **{f"{pool}ThreadPoolQueueSize": "0" for pool in POOLS},
+            **{f"{pool}ThreadPoolQueueHeadWaitTimeMills": "0" for pool in POOLS},
             **{f"store_{name}": str(value) for name, value in store.metrics().items()},
         }
         return command.reply(body=_encode({"table": table}))
+
+    def alone(self, _peer: Peer, command: Command) -> Command:
+        """907 at a broker that is no member of a group: a master without replicas. Members answer it themselves."""
+        end = self.tools.store.end_position
+        return command.reply(body=encode_body(HaState(True, end, 0, [], HaFollowing())))
 
     def clean(self, peer: Peer, command: Command) -> None:
         """306, 316, 329: a round of upkeep now, which deletes the segments and index runs that are over.
@@ -280,5 +299,17 @@ def _traffic(total: str, rate: str, now: int, rates: Rates) -> dict[str, str]:
         f"{total}YesterdayMorning": str(rates.yesterday_morning),
         f"{total}TodayMorning": str(rates.today_morning),
         f"{total}TodayNow": str(now),
-        rate: " ".join(f"{each:.1f}" for each in rates.per_second()),
+        rate: _rates(rates),
     }
+
+
+def _rates(rates: Rates) -> str:
+    """RocketMQ's form: three numbers, over `SPANS_S`."""
+    return " ".join(f"{each:.1f}" for each in rates.per_second())
+
+
+def _duration(passed_ms: int) -> str:
+    minutes, seconds = divmod(passed_ms // 1_000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

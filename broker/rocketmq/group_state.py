@@ -138,7 +138,7 @@ class GroupStateRequests:
         for client in self.groups.clients:
             shown = {
                 "clientId": client.client_id,
-                "remoteIP": client.peer.address.rpartition(":")[0],
+                "remoteIP": f"/{client.peer.address}",
                 "language": client.language,
                 "version": client.version,
                 "lastUpdateTimestamp": client.seen_ms,

@@ -294,9 +294,7 @@ PLACES: tuple[tuple[str, frozenset[int]], ...] = (
         Code.CHECK_TRANSACTION_STATE, Code.NOTIFY_CONSUMER_IDS_CHANGED, Code.RESET_CONSUMER_CLIENT_OFFSET,
         Code.GET_CONSUMER_STATUS_FROM_CLIENT, Code.PUSH_REPLY_MESSAGE_TO_CLIENT, Code.NOTIFY_UNSUBSCRIBE_LITE,
     })),
-    ("replicated brokers", frozenset({
-        Code.GET_BROKER_HA_STATUS, Code.GET_BROKER_EPOCH_CACHE, Code.NOTIFY_BROKER_ROLE_CHANGED,
-    })),
+    ("replicated brokers", frozenset({Code.GET_BROKER_EPOCH_CACHE, Code.NOTIFY_BROKER_ROLE_CHANGED})),
 )  # fmt: skip
 """Who answers RocketMQ's codes that not every server has, for the remark of another one; the rest: brokers."""
 

@@ -67,7 +67,12 @@ async def test_groups_configuration_and_runtime(running) -> None:
     bad = await ask(connection, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"retryMaxTimes":"many"}')
     assert bad.code == ResponseCode.INVALID_PARAMETER
     runtime = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
-    assert runtime["table"]["brokerActive"] == "true"
+    table = runtime["table"]
+    assert table["brokerActive"] == "true"
+    assert [float(rate) for rate in table["getTotalTps"].split(" ")] == [0.0, 0.0, 0.0]
+    assert table["runtime"].startswith("[ 0 days, 0 hours, ")
+    state = msgspec.json.decode((await ask(connection, RequestCode.GET_BROKER_HA_STATUS)).body)
+    assert (state["master"], state["haConnectionInfo"], state["inSyncSlaveNums"]) == (True, [], 0)
 
 
 async def test_a_batch_topic_stays_one(running) -> None:
