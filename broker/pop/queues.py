@@ -212,7 +212,7 @@ class PopQueues:
         high = front + taken.rest
         end = min(high, at + EXAMINED_MAX)
         if batch is not None and batch.is_repeat(ask.attempt):
-            end = min(end, front)
+            end = min(end, max(front, batch.entries[-1][0] + 1))
         while at < end and len(taken.offsets) < room and bytes_max > 0:
             count = room - len(taken.offsets) if wanted is None else end - at
             try:
@@ -247,7 +247,8 @@ class PopQueues:
         front = self.front(ask.group, topic, index, queue_id)
         batch = self._in_flight.ordered.batch(ask.group, queue_id)
         taken = Taken(topic, index, queue_id, front, high - front, batch, ask.ordered or batch is not None)
-        taken.reached = front if batch is None else batch.entries[0][0]
+        # The group's offset is behind its batch, unless it was moved back: then it gets all from there.
+        taken.reached = front if batch is None else min(front, batch.entries[0][0])
         return taken
 
     def enter(self, ask: PopAsk) -> None:

@@ -12,9 +12,10 @@ from broker.pop.handles import retry_topic
 from broker.topics.topics import TopicSettings
 from remoting.client.connection import Connection
 from remoting.protocol.errors import Refused
-from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
 from runtime.config import assign
-from tests.unit.broker.pop.client import GROUP, TOPIC, ack, expire, pop, popping, send
+from tests.unit.broker.pop.client import GROUP, INVISIBLE_MS, TOPIC, ack, expire, pop, popping, send
 
 
 async def test_only_matching_messages_are_given_and_others_are_passed_over(running) -> None:
@@ -168,3 +169,38 @@ async def test_another_limit_counts_from_the_next_pop(limited) -> None:
     assert len(await pop(connection)) == 2
     assign(limited.broker.tools.config, "limits.pop_in_flight_max", 3)
     assert [message.body for message in await pop(connection)] == [b"3"]
+
+
+def moving(offset: int) -> Command:
+    """A request of resetOffset for queue 0."""
+    fields = {"group": GROUP, "topic": TOPIC, "queueId": "0", "offset": str(offset)}
+    return Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields=fields)
+
+
+async def test_a_moved_offset_gives_again_what_lies_behind_it(running) -> None:
+    connection = running.connect()
+    await send(connection, b"0", b"1", b"2", b"3", queue=0)
+    done, mine = await pop(connection, maxMsgNums=2)
+    assert await ack(connection, done) == ResponseCode.SUCCESS
+    running.clock.advance_ms(1)
+    assert (await connection.request(moving(0))).code == ResponseCode.SUCCESS
+    again = await pop(connection)
+    assert [message.body for message in again] == [b"0", b"1", b"2", b"3"]
+    assert await ack(connection, mine) == ResponseCode.NO_MESSAGE, "another handle owns it"
+    assert (await connection.request(moving(4))).code == ResponseCode.SUCCESS
+    assert [await ack(connection, message) for message in again] == [ResponseCode.SUCCESS] * 4
+
+
+async def test_a_moved_offset_counts_in_order_too_once_the_queue_is_open(running) -> None:
+    connection = running.connect()
+    await send(connection, b"0", b"1", b"2", b"3", queue=0)
+    assert await ack(connection, *await pop(connection, maxMsgNums=1, order="true")) == ResponseCode.SUCCESS
+    (mine,) = await pop(connection, maxMsgNums=1, order="true")
+    assert (await connection.request(moving(0))).code == ResponseCode.SUCCESS
+    assert await pop(connection, order="true") == [], "what is in flight closes the queue"
+    running.clock.advance_ms(INVISIBLE_MS)
+    again = await pop(connection, order="true")
+    assert [message.body for message in again] == [b"0", b"1", b"2", b"3"]
+    assert await ack(connection, mine) == ResponseCode.NO_MESSAGE
+    assert [await ack(connection, message) for message in again] == [ResponseCode.SUCCESS] * 4
+    assert await pop(connection, order="true") == []
