@@ -39,18 +39,26 @@ Work = Callable[[Connection, int], Awaitable[int]]
 
 @contextmanager
 def broker() -> Iterator[tuple[int, psutil.Process]]:
-    """A broker process with asynchronous flush; its port and itself."""
-    with tempfile.TemporaryDirectory(prefix="broker-requests-", dir=".") as folder:
-        command = [sys.executable, "-m", "lightmq", "broker", "--json", "--controllers", "", "--data", f"{folder}/data"]
-        command += ["--remoting-port", "0", "--admin-port", "0", "--set", "broker.store.flush=async"]
-        with Path(folder, "log").open("w") as log:
-            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
-        assert process.stdout is not None
-        try:
-            yield int(json.loads(process.stdout.readline())["remoting"]), psutil.Process(process.pid)
-        finally:
-            process.terminate()
-            process.wait()
+    """A new broker process with asynchronous flush; its port and itself."""
+    with tempfile.TemporaryDirectory(prefix="broker-requests-", dir=".") as folder, started(Path(folder)) as found:
+        yield found
+
+
+@contextmanager
+def started(folder: Path, *settings: str) -> Iterator[tuple[int, psutil.Process]]:
+    """The broker process on what is in the folder, with asynchronous flush and these settings; its port and itself."""
+    command = [sys.executable, "-m", "lightmq", "broker", "--json", "--controllers", "", "--data", f"{folder}/data"]
+    command += ["--remoting-port", "0", "--admin-port", "0"]
+    for setting in ("broker.store.flush=async", *settings):
+        command += ["--set", setting]
+    with Path(folder, "log").open("a") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+    assert process.stdout is not None
+    try:
+        yield int(json.loads(process.stdout.readline())["remoting"]), psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def send(properties: str = "", *, body: bytes = BODY, code: int = RequestCode.SEND_MESSAGE_V2) -> Command:
