@@ -34,7 +34,7 @@ def outcomes(classes: Path, home: Path, broker: int, names: int) -> tuple[dict[s
         _, client, unique, offset = members.wait_for("member ", 90).split()
         tools = JavaProcess(classes, home, "AdminCommands", str(DEADLINE_MS))
         found: dict[str, str] = {}
-        for count, line in enumerate(["help", *COMMANDS], 1):
+        for count, line in enumerate(["", *COMMANDS], 1):
             begin = len(tools.lines)
             tools.say(line.format(client=client, unique=unique, offset=offset, **places))
             tools.wait_for("<== ", 60, count=count)
