@@ -6,7 +6,8 @@ stream's queue; a stream that is not read is ended when the queue is full, and n
 
 The broker's question about a half message (CHECK_TRANSACTION_STATE) goes to one producer of the topic, another one each
 time; the producer answers with EndTransaction. If none is connected here the question is dropped, and the broker asks
-again later. A client of lite topics is notified when another one has taken one of them over.
+again later. Questions of tools to one client are those of `questions`. A client of lite topics is notified when another
+one has taken one of them over.
 Invariant: a producer is asked only about topics that it may write to. Loop rule: on the loop's thread.
 """
 
@@ -31,6 +32,7 @@ from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status,
 from grpc_proxy.mapping.transactions import checked_id
 from grpc_proxy.mapping.values import group_of, topic_of
 from grpc_proxy.metrics import GrpcMetrics
+from grpc_proxy.questions import Questions
 from grpc_proxy.stubs import definition, service
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode
@@ -38,6 +40,11 @@ from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.stored_message import decode_stored
 
 _encode = msgspec.json.encode
+CLIENT_QUESTIONS = {
+    RequestCode.GET_CONSUMER_RUNNING_INFO: "print_thread_stack_trace",
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: "verify_message",
+}
+CLIENT_ANSWERS = ("thread_stack_trace", "verify_message_result")
 SLOW, STOPPING = "slow_reader", "stopping"
 """Why a stream is ended by the proxy."""
 
@@ -88,6 +95,7 @@ class GrpcClients:
         self._streams: dict[str, Stream] = {}
         self._open: set[Stream] = set()
         self._asked = 0
+        self._questions = Questions(self._streams)
         brokers.on_push(self._pushed)
 
     def __len__(self) -> int:
@@ -152,7 +160,11 @@ class GrpcClients:
             except Exception as error:  # noqa: BLE001 - each implementation of protobuf has errors of its own
                 self._refused(stream, CallRejected(Code.BAD_REQUEST, f"the command is malformed: {error}"))
                 continue
-            if command.WhichOneof("command") == "settings":
+            kind = command.WhichOneof("command")
+            if kind in CLIENT_ANSWERS:
+                if not self._questions.answered(stream, kind, command):
+                    self._metrics.dropped_commands.child(kind).value += 1
+            elif kind == "settings":
                 try:
                     await self._settle(stream, command.settings)
                 except LightMQError as error:
@@ -224,6 +236,7 @@ class GrpcClients:
     def _forget(self, stream: Stream) -> None:
         if self._streams.get(stream.caller.client_id) is stream:
             del self._streams[stream.caller.client_id]
+        self._questions.left(stream)
 
     def _pushed(self, link: BrokerLink, command: Command) -> None:
         if command.code == RequestCode.CHECK_TRANSACTION_STATE:
@@ -233,6 +246,8 @@ class GrpcClients:
             self._metrics.dropped_commands.child("malformed").value += 1
         elif command.code == RequestCode.NOTIFY_UNSUBSCRIBE_LITE:
             self._notify_unsubscribed(command)
+        elif command.code in CLIENT_QUESTIONS and not self._questions.ask(command, link.responder()):
+            self._metrics.dropped_commands.child(CLIENT_QUESTIONS[command.code]).value += 1
 
     def _notify_unsubscribed(self, command: Command) -> None:
         """Tell a client that another one has a lite topic now."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from grpc_proxy.mapping.metadata import GrpcCaller
 from remoting.client.uplink import Uplink
 from remoting.protocol.frames.commands import Command
-from remoting.transport.contracts import PushCallback
+from remoting.transport.contracts import Connection, PushCallback, RespondingConnection
 from remoting.transport.failures import RequestTimeout, checked
 from runtime.logs import get_logger
 
@@ -35,7 +35,9 @@ class BrokerLink:
         self._passed_over_until_s = 0.0
         self._log = get_logger("grpc.link")
         self._stopping = False
-        uplink.line.on_up(lambda connection: self._came_up(connection.address))
+        self._current: Connection | None = None
+        """The newest connection; when it has ended, what is sent over it is dropped."""
+        uplink.line.on_up(self._came_up)
         uplink.line.on_down(self._went_down)
 
     @property
@@ -51,6 +53,11 @@ class BrokerLink:
     def on_push(self, callback: PushCallback) -> None:
         """Call with each command that the broker sends on its own."""
         self._uplink.line.on_push(callback)
+
+    def responder(self) -> Callable[[Command], None]:
+        """What answers the broker's requests over the connection that is up now; a later one gets none of it."""
+        current = self._current
+        return current.respond if isinstance(current, RespondingConnection) else lambda _answer: None
 
     def on_up(self, callback: Callable[[], None]) -> None:
         """Call after every connection made."""
@@ -91,8 +98,9 @@ class BrokerLink:
             self._passed_over_until_s = asyncio.get_running_loop().time() + PASSED_OVER_S
             raise
 
-    def _came_up(self, address: str) -> None:
-        self._log.info("broker_connected", broker=self.name, address=address)
+    def _came_up(self, connection: Connection) -> None:
+        self._current = connection
+        self._log.info("broker_connected", broker=self.name, address=connection.address)
 
     def _went_down(self, reason: str) -> None:
         if not self._stopping:

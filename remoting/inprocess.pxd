@@ -24,6 +24,7 @@ cdef class InProcessPeer(_End):
     cdef public object address
     cdef public bint loopback
     cdef public dict attributes
+    cdef public Calls questions
     cdef InProcessConnection _connection
     cdef object _handler
     cdef _Lane _lane

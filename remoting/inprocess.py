@@ -88,6 +88,8 @@ class InProcessPeer(_End):
         self._connection = connection
         self._handler = handler
         self._lane = _Lane(connection)
+        self.questions = Calls(ADDRESS, IN_FLIGHT_BYTES_MAX)
+        """What the server has asked of this client."""
 
     @property
     def writable(self) -> bool:
@@ -99,13 +101,19 @@ class InProcessPeer(_End):
         if not self._connection.is_ending:
             self._lane.put(command)
 
+    def ask(self, command: Command, answered: Answered, timeout_ms: int) -> None:
+        """Send a request of the server; `answered` is called once, as on a socket."""
+        self.questions.begin(command, timeout_ms, self.send, answered)
+
     def close(self, reason: str) -> None:
         """End the connection from the server's side."""
         self._connection.end(reason)
 
     def command_received(self, command: Command) -> None:
-        """Handle a request; an unexpected answer is dropped."""
-        if self.reason is None and not command.is_response:
+        """Handle a request, or the answer to one of the server's; an unexpected answer is dropped."""
+        if command.is_response:
+            self.questions.answer(command)
+        elif self.reason is None:
             answer(self._handler, self, command)
 
 
@@ -151,6 +159,11 @@ class InProcessConnection(_End):
         command.flag |= 2
         self._lane.put(command)
 
+    def respond(self, command: Command) -> None:
+        """Send the answer to a command that came by `on_push`; dropped when the connection has ended."""
+        if not self.is_ending:
+            self._lane.put(command)
+
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each command the handler's side sends on its own."""
         self._push_callbacks.append(callback)
@@ -188,6 +201,7 @@ class InProcessConnection(_End):
 
     def _finish(self, reason: str) -> None:
         self._calls.fail(reason)
+        self.peer.questions.fail(reason)
         self.peer.finish(reason)
         self.finish(reason)
         self._ended.set()

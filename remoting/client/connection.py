@@ -101,6 +101,11 @@ class SocketConnection:
         command.flag |= 2
         self._transmit(command)
 
+    def respond(self, command: Command) -> None:
+        """Send the answer to a command that came by `on_push`; dropped when the connection has ended."""
+        if self.link.closing is None:
+            self.link.send(command)
+
     def on_push(self, callback: PushCallback) -> None:
         """Call `callback(command)` for each command the server sends on its own."""
         self._push_callbacks.append(callback)

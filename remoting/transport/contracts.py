@@ -57,7 +57,7 @@ class Peer(Protocol):
 
 @runtime_checkable
 class AnsweringPeer(Protocol):
-    """A peer that answers requests of the server: a client on a socket, not a part of the same process."""
+    """A peer that answers requests of the server."""
 
     @property
     def writable(self) -> bool:
@@ -116,6 +116,14 @@ class Connection(Protocol):
 
     async def close(self) -> None:
         """Close and wait until closed. Pending requests fail with `ConnectionLost`."""
+
+
+@runtime_checkable
+class RespondingConnection(Protocol):
+    """A connection over which a client answers requests of the server."""
+
+    def respond(self, command: Command) -> None:
+        """Send the answer to a command that came by `on_push`; dropped when the connection has ended."""
 
 
 Dial = Callable[[str], Awaitable[Connection]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,4 +65,54 @@ def test_the_java_client_signs_its_calls_and_speaks_tls(tmp_path: Path) -> None:
         (forbidden,) = outcome(tmp_path, endpoint, "delayed", properties=[*signed, "-Dsecret=a"])
         assert "delayed failed" in forbidden
     finally:
+        server.kill_if_running()
+
+
+def test_the_java_client_answers_what_tools_ask(tmp_path: Path) -> None:
+    """The stacks of its threads, and messages that it consumes at once, with success and without."""
+    server = Installation(tmp_path / "data", "--grpc-port", "0")
+    jars = fetched(SOURCES, f"rocketmq-client-java-{VERSION}", VERSION)
+    member = None
+    try:
+        server.start()
+        with BlockingConnection.dial(server.address, 30_000) as tool:
+            prepare(lambda: BlockingConnection.dial(server.address, 10_000))
+            compile_ = ["javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(tmp_path), str(SOURCES / "GrpcMember.java")]
+            subprocess.run(compile_, check=True, capture_output=True)
+            endpoint = f"127.0.0.1:{server.ports['grpc']}"
+            java = ["java", "-Xmx256m", f"-Duser.home={tmp_path}", "-cp", f"{tmp_path}:{jars}/*", "GrpcMember"]
+            member = subprocess.Popen(
+                [*java, endpoint, "push", "asked"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            assert member.stdout is not None
+            assert next(member.stdout) == "started\n"
+            listed = checked(
+                tool.request(Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, fields={"consumerGroup": "asked"}))
+            )
+            (client,) = json.loads(bytes(listed.body))["consumerIdList"]
+            named = {"consumerGroup": "asked", "clientId": client}
+            stacks = Command(RequestCode.GET_CONSUMER_RUNNING_INFO, fields={**named, "jstackEnable": "true"})
+            shown = json.loads(bytes(checked(tool.request(stacks)).body))["jstack"]
+            assert "java.lang.Thread" in shown
+            for body, result in ((b"fine", "CR_SUCCESS"), (b"fail", "CR_LATER")):
+                fields = {
+                    "a": "g",
+                    "b": "other",
+                    "c": "TBW102",
+                    "d": "1",
+                    "e": "0",
+                    "f": "0",
+                    "g": "0",
+                    "h": "0",
+                    "i": "",
+                }
+                sent = checked(tool.request(Command(RequestCode.SEND_MESSAGE_V2, fields=fields, body=body)))
+                direct = {**named, "msgId": sent.fields["msgId"], "topic": "other"}
+                answer = checked(tool.request(Command(RequestCode.CONSUME_MESSAGE_DIRECTLY, fields=direct)))
+                assert json.loads(bytes(answer.body))["consumeResult"] == result
+                assert next(member.stdout) == f"consumed {body.decode()}\n"
+    finally:
+        if member is not None:
+            member.kill()
+            member.wait(20)
         server.kill_if_running()
