@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+from typing import cast
 
 from grpc_proxy.mapping.metadata import GrpcCaller
 from remoting.client.uplink import Uplink
@@ -92,8 +94,13 @@ class BrokerLink:
             }  # fmt: skip
         language = "PYTHON" if caller is None else caller.language
         command = Command(code, fields=fields, body=body, language=language)
+        connection, timeout_ms = self._uplink.connection, self._timeout_ms + wait_ms
         try:
-            return await self._uplink.connection.request(command, self._timeout_ms + wait_ms)
+            if not self._uplink.line.up:
+                return await connection.request(command, timeout_ms)
+            answered = asyncio.get_running_loop().create_future()
+            connection.call(command, partial(_answer, answered), timeout_ms)
+            return cast("Command", await answered)
         except RequestTimeout:
             self._passed_over_until_s = asyncio.get_running_loop().time() + PASSED_OVER_S
             raise
@@ -105,3 +112,13 @@ class BrokerLink:
     def _went_down(self, reason: str) -> None:
         if not self._stopping:
             self._log.warning("broker_lost", broker=self.name, reason=reason)
+
+
+def _answer(waiting: asyncio.Future[Command], answer: Command | None, error: Exception | None) -> None:
+    """Give a request its answer, unless it is no longer waited for."""
+    if waiting.done():
+        return
+    if error is not None:
+        waiting.set_exception(error)
+    elif answer is not None:
+        waiting.set_result(answer)

@@ -31,6 +31,8 @@ from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from runtime.clock import Clock
 
+_PLACED = (int(Type.FIFO), int(Type.LITE))
+"""Types whose messages have a place of their own."""
 MESSAGES_MAX = 1_024
 """Most messages of one request."""
 
@@ -54,8 +56,11 @@ class Sending:
         places = await self._routes.places(messages[0].topic)
         self._turn += 1
         groups = [(batch, *self._chosen(places, batch[0])) for batch in batches(messages)]
-        found = await asyncio.gather(*(self._send_batch(caller, *group) for group in groups))
-        entries = [entry for part in found for entry in part]
+        if len(groups) == 1:
+            entries = await self._send_batch(caller, *groups[0])
+        else:
+            found = await asyncio.gather(*(self._send_batch(caller, *group) for group in groups))
+            entries = [entry for part in found for entry in part]
         return service.SendMessageResponse(status=overall([entry.status for entry in entries]), entries=entries)
 
     async def recall_message(self, caller: GrpcCaller, request: Any) -> Any:
@@ -85,8 +90,9 @@ class Sending:
         if not 0 < len(messages) <= MESSAGES_MAX:
             raise CallRejected(Code.BAD_REQUEST, f"{len(messages)} messages: a request has 1 to {MESSAGES_MAX}")
         now_ms = self._clock.now_ms()
-        parsed = [outgoing(message, self._config.limits, now_ms) for message in messages]
-        if len({(message.topic, message.type) for message in parsed}) > 1:
+        limits = self._config.limits
+        parsed = [outgoing(message, limits, now_ms) for message in messages]
+        if len(parsed) > 1 and len({(message.topic, message.type) for message in parsed}) > 1:
             raise CallRejected(Code.BAD_REQUEST, "the messages of a request have one topic and one type")
         if parsed[0].type == Type.TRANSACTION and len(parsed) > 1:
             raise CallRejected(Code.BAD_REQUEST, "a transaction has one message")
@@ -95,7 +101,11 @@ class Sending:
     def _chosen(self, places: TopicPlaces, message: OutgoingMessage) -> tuple[BrokerLink, int]:
         """Where a message goes: in order to the place of its message group or lite topic; otherwise, with the others of
         its request, to a broker group that can be reached, each in proportion to its queues; it chooses the queue."""
-        kind, links = message.type, {link.name: link for link in self._brokers.links}
+        kind = message.type
+        alone = self._brokers.named("")
+        if alone is not None and kind not in _PLACED and places.takes(alone.name, kind):
+            return alone, ALL_QUEUES
+        links = {link.name: link for link in self._brokers.links}
         if kind == Type.FIFO:
             broker, index = places.queue_of(message.message_group, kind)
             return links[broker], index

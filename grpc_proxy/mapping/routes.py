@@ -24,6 +24,8 @@ Type = definition.MessageType
 TYPES = {"NORMAL": Type.NORMAL, "FIFO": Type.FIFO, "DELAY": Type.DELAY, "TRANSACTION": Type.TRANSACTION}
 TYPES |= {"LITE": Type.LITE, "PRIORITY": Type.PRIORITY}
 MESSAGE_TYPE = "message.type"
+_UNDECLARED = [int(kind) for kind in (Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION)]
+"""What a topic without the attribute takes."""
 
 
 class RoutedTopic(msgspec.Struct, rename="camel"):
@@ -41,7 +43,7 @@ class RoutedTopic(msgspec.Struct, rename="camel"):
         declared = TYPES.get(self.attributes.get(MESSAGE_TYPE, ""))
         if declared is not None:
             return [declared]
-        return [Type.NORMAL, Type.FIFO, Type.DELAY, Type.TRANSACTION]
+        return _UNDECLARED
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,13 @@ class TopicPlaces:
             raise CallRejected(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
         found = [(broker, config.write_queue_nums) for broker, config in taking if config.perm & WRITE]
         return [(broker, count) for broker, count in found if count] or [(broker, 1) for broker, _config in taking]
+
+    def takes(self, broker: str, kind: int) -> bool:
+        """Whether messages of this type may be written to this broker group."""
+        return any(
+            name == broker and kind in config.types and config.perm & WRITE and config.write_queue_nums > 0
+            for name, config in self.groups
+        )
 
     def queue_of(self, name: str, kind: int) -> tuple[str, int]:
         """(broker group, queue) of a message group: the same as long as the queues are the same.

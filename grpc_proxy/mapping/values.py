@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -15,27 +16,37 @@ SEPARATOR = "%"
 """Between a namespace and a name, as RocketMQ's remoting clients write it."""
 NANOS_PER_MS = 1_000_000
 MS_PER_S = 1_000
+KEPT_MAX, KEPT_CHARS_MAX = 4_096, 512
+"""Names of topics that are remembered as checked: how many, and how long they are."""
 
 
 def topic_of(resource: Any) -> str:
     """Return a topic's name as the broker knows it. CallRejected(ILLEGAL_TOPIC) without one that a topic can have."""
-    name = _name(resource, Code.ILLEGAL_TOPIC, "the topic has no name")
-    problem = validate_topic_name(name)
+    name, space = resource.name, resource.resource_namespace
+    if len(name) + len(space) <= KEPT_CHARS_MAX:
+        return _topic(name, space)
+    return _topic.__wrapped__(name, space)
+
+
+@lru_cache(maxsize=KEPT_MAX)
+def _topic(name: str, space: str) -> str:
+    found = _named(name, space, Code.ILLEGAL_TOPIC, "the topic has no name")
+    problem = validate_topic_name(found)
     if problem is not None:
         raise CallRejected(Code.ILLEGAL_TOPIC, problem)
-    return name
+    return found
 
 
 def group_of(resource: Any) -> str:
     """Return a consumer group's name as the broker knows it. CallRejected(ILLEGAL_CONSUMER_GROUP) without one."""
-    return _name(resource, Code.ILLEGAL_CONSUMER_GROUP, "the consumer group has no name")
+    name, space = resource.name, resource.resource_namespace
+    return _named(name, space, Code.ILLEGAL_CONSUMER_GROUP, "the consumer group has no name")
 
 
-def _name(resource: Any, code: int, text: str) -> str:
-    if not resource.name.strip():
+def _named(name: str, space: str, code: int, text: str) -> str:
+    if not name.strip():
         raise CallRejected(code, text)
-    space = resource.resource_namespace
-    return f"{space}{SEPARATOR}{resource.name}" if space else str(resource.name)
+    return f"{space}{SEPARATOR}{name}" if space else name
 
 
 def checked_lite_topic(parent: str, lite_topic: str, chars_max: int) -> str:

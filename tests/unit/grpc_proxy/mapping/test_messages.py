@@ -41,7 +41,7 @@ def message(body=b"x", users=None, **system):
 
 def parsed(given):
     found = outgoing(given, LIMITS, 5_000)
-    return found, dict(decode_properties(found.properties.encode()))
+    return found, dict(decode_properties(found.properties))
 
 
 def test_a_message_keeps_what_the_broker_knows_by_other_names():
@@ -230,12 +230,12 @@ def test_names_have_their_namespace_at_the_broker():
 
 
 def test_messages_that_differ_in_no_field_of_the_request_are_one_batch():
-    one = OutgoingMessage("orders", d.MessageType.NORMAL, "1", "a\x01b\x02", b"body", 5)
+    one = OutgoingMessage("orders", d.MessageType.NORMAL, "1", b"a\x01b\x02", b"body", 5)
     grouped = replace(one, type=d.MessageType.FIFO, message_group="g")
     later, delayed = replace(one, born_ms=6), replace(one, type=d.MessageType.DELAY)
-    mqtt = replace(one, properties="originMqttTopic\x01orders/a\x02")
+    mqtt = replace(one, properties=b"originMqttTopic\x01orders/a\x02")
     large = replace(one, body=bytes(BATCH_BYTES_MAX - 100))
-    for apart in (grouped, later, delayed, mqtt, replace(one, properties="é" * 16_384)):
+    for apart in (grouped, later, delayed, mqtt, replace(one, properties="é".encode() * 16_384)):
         assert batches([one, one, apart, one]) == [[one, one], [apart], [one]]
     assert batches([grouped, grouped, delayed, delayed]) == [[grouped, grouped], [delayed], [delayed]]
     assert batches([large, one, large, large]) == [[large, one], [large], [large]]
