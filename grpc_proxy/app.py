@@ -8,17 +8,16 @@ Invariant: the port opens when a broker is connected and known by name. Loop rul
 from __future__ import annotations
 
 import asyncio
-import errno
-from typing import Any
-
-import grpc
-import grpc.aio
 
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups
+from grpc_proxy.http2.limits import Http2Limits
+from grpc_proxy.listening.call import CallRules
+from grpc_proxy.listening.connection import ConnectionLimits, ConnectionUser
+from grpc_proxy.listening.listener import GrpcListener
 from grpc_proxy.lite import LiteSubscriptionSync
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.offsets import Offsets
@@ -29,15 +28,11 @@ from grpc_proxy.sending import Sending
 from grpc_proxy.service import MessagingService
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
-from remoting.protocol.errors import LocalMisuse
+from remoting.transport.certificates import CertificateFiles
 from remoting.transport.contracts import Connection
-from remoting.transport.failures import join_address
 from runtime.clock import Clock
 from runtime.logs import get_logger
 from runtime.metrics import Registry
-
-PING_INTERVAL_MS_MIN = 5_000
-"""Clients may test an idle connection this often."""
 
 
 class GrpcProxyApp:
@@ -70,7 +65,9 @@ class GrpcProxyApp:
         metrics.brokers.function = lambda: brokers.up
         metrics.clients.function = lambda: len(clients)
         metrics.renewed.function = lambda: len(renewal)
-        self._server: Any = None
+        self._listener: GrpcListener | None = None
+        self._metrics = metrics
+        metrics.connections.function = lambda: 0 if self._listener is None else self._listener.connections
         self._log = get_logger("grpc")
 
     @property
@@ -82,16 +79,17 @@ class GrpcProxyApp:
         """Connect to the brokers, then listen; the port. Raises OSError when the address cannot be had, LocalMisuse for
         certificates that cannot be used."""
         await self.brokers.start()
+        config = self._config
         try:
             await self._admission.ask()
-            self._server = self._make_server()
-            self.port = self._open(self._server)
-            await self._server.start()
+            listener = self._make_listener(self._metrics)
+            self.port = await listener.start(config.host, config.port, reuse_port=config.reuse_port)
         except BaseException:
             await self.brokers.stop()
             raise
+        self._listener = listener
         self.renewal.start()
-        self._log.info("listening", host=self._config.host, port=self.port)
+        self._log.info("listening", host=config.host, port=self.port)
         return self.port
 
     async def settled(self) -> None:
@@ -100,50 +98,45 @@ class GrpcProxyApp:
 
     async def stop(self) -> None:
         """Take no more calls, let those under way finish, close the connections to the brokers."""
-        if self._server is not None:
-            stopping = asyncio.ensure_future(self._server.stop(self._config.stop_deadline_ms / 1_000))
+        if self._listener is not None:
+            stopping = asyncio.ensure_future(self._listener.stop(self._config.stop_deadline_ms / 1_000))
             self._clients.stop()
             self._receiving.stop()
             await stopping
             await self.renewal.stop()
         await self.brokers.stop()
 
-    def _make_server(self) -> Any:
+    def _make_listener(self, metrics: GrpcMetrics) -> GrpcListener:
         limits = self._config.limits
-        options = (
-            ("grpc.so_reuseport", int(self._config.reuse_port)),
-            ("grpc.max_receive_message_length", limits.request_bytes_max),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.max_metadata_size", limits.metadata_bytes_max),
-            ("grpc.absolute_max_metadata_size", limits.metadata_bytes_max),
-            ("grpc.max_concurrent_streams", limits.streams_per_connection_max),
-            ("grpc.keepalive_permit_without_calls", 1),
-            ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
-            ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_MS_MIN),
+        rules = CallRules(
+            methods=self._service.methods(),
+            calls_max=limits.calls_max,
+            request_bytes_max=limits.request_bytes_max,
+            held_bytes_max=max(limits.held_bytes_max, limits.request_bytes_max),
+            fault=metrics.end_call,
         )
-        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=limits.calls_max)
-        server.add_generic_rpc_handlers((self._service.handlers(),))
-        return server
+        http = Http2Limits(
+            streams_max=limits.streams_per_connection_max,
+            header_list_bytes_max=limits.metadata_bytes_max,
+            resets_max=limits.resets_max,
+            control_frames_max=limits.control_frames_max,
+            continuations_max=limits.continuations_max,
+        )
+        bounds = ConnectionLimits(
+            output_bytes_max=limits.output_bytes_max,
+            handshake_s_max=self._config.handshake_ms_max / 1_000,
+            idle_s_max=self._config.idle_ms_max / 1_000,
+            stall_s_max=self._config.stall_ms_max / 1_000,
+        )
+        shared = ConnectionUser(rules, http, bounds, metrics.end_connection)
+        return GrpcListener(shared, self._tls(), limits.connections_max)
 
-    def _open(self, server: Any) -> int:
-        address = join_address(self._config.host, self._config.port)
-        credentials = self._credentials()
-        try:
-            if credentials is not None:
-                return int(server.add_secure_port(address, credentials))
-            return int(server.add_insecure_port(address))
-        except RuntimeError as error:  # gRPC does not say why
-            raise OSError(errno.EADDRINUSE, f"cannot listen on {address}") from error
-
-    def _credentials(self) -> Any:
+    def _tls(self) -> CertificateFiles | None:
         config = self._config
         if config.tls_certificate is None or config.tls_key is None:
             return None
-        try:
-            pair = config.tls_key.read_bytes(), config.tls_certificate.read_bytes()
-            authorities = None if config.tls_client_ca is None else config.tls_client_ca.read_bytes()
-        except OSError as error:
-            raise LocalMisuse(f"{error.filename}: {error.strerror}") from error
-        return grpc.ssl_server_credentials(
-            [pair], root_certificates=authorities, require_client_auth=authorities is not None
-        )
+        authorities = config.tls_client_ca
+        return CertificateFiles(
+            config.tls_certificate, config.tls_key, client_ca=authorities, client_required=authorities is not None,
+            protocols=("h2",),
+        )  # fmt: skip

@@ -24,6 +24,20 @@ class GrpcLimitsConfig:
     RESOURCE_EXHAUSTED."""
     streams_per_connection_max: int = setting(1_000, minimum=1)
     """Most calls of one connection at a time; its client holds back further ones."""
+    connections_max: int = setting(20_000, minimum=1)
+    """Most sockets at a time, TLS handshakes included; a further one is closed at once."""
+    resets_max: int = setting(1_000, minimum=1)
+    """Most calls that one connection may reset, or have refused, within ten seconds; with more it is ended
+    (ENHANCE_YOUR_CALM)."""
+    control_frames_max: int = setting(2_000, minimum=100)
+    """Most frames without a call or data (PING, SETTINGS, empty DATA and the like) within ten seconds while nothing is
+    answered; with more the connection is ended (ENHANCE_YOUR_CALM)."""
+    continuations_max: int = setting(32, minimum=1)
+    """Most CONTINUATION frames of one header block; with more the connection is ended (ENHANCE_YOUR_CALM)."""
+    held_bytes_max: int = setting(256 * 1024 * 1024, minimum=65_536)
+    """Most bytes of requests that are not whole, of all connections; a call beyond it ends with RESOURCE_EXHAUSTED."""
+    output_bytes_max: int = setting(8 * 1024 * 1024, minimum=65_536)
+    """Most bytes that wait in one socket; a connection beyond it is cut off."""
     clients_max: int = setting(20_000, minimum=1)
     """Most clients with a telemetry stream; a further one gets 42900 (TOO_MANY_REQUESTS)."""
     request_bytes_max: int = setting(8 * 1024 * 1024, minimum=65_536, maximum=64 * 1024 * 1024)
@@ -101,6 +115,12 @@ class GrpcConfig:
     """Invisible time of a push consumer's messages; the proxy extends it while the client has the message."""
     renew_s_max: int = setting(3 * 3_600, minimum=1)
     """How long the proxy extends the time of one message; then another consumer gets it."""
+    handshake_ms_max: int = setting(10_000, minimum=100)
+    """How long a connection may take for TLS and the first frames of HTTP/2; then it is closed."""
+    idle_ms_max: int = setting(600_000, minimum=1_000)
+    """How long a connection may be without a call; then it is closed, and its client opens another when it has one."""
+    stall_ms_max: int = setting(60_000, minimum=1_000)
+    """How long a client may take nothing of what is being sent; then its connection is cut off."""
     stop_deadline_ms: int = setting(5_000, minimum=0)
     """How long a stopping proxy lets calls under way finish."""
     limits: GrpcLimitsConfig = field(default_factory=GrpcLimitsConfig)

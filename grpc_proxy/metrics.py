@@ -13,8 +13,8 @@ class GrpcMetrics:
     """What a gRPC proxy counts."""
 
     __slots__ = (
-        "brokers", "calls", "clients", "dropped_commands", "ended_streams", "refused", "renewals", "renewed",
-        "returned", "unreadable",
+        "brokers", "calls", "clients", "connections", "dropped_commands", "ended_calls", "ended_connections",
+        "ended_streams", "refused", "renewals", "renewed", "returned", "unreadable",
     )  # fmt: skip
 
     def __init__(self, registry: Registry) -> None:
@@ -25,6 +25,12 @@ class GrpcMetrics:
         )
         self.ended_streams = counter(
             "rocketmq_grpc_streams_ended_total", "Telemetry streams ended by the proxy", ("reason",)
+        )
+        self.ended_calls = counter(
+            "rocketmq_grpc_calls_ended_total", "Calls that the proxy ended with a status of gRPC's own", ("reason",)
+        )
+        self.ended_connections = counter(
+            "rocketmq_grpc_connections_ended_total", "Connections that the proxy refused or ended", ("reason",)
         )
         self.renewals = counter(
             "rocketmq_grpc_renewals_total", "Extensions of the invisible time of messages", ("result",)
@@ -42,9 +48,18 @@ class GrpcMetrics:
         )
 
         self.brokers = registry.gauge("rocketmq_grpc_brokers", "Broker groups to which the gRPC proxy is connected")
+        self.connections = registry.gauge("rocketmq_grpc_connections", "Connections of gRPC clients")
         self.clients = registry.gauge("rocketmq_grpc_clients", "gRPC clients with a telemetry stream")
         self.renewed = registry.gauge("rocketmq_grpc_renewed_messages", "Messages whose invisible time is extended")
 
     def refuse(self, reason: str, count: int = 1) -> None:
         """Add calls, or parts of one, that were refused for this reason."""
         self.refused.child(reason).value += count
+
+    def end_call(self, reason: str) -> None:
+        """Add a call that was ended by a rule of gRPC."""
+        self.ended_calls.child(reason).value += 1
+
+    def end_connection(self, reason: str) -> None:
+        """Add a connection that was refused or ended."""
+        self.ended_connections.child(reason).value += 1

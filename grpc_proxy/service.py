@@ -12,16 +12,15 @@ is not read ends with gRPC's RESOURCE_EXHAUSTED. Loop rule: on the loop's thread
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from grpc_proxy.access import ClientAdmission
 from grpc_proxy.clients import SLOW, GrpcClients
+from grpc_proxy.http2.grpc_form import CallFault, StatusCode
+from grpc_proxy.listening.call import Call, CallMethod, ClientLeft
 from grpc_proxy.lite import LiteSubscriptionSync
-from grpc_proxy.mapping.metadata import GrpcCaller, caller_of
+from grpc_proxy.mapping.metadata import GrpcCaller, caller_of, shown_by
 from grpc_proxy.mapping.statuses import CallRejected, Code, reason_name, status, status_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.offsets import Offsets
@@ -34,12 +33,10 @@ from runtime.logs import get_logger
 
 NAME = "apache.rocketmq.v2.MessagingService"
 MS_PER_S = 1_000
+CALLERS_MAX = 10_000
+"""Clients remembered as their metadata names them; beyond it all are read again."""
 Answer = Callable[[GrpcCaller, Any], Awaitable[Any]]
 Streamed = Callable[[GrpcCaller, Any, int | None, Callable[[Any], Awaitable[None]]], Awaitable[None]]
-
-
-class ClientLeft(Exception):
-    """The client has ended a call whose answers are a stream."""
 
 
 class MessagingService:
@@ -61,6 +58,7 @@ class MessagingService:
         self._metrics = metrics
         self._clients = clients
         self._log = get_logger("grpc")
+        self._callers: dict[tuple[bytes | str | None, ...], GrpcCaller] = {}
         self._streamed: Mapping[str, Streamed] = {"ReceiveMessage": receiving.receive, "PullMessage": offsets.pull}
         self._answers: Mapping[str, Answer] = {
             "QueryRoute": routes.query_route,
@@ -79,71 +77,72 @@ class MessagingService:
             "SyncLiteSubscription": lite.sync,
         }
 
-    def handlers(self) -> grpc.GenericRpcHandler:
-        """The table for a server."""
-        table = {name: grpc.unary_unary_rpc_method_handler(self._single(name)) for name in self._answers}
-        for name in self._streamed:
-            table[name] = grpc.unary_stream_rpc_method_handler(self._several(name))
-        table["Telemetry"] = grpc.stream_stream_rpc_method_handler(self._telemetry)
-        return grpc.method_handlers_generic_handler(NAME, table)
+    def methods(self) -> dict[bytes, CallMethod]:
+        """The table for a listener, by path."""
+        table = {name: CallMethod(single=self._single(name)) for name in self._answers}
+        table |= {name: CallMethod(several=self._several(name)) for name in self._streamed}
+        table["Telemetry"] = CallMethod(stream=self._telemetry)
+        return {f"/{NAME}/{name}".encode(): method for name, method in table.items()}
 
-    def _single(self, name: str) -> Callable[[bytes, Any], Awaitable[bytes]]:
+    def _single(self, name: str) -> Callable[[Call, bytes], Awaitable[bytes]]:
         """The call with one answer of this name."""
         answer, calls = self._answers[name], self._metrics.calls.child(name)
         asked, answered = getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
 
-        async def serve(raw: bytes, context: Any) -> bytes:
+        async def serve(call: Call, raw: bytes) -> bytes:
             calls.value += 1
             try:
-                found = await answer(await self._admitted(context), parsed(asked, raw))
+                found = await answer(await self._admitted(call), parsed(asked, raw))
             except Exception as error:  # noqa: BLE001 - the client always gets a status
                 found = answered(status=self._refused(error, name))
             return bytes(found.SerializeToString())
 
         return serve
 
-    def _several(self, name: str) -> Callable[[bytes, Any], Awaitable[None]]:
+    def _several(self, name: str) -> Callable[[Call, bytes], Awaitable[None]]:
         """The call of this name, whose answers are a stream."""
         answer, calls = self._streamed[name], self._metrics.calls.child(name)
         asked, answered = getattr(service, f"{name}Request"), getattr(service, f"{name}Response")
 
-        async def serve(raw: bytes, context: Any) -> None:
+        async def serve(call: Call, raw: bytes) -> None:
             calls.value += 1
 
             async def send(message: Any) -> None:
-                try:
-                    await context.write(message.SerializeToString())
-                except grpc.aio.InternalError as error:
-                    raise ClientLeft from error
+                await call.write(message.SerializeToString())
 
             try:
-                caller = await self._admitted(context)
-                left_s = context.time_remaining()
+                caller = await self._admitted(call)
+                left_s = call.time_left_s()
                 await answer(caller, parsed(asked, raw), None if left_s is None else int(left_s * MS_PER_S), send)
             except ClientLeft:
-                return
+                raise
             except Exception as error:  # noqa: BLE001 - the client always gets a status
                 await send(answered(status=self._refused(error, name)))
 
         return serve
 
-    async def _telemetry(self, received: AsyncIterator[bytes], context: Any) -> None:
+    async def _telemetry(self, call: Call) -> None:
         self._metrics.calls.child("Telemetry").value += 1
         try:
-            caller = await self._admitted(context)
+            caller = await self._admitted(call)
         except LightMQError as error:
             refused = service.TelemetryCommand(status=self._refused(error, "Telemetry"))
-            await context.write(refused.SerializeToString())
+            await call.write(refused.SerializeToString())
             return
-        why = await self._clients.telemetry(caller, received, context.write)
+        why = await self._clients.telemetry(caller, call, call.write)
         if why == SLOW:
             self._log.warning("stream_ended", client=caller.client_id, reason=why)
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, why)
         if why:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, why)
+            raise CallFault(StatusCode.RESOURCE_EXHAUSTED if why == SLOW else StatusCode.UNAVAILABLE, why, why)
 
-    async def _admitted(self, context: Any) -> GrpcCaller:
-        caller = caller_of(context.invocation_metadata() or (), context.peer())
+    async def _admitted(self, call: Call) -> GrpcCaller:
+        shown = shown_by(call.fields, call.host)
+        caller = self._callers.get(shown)
+        if caller is None:
+            caller = caller_of(call.fields, call.host)
+            if len(self._callers) >= CALLERS_MAX:
+                self._callers.clear()
+            self._callers[shown] = caller
         await self._admission.ask(caller)
         return caller
 

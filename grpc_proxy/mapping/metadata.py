@@ -10,9 +10,8 @@ GrpcClients without credentials leave `authorization` out, or send it with an em
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from grpc_proxy.mapping.statuses import CallRejected, Code
 
@@ -20,6 +19,8 @@ ALGORITHM = "MQv2-HMAC-SHA1"
 CLIENT_ID_CHARS_MAX = 512
 LANGUAGES = {"JAVA", "CPP", "DOTNET", "PYTHON", "GO", "PHP", "RUST", "NODE_JS"}
 """Languages that the broker shows by name."""
+_CLIENT_ID, _DATE_TIME = b"x-mq-client-id", b"x-mq-date-time"
+_AUTHORIZATION, _LANGUAGE = b"authorization", b"x-mq-language"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,45 +35,50 @@ class GrpcCaller:
     date_time: str = ""
     signature: str = ""
 
-    @property
-    def loopback(self) -> bool:
-        """Whether the client is on this machine."""
-        try:
-            parsed = ipaddress.ip_address(self.host)
-        except ValueError:
-            return self.host == "unix"
-        mapped = getattr(parsed, "ipv4_mapped", None)
-        return bool((mapped or parsed).is_loopback)
+    loopback: bool = False
+    """Whether the client is on this machine."""
 
 
-def caller_of(pairs: Iterable[tuple[str, str | bytes]], peer: str) -> GrpcCaller:
-    """Return the client of a call with this metadata from gRPC's name of the peer, such as `ipv4:10.0.0.7:4711`.
+def shown_by(fields: Mapping[bytes, bytes], host: str) -> tuple[bytes | str | None, ...]:
+    """Return what `caller_of` reads: calls with the same have the same caller."""
+    get = fields.get
+    return get(_CLIENT_ID), get(_DATE_TIME), get(_AUTHORIZATION), get(_LANGUAGE), host
+
+
+def caller_of(fields: Mapping[bytes, bytes], host: str) -> GrpcCaller:
+    """Return the client of a call with this metadata from this address.
 
     Raises:
         CallRejected: CLIENT_ID_REQUIRED, or UNAUTHORIZED for an authorization that cannot be read.
     """
-    given = {name.lower(): text for name, text in pairs if isinstance(text, str)}
-    client_id = given.get("x-mq-client-id", "")
+    client_id = _text(fields, _CLIENT_ID)
     if not client_id or len(client_id) > CLIENT_ID_CHARS_MAX or not client_id.isprintable():
         raise CallRejected(Code.CLIENT_ID_REQUIRED, "the metadata x-mq-client-id is missing or malformed")
-    language = given.get("x-mq-language", "").upper()
-    key, signature = _credentials(given.get("authorization", ""))
+    language = _text(fields, _LANGUAGE).upper()
+    key, signature = _credentials(_text(fields, _AUTHORIZATION))
     return GrpcCaller(
         client_id=client_id,
-        host=host_of(peer),
+        host=host,
         language=language if language in LANGUAGES else "OTHER",
         key=key,
-        date_time=given.get("x-mq-date-time", ""),
+        date_time=_text(fields, _DATE_TIME),
         signature=signature,
+        loopback=is_loopback(host),
     )
 
 
-def host_of(peer: str) -> str:
-    """Return the address in gRPC's name of a peer, without kind and port; `unix` for a local socket."""
-    kind, _, place = unquote(peer).partition(":")
-    if kind not in ("ipv4", "ipv6"):
-        return kind
-    return place.rpartition(":")[0].strip("[]").partition("%")[0]
+def is_loopback(host: str) -> bool:
+    """Whether an address is one of this machine's loopback; `unix`: a local socket."""
+    try:
+        parsed = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "unix"
+    mapped = getattr(parsed, "ipv4_mapped", None)
+    return bool((mapped or parsed).is_loopback)
+
+
+def _text(fields: Mapping[bytes, bytes], name: bytes) -> str:
+    return fields.get(name, b"").decode("utf-8", "replace")
 
 
 def _credentials(text: str) -> tuple[str, str]:

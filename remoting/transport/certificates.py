@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -32,10 +32,20 @@ class CertificateFiles:
     """The files of one TLS identity and the context made from them. A subclass may count and log reloads."""
 
     def __init__(
-        self, certificate: Path, key: Path, *, client_ca: Path | None = None, client_required: bool = False
+        self,
+        certificate: Path,
+        key: Path,
+        *,
+        client_ca: Path | None = None,
+        client_required: bool = False,
+        protocols: Sequence[str] = (),
     ) -> None:
-        """Read the files. Raises CertificateProblem when they cannot be used."""
+        """Read the files. Raises CertificateProblem when they cannot be used.
+
+        `protocols`: offered by ALPN.
+        """
         self.certificate = certificate
+        self._protocols = list(protocols)
         self._key = key
         self._client_ca = client_ca
         self._client_required = client_required
@@ -75,6 +85,8 @@ class CertificateFiles:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE
+        if self._protocols:
+            context.set_alpn_protocols(self._protocols)
         load_pair(context, self.certificate, self._key)
         if self._client_ca is not None:
             load_authorities(context, self._client_ca, "client authorities")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from grpc_proxy.mapping.metadata import caller_of, host_of
+from grpc_proxy.mapping.metadata import caller_of, is_loopback, shown_by
 from grpc_proxy.mapping.routes import RoutedTopic, TopicPlaces, assignment, check_endpoints, route
 from grpc_proxy.mapping.settings import answered, check, consumer_heartbeat, expression_of, producer_heartbeat
 from grpc_proxy.mapping.statuses import CODES, CallRejected, overall, reason_name, status, status_of
@@ -17,41 +17,51 @@ from remoting.protocol.frames.codes import RESPONSE_NAMES
 from remoting.transport.failures import ConnectionLost, RequestTimeout
 
 Code, Type = d.Code, d.MessageType
-SIGNED = "MQv2-HMAC-SHA1 Credential=ann/region, SignedHeaders=x-mq-date-time, Signature=0aB1"
+SIGNED = b"MQv2-HMAC-SHA1 Credential=ann/region, SignedHeaders=x-mq-date-time, Signature=0aB1"
 
 
 def test_a_caller_is_read_from_the_metadata():
-    pairs = [("x-mq-client-id", "c1"), ("X-MQ-Language", "java"), ("x-mq-date-time", "now"), ("authorization", SIGNED)]
-    found = caller_of(pairs, "ipv4:10.0.0.7:4711")
+    given = {b"x-mq-client-id": b"c1", b"x-mq-language": b"java", b"x-mq-date-time": b"now", b"authorization": SIGNED}
+    found = caller_of(given, "10.0.0.7")
     assert (found.client_id, found.language, found.host, found.loopback) == ("c1", "JAVA", "10.0.0.7", False)
     assert (found.key, found.date_time, found.signature) == ("ann", "now", "0aB1")
-    empty = "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=5d"
-    anonymous = caller_of([("x-mq-client-id", "c1"), ("authorization", empty)], "ipv6:%5B::1%5D:5")
+    empty = b"MQv2-HMAC-SHA1 Credential=, SignedHeaders=x-mq-date-time, Signature=5d"
+    anonymous = caller_of({b"x-mq-client-id": b"c1", b"authorization": empty}, "::1")
     assert (anonymous.key, anonymous.signature, anonymous.language, anonymous.loopback) == ("", "", "OTHER", True)
 
 
+def test_all_that_makes_a_caller_tells_it_from_others():
+    """Calls with the same `shown_by` are taken for the same caller."""
+    given = {b"x-mq-client-id": b"c1", b"x-mq-language": b"java", b"x-mq-date-time": b"now", b"authorization": SIGNED}
+    shown = shown_by(given, "10.0.0.7")
+    assert shown == shown_by({**given, b"grpc-timeout": b"1S", b"x-mq-request-id": b"7"}, "10.0.0.7")
+    assert all(shown != shown_by({**given, name: b"other"}, "10.0.0.7") for name in given)
+    assert shown != shown_by(given, "127.0.0.1")
+
+
 @pytest.mark.parametrize(
-    ("pairs", "code"),
+    ("fields", "code"),
     [
-        ([], Code.CLIENT_ID_REQUIRED),
-        ([("x-mq-client-id", "a\nb")], Code.CLIENT_ID_REQUIRED),
-        ([("x-mq-client-id", "a" * 513)], Code.CLIENT_ID_REQUIRED),
-        ([("x-mq-client-id", "c"), ("authorization", "Basic abc")], Code.UNAUTHORIZED),
-        ([("x-mq-client-id", "c"), ("authorization", "MQv2-HMAC-SHA1 Credential=a")], Code.UNAUTHORIZED),
+        ({}, Code.CLIENT_ID_REQUIRED),
+        ({b"x-mq-client-id": b"a\tb"}, Code.CLIENT_ID_REQUIRED),
+        ({b"x-mq-client-id": b"a" * 513}, Code.CLIENT_ID_REQUIRED),
+        ({b"x-mq-client-id": b"c", b"authorization": b"Basic abc"}, Code.UNAUTHORIZED),
+        ({b"x-mq-client-id": b"c", b"authorization": b"MQv2-HMAC-SHA1 Credential=a"}, Code.UNAUTHORIZED),
     ],
 )
-def test_a_caller_that_cannot_be_read_is_rejected(pairs, code):
+def test_a_caller_that_cannot_be_read_is_rejected(fields, code):
     with pytest.raises(CallRejected) as caught:
-        caller_of(pairs, "ipv4:127.0.0.1:1")
+        caller_of(fields, "127.0.0.1")
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize(
-    ("peer", "host"),
-    [("ipv4:127.0.0.1:9", "127.0.0.1"), ("ipv6:[fe80::1%25eth0]:9", "fe80::1"), ("unix:", "unix"), ("x", "x")],
-)
-def test_the_name_of_a_peer_has_its_address(peer, host):
-    assert host_of(peer) == host
+    ("host", "local"),
+    [("127.0.0.1", True), ("::1", True), ("::ffff:127.0.0.2", True), ("fe80::1%eth0", False), ("unix", True),
+     ("x", False)],
+)  # fmt: skip
+def test_a_loopback_address_is_known(host, local):
+    assert is_loopback(host) is local
 
 
 def test_settings_are_answered_with_the_servers_part():

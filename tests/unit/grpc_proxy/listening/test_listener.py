@@ -1,0 +1,145 @@
+"""Sockets that break rules at a real port (listener, connection, call): each ends alone, and is counted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Self
+
+import grpc
+import pytest
+
+from grpc_proxy.config import GrpcLimitsConfig
+from grpc_proxy.http2.frames import END_HEADERS, END_STREAM, Kind
+from grpc_proxy.http2.grpc_form import framed
+from grpc_proxy.listening.call import CallRules
+from grpc_proxy.listening.connection import DEADLINE_GRACE_S
+from grpc_proxy.listening.listener import SWEEP_S
+from grpc_proxy.stubs import service as s
+from tests.unit.grpc_proxy.conftest import METADATA, ProxyBench, message
+from tests.unit.grpc_proxy.http2.frames_of_client import HELLO, REQUEST_FIELDS, data, frame, headers, number
+
+IDENTITY = (*REQUEST_FIELDS, (b"x-mq-client-id", b"raw"))
+CALLS_ENDED, CONNECTIONS_ENDED = "rocketmq_grpc_calls_ended_total", "rocketmq_grpc_connections_ended_total"
+
+
+class RawClient:
+    """A socket that sends frames."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    async def __aenter__(self) -> Self:
+        self.reader, self.writer = await asyncio.open_connection("127.0.0.1", self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.writer.close()
+
+    async def until(self, kind: int, stream_id: int) -> tuple[int, bytes]:
+        """(flags, payload) of the next frame of this kind."""
+        async with asyncio.timeout(20):
+            while True:
+                found = await self.reader.readexactly(9)
+                payload = await self.reader.readexactly(int.from_bytes(found[:3], "big"))
+                if (found[3], int.from_bytes(found[5:9], "big")) == (kind, stream_id):
+                    return found[4], payload
+
+    async def ended(self) -> None:
+        async with asyncio.timeout(20):
+            while await self.reader.read(65_536):
+                pass
+
+
+@pytest.fixture
+async def strict(tmp_path: Path) -> AsyncIterator[ProxyBench]:
+    bench = ProxyBench(tmp_path / "data", handshake_ms_max=500, idle_ms_max=1_000)
+    await bench.start()
+    yield bench
+    await bench.stop()
+
+
+async def test_a_call_in_frames_is_answered(proxied):
+    async with RawClient(proxied.app.port) as client:
+        client.writer.write(HELLO + headers(1, IDENTITY) + data(1, framed(b""), end=True))
+        flags, block = await client.until(Kind.HEADERS, 1)
+        assert (flags, block[:1]) == (END_HEADERS, b"\x88")
+        assert len((await client.until(Kind.DATA, 1))[1]) > 5
+        assert (await client.until(Kind.HEADERS, 1))[0] == END_HEADERS | END_STREAM
+
+
+@pytest.mark.parametrize(
+    ("fields", "payload", "reason"),
+    [
+        ([*IDENTITY[:2], (b":path", b"/none"), *IDENTITY[3:]], framed(b""), "unknown_method"),
+        ([(name, b"text/plain" if name == b"content-type" else text) for name, text in IDENTITY], b"", "no_grpc"),
+        ([*IDENTITY, (b"grpc-timeout", b"soon")], framed(b""), "timeout"),
+        ([*IDENTITY, (b"grpc-encoding", b"zstd")], framed(b""), "compression"),
+        (IDENTITY, b"", "no_message"),
+        (IDENTITY, framed(b"a") + framed(b"b"), "no_message"),
+        (IDENTITY, framed(b"abc")[:-1], "no_message"),
+    ],
+)
+async def test_calls_that_are_none_end_with_a_status(proxied, fields, payload, reason):
+    async with RawClient(proxied.app.port) as client:
+        client.writer.write(HELLO + headers(1, fields) + data(1, payload, end=True))
+        flags, _block = await client.until(Kind.HEADERS, 1)
+        assert flags & END_STREAM
+    assert proxied.counted(CALLS_ENDED) == {reason: 1}
+
+
+async def test_rapid_resets_end_the_connection_and_nobody_else(tmp_path):
+    bench = ProxyBench(tmp_path / "data", limits=GrpcLimitsConfig(resets_max=50))
+    await bench.start()
+    async with RawClient(bench.app.port) as client:
+        client.writer.write(HELLO)
+        for stream_id in range(1, 203, 2):
+            client.writer.write(headers(stream_id, IDENTITY) + frame(Kind.RST_STREAM, 0, stream_id, number(8)))
+        await client.ended()
+    assert bench.counted(CONNECTIONS_ENDED) == {"enhance_your_calm": 1}
+    assert (await bench.send(message())).status.code == 20_000
+    await bench.stop()
+
+
+async def test_sockets_without_http_2_and_without_calls_are_closed(strict):
+    port = strict.app.port
+    async with RawClient(port) as silent, RawClient(port) as idle, RawClient(port) as web:
+        idle.writer.write(HELLO)
+        web.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+        await asyncio.gather(silent.ended(), idle.ended(), web.ended())
+    assert strict.counted(CONNECTIONS_ENDED) == {"handshake": 1, "idle": 1, "protocol_error": 1}
+
+
+async def test_a_call_whose_client_forgets_its_deadline_is_ended(proxied):
+    """Telemetry without a word: the handler waits until the sweep ends it."""
+    path = [*IDENTITY[:2], (b":path", IDENTITY[2][1].replace(b"Heartbeat", b"Telemetry")), *IDENTITY[3:]]
+    async with RawClient(proxied.app.port) as client:
+        client.writer.write(HELLO + headers(1, [*path, (b"grpc-timeout", b"1m")]))
+        async with asyncio.timeout(SWEEP_S + DEADLINE_GRACE_S + 10):
+            assert (await client.until(Kind.HEADERS, 1))[0] & END_STREAM
+    assert proxied.counted(CALLS_ENDED) == {"deadline": 1}
+
+
+async def test_large_answers_and_requests_pass_the_windows(proxied):
+    bodies = [bytes(1_000_000) + b"%d" % number for number in range(4)]
+    for body in bodies:
+        await proxied.send(message(body))
+    assert sorted(one.body for one in await proxied.messages()) == bodies
+
+
+async def test_compressed_requests_are_read(proxied):
+    call = proxied.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    raw = s.SendMessageRequest(messages=[message(b"z" * 10_000)]).SerializeToString()
+    found = s.SendMessageResponse.FromString(await call(raw, metadata=METADATA, compression=grpc.Compression.Gzip))
+    assert found.status.code == 20_000
+
+
+async def test_waiting_for_the_last_call():
+    rules = CallRules({}, 1, 1, 1, lambda _reason: None)
+    rules.begun()
+    waiting = asyncio.ensure_future(rules.none_open())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    rules.over()
+    await asyncio.wait_for(waiting, 5)
