@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from grpc_proxy.access import ClientAdmission
+from grpc_proxy.acknowledging import Acknowledging
 from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.clients import GrpcClients
 from grpc_proxy.config import GrpcConfig
@@ -51,7 +52,8 @@ class GrpcProxyApp:
         routes = Routes(brokers, groups, clock)
         self._clients = clients = GrpcClients(brokers, groups, config, metrics)
         self.renewal = renewal = Renewal(brokers, config, clock, metrics, clients.is_here)
-        self._receiving = receiving = Receiving(brokers, routes, groups, renewal, config, clock, metrics)
+        acknowledging = Acknowledging(brokers, renewal, metrics)
+        self._receiving = receiving = Receiving(brokers, routes, groups, renewal, acknowledging, config, clock, metrics)
         self._service = MessagingService(
             admission,
             metrics,
@@ -59,6 +61,7 @@ class GrpcProxyApp:
             routes=routes,
             sending=Sending(brokers, routes, config, clock, metrics),
             receiving=receiving,
+            acknowledging=acknowledging,
             offsets=Offsets(brokers, config, metrics),
             lite=LiteSubscriptionSync(brokers, routes, config),
         )

@@ -1,4 +1,4 @@
-"""ReceiveMessage, AckMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue, on POP of the broker.
+"""ReceiveMessage, ChangeInvisibleDuration and ForwardMessageToDeadLetterQueue, on POP of the broker.
 
 A receive is one POP of all queues of the topic, for a group that consumes in order of one of them, and for a group that
 is bound to the topic's lite topics of those that its client subscribes to. It waits at the broker until there is a
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from grpc_proxy.acknowledging import Acknowledging
 from grpc_proxy.brokers import BrokerGroups
 from grpc_proxy.config import GrpcConfig
 from grpc_proxy.groups import ConsumedGroups
@@ -27,13 +28,12 @@ from grpc_proxy.mapping.incoming import (
     incoming,
     lite_deliveries_before,
     owned,
-    parse_handle,
     plain_body,
 )
 from grpc_proxy.mapping.metadata import GrpcCaller
 from grpc_proxy.mapping.routes import ALL_QUEUES
 from grpc_proxy.mapping.settings import expression_of
-from grpc_proxy.mapping.statuses import CallRejected, Code, overall, reason_name, status, status_of
+from grpc_proxy.mapping.statuses import CallRejected, Code, status
 from grpc_proxy.mapping.values import group_of, ms_of, timestamp, topic_of, wait_ms_of
 from grpc_proxy.metrics import GrpcMetrics
 from grpc_proxy.renewal import Renewal, moved
@@ -48,15 +48,12 @@ from runtime.clock import Clock
 
 Send = Callable[[Any], Awaitable[None]]
 """Sends one answer of a stream; returns when there is room for the next."""
-ACKS_MAX = 1_024
-"""Most messages of one AckMessage."""
 TURN_MS = 500
 """How long a receive of several broker groups waits at one of them before it asks the next."""
 FORWARD_MS = 60_000
 """Time in which a message is put into the dead-letter topic."""
 DEADLINE_MARGIN_MS = 500
 """A waiting receive is answered this long before its client's deadline."""
-_ABOUT_HANDLE = (ResponseCode.INVALID_PARAMETER, ResponseCode.MESSAGE_ILLEGAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class Given:
 
 
 class Receiving:
-    """Gives messages to consumers, and ends or changes their ownership."""
+    """Gives messages to consumers, and changes their ownership."""
 
     def __init__(
         self,
@@ -94,6 +91,7 @@ class Receiving:
         routes: Routes,
         groups: ConsumedGroups,
         renewal: Renewal,
+        acknowledging: Acknowledging,
         config: GrpcConfig,
         clock: Clock,
         metrics: GrpcMetrics,
@@ -102,6 +100,7 @@ class Receiving:
         self._routes = routes
         self._groups = groups
         self._renewal = renewal
+        self._acknowledging = acknowledging
         self._config = config
         self._clock = clock
         self._metrics = metrics
@@ -141,39 +140,27 @@ class Receiving:
             if sent < len(given):
                 self._later(self._give_back(caller, ask, given[sent:]))
 
-    async def ack_message(self, caller: GrpcCaller, request: Any) -> Any:
-        """Messages are done; each has its own status."""
-        group, topic = group_of(request.group), topic_of(request.topic)
-        if not 0 < len(request.entries) <= ACKS_MAX:
-            raise CallRejected(Code.BAD_REQUEST, f"{len(request.entries)} entries: a request has 1 to {ACKS_MAX}")
-        found = await asyncio.gather(*(self._acked(caller, group, topic, entry) for entry in request.entries))
-        entries = [
-            {"message_id": entry.message_id, "receipt_handle": entry.receipt_handle, "status": one}
-            for entry, one in zip(request.entries, found, strict=True)
-        ]
-        return service.AckMessageResponse(status=overall(list(found)), entries=entries)
-
     async def change_invisible_duration(self, caller: GrpcCaller, request: Any) -> Any:
         """The message is its consumer's for another time, under a new handle."""
         group, topic = group_of(request.group), topic_of(request.topic)
         invisible_ms = ms_of(request.invisible_duration)
         if not 0 <= invisible_ms <= self._config.invisible_ms_max:
             raise self._illegal_time(invisible_ms, 0)
-        handle = await self._present(request)
+        handle = await self._acknowledging.present(request)
         changed = await self._change(caller, group, topic, handle, invisible_ms)
         return service.ChangeInvisibleDurationResponse(status=status(), receipt_handle=str(changed))
 
     async def forward_to_dead_letters(self, caller: GrpcCaller, request: Any) -> Any:
         """Put a message into the dead-letter topic of the group, and end its ownership."""
         group, topic = group_of(request.group), topic_of(request.topic)
-        handle = await self._present(request)
+        handle = await self._acknowledging.present(request)
         handle = await self._change(caller, group, topic, handle, FORWARD_MS)  # refused unless the group owns it
         fields = {
             "offset": str(handle.position), "group": group, "delayLevel": "-1", "originMsgId": request.message_id,
             "originTopic": topic, "maxReconsumeTimes": str(max(0, request.max_delivery_attempts)),
         }  # fmt: skip
-        await self._owner(handle).request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
-        await self._about(caller, handle, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
+        await self._acknowledging.owner(handle).request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
+        await self._acknowledging.alone(caller, group, topic, handle)
         return service.ForwardMessageToDeadLetterQueueResponse(status=status())
 
     def stop(self) -> None:
@@ -280,38 +267,13 @@ class Receiving:
             given.append(Given(owned(message, handle, invisible_ms), handle))
         return given
 
-    async def _acked(self, caller: GrpcCaller, group: str, topic: str, entry: Any) -> Any:
-        try:
-            handle = await self._present(entry)
-            await self._about(caller, handle, RequestCode.ACK_MESSAGE, handle.fields(group, topic))
-        except LightMQError as error:
-            found = status_of(error)
-            self._metrics.refuse(reason_name(found.code))
-            return found
-        return status()
-
-    async def _present(self, asked: Any) -> ReceiptHandle:
-        """The present handle for the one in a client's request or entry."""
-        given = asked.receipt_handle
-        return await self._renewal.take(given, parse_handle(given, asked.lite_topic))
-
     async def _change(
         self, caller: GrpcCaller, group: str, topic: str, handle: ReceiptHandle, invisible_ms: int
     ) -> ReceiptHandle:
         fields = {**handle.fields(group, topic), "invisibleTime": str(invisible_ms)}
-        return moved(handle, await self._about(caller, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields))
-
-    def _owner(self, handle: ReceiptHandle) -> BrokerLink:
-        return self._brokers.require(handle.broker, Code.INVALID_RECEIPT_HANDLE, "the receipt handle")
-
-    async def _about(self, caller: GrpcCaller, handle: ReceiptHandle, code: int, fields: dict[str, str]) -> Any:
-        """A request about one message; what the broker finds wrong with its place is the handle's fault."""
-        try:
-            return await self._owner(handle).request(caller, code, fields)
-        except Refused as refused:
-            if refused.code in _ABOUT_HANDLE:
-                raise CallRejected(Code.INVALID_RECEIPT_HANDLE, refused.remark) from refused
-            raise
+        return moved(
+            handle, await self._acknowledging.about(caller, handle, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields)
+        )
 
     async def _abandoned(self, caller: GrpcCaller, ask: Receive, popping: asyncio.Future[list[Given]]) -> None:
         """Give back what a POP brings whose client does not wait for it any more."""

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from grpc_proxy.access import ClientAdmission
+from grpc_proxy.acknowledging import Acknowledging
 from grpc_proxy.clients import SLOW, GrpcClients
 from grpc_proxy.http2.grpc_form import CallFault, StatusCode
 from grpc_proxy.listening.call import Call, CallMethod, ClientLeft
@@ -51,6 +52,7 @@ class MessagingService:
         routes: Routes,
         sending: Sending,
         receiving: Receiving,
+        acknowledging: Acknowledging,
         offsets: Offsets,
         lite: LiteSubscriptionSync,
     ) -> None:
@@ -68,7 +70,7 @@ class MessagingService:
             "SendMessage": sending.send_message,
             "RecallMessage": sending.recall_message,
             "EndTransaction": sending.end_transaction,
-            "AckMessage": receiving.ack_message,
+            "AckMessage": acknowledging.ack_message,
             "ChangeInvisibleDuration": receiving.change_invisible_duration,
             "ForwardMessageToDeadLetterQueue": receiving.forward_to_dead_letters,
             "UpdateOffset": offsets.update_offset,

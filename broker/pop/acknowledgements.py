@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
+
 from broker.pop.check_points import INVISIBLE_MS_MAX
 from broker.pop.gathering import AckGather
 from broker.pop.handles import original_topic, parse_batch, parse_handle
@@ -106,22 +108,29 @@ class AckRequests:
             self._tools.answers.reply_at(position, peer, command.reply(fields=fields))
 
     def acknowledge_batch(self, peer: Peer, command: Command) -> None:
-        """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE."""
+        """200151: many messages are done. What is not in flight under its handle is refused alone, with NO_MESSAGE.
+
+        The body of that answer names it, as JSON pairs: number of the acknowledgement in the request, offset.
+        """
         acks = parse_batch(json_body(command))
         for ack in acks:
             self._authorize(peer, command, ack.group, ack.topic)
+        queue_ids = [self._queue(ack.topic, ack.queue_index) for ack in acks]  # a refusal here: nothing is done
         done, wanted = 0, 0
-        for ack in acks:
-            queue_id = self._queue(ack.topic, ack.queue_index)
+        missing: list[tuple[int, int]] = []
+        for at, (ack, queue_id) in enumerate(zip(acks, queue_ids, strict=True)):
             offsets = self._in_flight.named(ack.group, queue_id, ack.offsets, ack.owned)
             wanted += len(ack.offsets)
             if offsets:
                 self._gather.take(ack.group, ack.topic, queue_id, offsets)
                 done += len(offsets)
+            if len(offsets) < len(ack.offsets):
+                found = set(offsets)
+                missing += [(at, offset) for offset in ack.offsets if offset not in found]
         reply = command.reply()
         if done < wanted or not wanted:
             refused = self._refuse("not_in_flight", ResponseCode.NO_MESSAGE, f"{done} of {wanted} were in flight")
-            reply = command.reply(refused.code, refused.remark)
+            reply = command.reply(refused.code, refused.remark, body=msgspec.json.encode(missing))
         self._gather.answer(peer, command, reply)
 
     def _end(self, taken: Mapping[tuple[str, str, int], list[int]]) -> int:

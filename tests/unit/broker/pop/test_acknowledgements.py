@@ -101,6 +101,8 @@ async def test_a_batch_is_acknowledged_and_what_is_not_in_flight_is_refused_alon
     assert (await connection.request(batch(first, 0b0111))).code == ResponseCode.SUCCESS
     reply = await connection.request(batch(first, 0b1001_1100))
     assert (reply.code, "2 of 4" in reply.remark) == (ResponseCode.NO_MESSAGE, True)
+    start = int(first.handle.split()[0])
+    assert json.loads(reply.body) == [[0, start + 2], [0, start + 7]]
     assert feature(running).status() == {"pop_in_flight": 0}
     assert running.registry.values()["rocketmq_pop_acknowledged_total"] == 5
 
@@ -131,6 +133,18 @@ async def test_a_batch_that_fits_nothing_changes_nothing(running, more, code, re
     assert feature(running).status() == {"pop_in_flight": 2}
     assert (await connection.request(batch(first, 0b11))).code == ResponseCode.SUCCESS
     assert await ack(connection, second) == ResponseCode.NO_MESSAGE, "twice"
+
+
+async def test_a_batch_with_a_queue_that_is_not_there_is_refused_whole(running) -> None:
+    connection = running.connect()
+    await send(connection, b"1", queue=0)
+    (first,) = await pop(connection)
+    request, wrong = batch(first, 0b1), batch(first, 0b1, q=99)
+    body = json.loads(request.body)
+    body["acks"] += json.loads(wrong.body)["acks"]
+    request.body = json.dumps(body).encode()
+    assert (await connection.request(request)).code == ResponseCode.MESSAGE_ILLEGAL
+    assert await ack(connection, first) == ResponseCode.SUCCESS
 
 
 @pytest.mark.parametrize("bits", [0b1, 0b11, 0b101, 2**32, 2**40 + 2, 2**40 - 1, 2**40 - 4, 2**41 - 2**29])
