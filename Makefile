@@ -3,10 +3,16 @@ PYTHON ?= python3
 ARGS ?=
 MINUTES ?= 10
 
-.PHONY: demo test setup check bench chaos wheels clean
+NAME ?= building
+
+.PHONY: demo example test setup check bench chaos wheels clean
 
 demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
 	@$(PYTHON) demo.py $(ARGS)
+
+example:         ## one of the stories in examples/: make example NAME=fleet ARGS="--seconds 30"
+	@$(PYTHON) tools/bootstrap.py full
+	@.venv/bin/python examples/$(NAME).py $(ARGS)
 
 test:            ## style, types, layering and the whole quick test suite
 	@$(PYTHON) tools/check.py $(ARGS)
@@ -29,4 +35,4 @@ wheels:          ## wheels with the compiled core for CPython 3.11 to 3.13 in di
 	@$(PYTHON) tools/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv build dist demo-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv build dist demo-out example-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

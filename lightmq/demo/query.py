@@ -24,7 +24,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
@@ -277,8 +277,15 @@ def report(queries: Sequence[KeptQuery], seen: dict[str, tuple[int, int]]) -> No
             )
 
 
-def serve(queries: Sequence[KeptQuery], begin_all: Callable[[threading.Event], None]) -> None:
-    """Report until stopped; `drain` waits until everything stored so far is processed by every query."""
+def serve(
+    queries: Sequence[KeptQuery],
+    begin_all: Callable[[threading.Event], None],
+    others: Mapping[str, Callable[[], object]] | None = None,
+) -> None:
+    """Report until stopped; `drain` waits until everything stored so far is processed by every query.
+
+    `others` are further orders and what each does; the answer to an order is `<order> done`.
+    """
     orders: Queue[str] = Queue()
     stopping = threading.Event()
 
@@ -309,6 +316,9 @@ def serve(queries: Sequence[KeptQuery], begin_all: Callable[[threading.Event], N
                 query.stop()
             say(event="stopped")
             return
+        elif others is not None and order in others:
+            others[order]()
+            say(event=f"{order} done")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -206,12 +206,15 @@ class Stack:
         self._children: list[subprocess.Popen[str]] = []
         self.pids: list[int] = []
 
-    def start(self, *, processes: bool) -> Ports:
-        """Start the stack and return its ports once all of it is ready."""
+    def start(self, *, processes: bool, ports: Ports | None = None) -> Ports:
+        """Start the stack and return its ports once all of it is ready.
+
+        `ports` are those of an earlier start of one process, which clients know.
+        """
         if not processes:
-            ready = self._launch(
-                "up", "--mqtt-port", "0", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder)
-            )
+            mqtt, remoting, admin = (ports.mqtt, ports.nameserver, ports.admin[0]) if ports else (0, 0, 0)
+            options = {"mqtt-port": mqtt, "remoting-port": remoting, "admin-port": admin, "data": self._folder}
+            ready = self._launch("up", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
             return Ports(ready["mqtt"], ready["remoting"], (ready["admin"],))
         controller = self._launch(
             "controller", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder / "controller")
@@ -254,6 +257,13 @@ class Stack:
             raise StackFailed(f"lightmq {part} did not become ready:\n{log_path.read_text()[-2000:]}")
         ports: dict[str, int] = json.loads(line)
         return ports
+
+    def kill(self) -> None:
+        """End every child by kill -9, as a machine that fails would; `start` begins again on the same data."""
+        for child in reversed(self._children):
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self._children.clear()
 
     def stop(self) -> None:
         """Ask every child to stop, last started first, and make sure it did."""

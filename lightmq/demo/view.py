@@ -10,6 +10,8 @@ Invariant: drawing reads a `Figures` and changes nothing. Thread rule: one reade
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -125,10 +127,11 @@ class QueryProgress:
 
 
 class SparkDriver:
-    """One run of `lightmq.demo.query` as a child process."""
+    """One run of `lightmq.demo.query`, or of another program that serves as it does, as a child process."""
 
-    def __init__(self, log_path: Path) -> None:
+    def __init__(self, log_path: Path, program: Sequence[str] = ("-m", "lightmq.demo.query")) -> None:
         self._log_path = log_path
+        self._program = tuple(program)
         self._child: subprocess.Popen[str] | None = None
         self.progress: dict[str, QueryProgress] = {}
         self.version = ""
@@ -142,7 +145,7 @@ class SparkDriver:
         """Start the driver; returns at once."""
         with self._log_path.open("w") as log:
             self._child = subprocess.Popen(
-                [sys.executable, "-m", "lightmq.demo.query", *arguments],
+                [sys.executable, *self._program, *arguments],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -217,6 +220,12 @@ class SparkDriver:
         self.check()
         if self.count_of(answer) == before:
             raise SparkFailed(f"no '{answer}' from Spark in {timeout_s:.0f} s")
+
+    def kill(self) -> None:
+        """End the driver, its Java and its workers by kill -9, as a failing machine would."""
+        assert self._child is not None
+        os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
 
     def stop(self) -> None:
         """End the driver, by word if it listens, by signal if not."""

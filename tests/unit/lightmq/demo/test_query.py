@@ -63,6 +63,16 @@ def test_drain_then_stop(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
     assert [event["event"] for event in said(capsys)] == ["batch", "batch", "drained", "stopped"]
 
 
+def test_other_orders_are_carried_out_and_answered(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    monkeypatch.setattr(sys, "stdin", io.StringIO("batch\nunknown\n"))
+    query.serve([], lambda _: None, {"batch": lambda: done.append("batch")})
+    assert done == ["batch"]
+    assert [event["event"] for event in said(capsys)] == ["batch done", "stopped"]
+
+
 def test_queries_begin_one_by_one_and_the_first_makes_it_ready(capsys: pytest.CaptureFixture[str]) -> None:
     """Each is named while its first batch is made; one that was given up is not reported ready."""
     first, second = fake_query(), fake_query()

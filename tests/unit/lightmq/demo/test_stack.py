@@ -43,6 +43,17 @@ def test_start_and_stop(tmp_path: Path, processes: bool, children: int) -> None:
             os.kill(pid, 0)
 
 
+def test_killed_and_started_again_on_the_same_ports(tmp_path: Path) -> None:
+    """Clients of the killed one find the next one where it was."""
+    stack = Stack(tmp_path / "data")
+    ports = stack.start(processes=False)
+    stack.kill()
+    with pytest.raises(ProcessLookupError):
+        os.kill(stack.pids[0], 0)
+    assert stack.start(processes=False, ports=ports) == ports
+    stack.stop()
+
+
 def test_a_failed_start_has_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The child's own text is in the message."""
     stack = Stack(tmp_path / "data")

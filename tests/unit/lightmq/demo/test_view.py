@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 import sys
 from pathlib import Path
 
@@ -154,6 +155,13 @@ def test_progress_drain_and_stop(driver: SparkDriver) -> None:
     assert driver.restarts == ["query ledger: It goes on."]
     driver.stop()
     driver.check()
+
+
+def test_a_killed_driver_is_gone(driver: SparkDriver) -> None:
+    driver.order("drain", "drained", 20)
+    driver.kill()
+    assert driver.status == -signal.SIGKILL
+    driver.stop()
 
 
 def test_an_unexpected_end_is_a_failure(driver: SparkDriver) -> None:

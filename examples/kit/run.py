@@ -1,0 +1,293 @@
+"""One run of an example, from the command line to the exit status: server, devices, Spark, drain, claims, picture.
+
+Invariant: whatever happens after the server is up, every child is stopped and what is known is printed; Ctrl-C ends the
+story early and nothing else. With `--check` the status is 0 only if every claim holds. Thread rule: the main thread.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from kit.claims import Claim
+from kit.stage import Example, Run, Simulation, Stage
+from kit.view import Shown, View, console_address
+from lightmq.demo.stack import Ports, Stack, StackFailed
+from lightmq.demo.view import SparkDriver, SparkFailed
+from runtime.clock import SystemClock
+
+TICK_S = 0.25
+SPARK_START_TIMEOUT_S = 600.0
+ACKNOWLEDGE_TIMEOUT_S = 60.0
+DRAIN_TIMEOUT_S = 300.0
+DISTURBANCES = {
+    "late": "share of messages that arrive long after they were measured",
+    "duplicates": "share of messages that a device sends twice",
+    "out_of_order": "share of messages that overtake the one before",
+    "offline": "share of devices that lose their connection for a while",
+}
+
+
+def run(example: Example, arguments: Sequence[str] | None = None) -> int:
+    """Run an example; return the exit status. Spark's process starts here too, with `--driver`."""
+    options = parse(example, arguments)
+    if options.driver:
+        from kit.driver import drive
+
+        return drive(example, Stage.load(options.driver))
+    return Play(example, options).run()
+
+
+def parse(example: Example, arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse ends the program with a message on unknown options."""
+    parser = argparse.ArgumentParser(
+        prog=f"examples/{example.name}.py",
+        description=example.headline,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=example.seconds, help="how long the story is told")
+    parser.add_argument("--speed", type=float, default=example.speed, help="seconds of the story in one of them")
+    parser.add_argument("--seed", type=int, default=1, help="another seed gives another story")
+    parser.add_argument(
+        "--out", type=Path, default=Path("example-out") / example.name, help="folder for rows, logs and the picture"
+    )
+    parser.add_argument("--headless", action="store_true", help="lines instead of the live view")
+    parser.add_argument("--check", action="store_true", help="end with status 1 if a claim does not hold")
+    parser.add_argument("--stay", action="store_true", help="keep the server up at the end, until Ctrl-C")
+    parser.add_argument("--server", metavar="HOST:PORT", help="a running LightMQ (its remoting port) to use instead")
+    parser.add_argument("--mqtt", metavar="HOST:PORT", help="its MQTT port, by default 1883 of the same host")
+    for name, share in (example.disturbances or {}).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=share, help=DISTURBANCES[name])
+    parser.add_argument("--driver", help=argparse.SUPPRESS)
+    chosen = parser.parse_args(arguments)
+    if chosen.seconds <= 0 or chosen.speed <= 0:
+        parser.error("--seconds and --speed must be above 0")
+    return chosen
+
+
+class Play:
+    """One run of one example."""
+
+    def __init__(self, example: Example, options: argparse.Namespace) -> None:
+        self._example, self._options = example, options
+        self._out: Path = options.out.resolve()
+        self._console = Console()
+        self._view = View(self._console, headless=options.headless)
+        self._clock = SystemClock()
+        self._begun_ns = self._clock.monotonic_ns()
+        self._interrupted = threading.Event()
+        self._stack = None if options.server else Stack(self._out / "data")
+        self._shown = Shown(example.name)
+        self._spark_failure = ""
+        self._restarts_told = 0
+        self._counted = (0.0, 0)
+
+    def run(self) -> int:
+        """Run it; 0 unless something failed, or a claim does not hold and `--check` was given."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: self._interrupted.set())
+        try:
+            self._prepare_folder()
+            with self._view:
+                play = self._set_up()
+                claims = self._tell(play)
+                picture = self._draw(play, claims)
+            self._print_summary(claims, picture)
+            if self._options.stay and self._stack is not None:
+                self._console.print("The server stays up until Ctrl-C.")
+                self._interrupted.wait()
+            return self._status(claims)
+        except (StackFailed, OSError, RuntimeError) as failure:
+            self._console.print(f"{self._example.name} failed: {failure}", markup=False, highlight=False)
+            return 1
+        finally:
+            if self._stack is not None:
+                self._stack.stop()
+            shutil.rmtree(self._out / "data", ignore_errors=True)
+
+    def _status(self, claims: list[Claim]) -> int:
+        if self._spark_failure:
+            return 1
+        return 1 if self._options.check and not all(claim.holds for claim in claims) else 0
+
+    def _prepare_folder(self) -> None:
+        """Replace an earlier run in this folder; a folder with anything else in it is left alone."""
+        if self._out.exists() and any(self._out.iterdir()) and not (self._out / "stage.json").exists():
+            raise RuntimeError(f"{self._out} has other files in it; name an empty or new folder with --out")
+        shutil.rmtree(self._out, ignore_errors=True)
+        self._out.mkdir(parents=True)
+        (self._out / "stage.json").write_text("{}")
+
+    def _set_up(self) -> Run:
+        """Bring up the server and the devices, and start Spark beside them."""
+        self._view.note(self._example.headline)
+        stage = self._stage()
+        stage.save()
+        devices = self._example.devices(stage)
+        play = Run(stage, devices, self._stack, None, self._view.note, lambda: self._start_spark(play))
+        if self._example.queries is not None:
+            self._start_spark(play)
+        devices.start()
+        return play
+
+    def _stage(self) -> Stage:
+        options = self._options
+        if self._stack is None:
+            host, _, _ = options.server.rpartition(":")
+            mqtt_host, _, mqtt_port = (options.mqtt or f"{host}:1883").rpartition(":")
+            server, mqtt, from_ms = options.server, (mqtt_host, int(mqtt_port)), self._clock.now_ms()
+        else:
+            ports: Ports = self._stack.start(processes=False)
+            server, mqtt, from_ms = f"127.0.0.1:{ports.nameserver}", ("127.0.0.1", ports.mqtt), 0
+            self._view.note(f"server is up: mqtt {ports.mqtt}, remoting {ports.nameserver}")
+            for topic_filter in self._example.filters:
+                self._view.note(f"console: {console_address(ports.admin[0], topic_filter)}")
+        return Stage(
+            server=server, mqtt_host=mqtt[0], mqtt_port=mqtt[1], out=str(self._out), from_ms=from_ms,
+            seconds=options.seconds, speed=options.speed, seed=options.seed,
+            options={name: getattr(options, name) for name in self._example.disturbances or {}},
+        )  # fmt: skip
+
+    def _start_spark(self, play: Run) -> None:
+        """Start Spark's process: this very script, with the stage as its argument."""
+        here = Path(__file__).resolve().parents[1]
+        known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            [str(here), str(here.parent), *(one for one in known if one and one not in {str(here), str(here.parent)})]
+        )
+        number = len(list(self._out.glob("spark*.log")))
+        log = self._out / (f"spark-{number + 1}.log" if number else "spark.log")
+        play.spark = SparkDriver(log, (sys.argv[0],))
+        self._restarts_told = 0
+        play.spark.start(["--driver", str(play.stage.folder("stage.json"))])
+
+    def _tell(self, play: Run) -> list[Claim]:
+        """Run the story to its end, let Spark process all of it, and judge."""
+        try:
+            self._await_spark_if_live(play)
+            self._run_story(play)
+        except SparkFailed as failure:
+            self._give_up(failure)
+        play.devices.stop()
+        self._tick(play, "draining")
+        if not play.devices.settle(ACKNOWLEDGE_TIMEOUT_S):
+            self._view.note("some messages were not acknowledged: see the claims")
+        if play.spark is not None:
+            try:
+                if not self._spark_failure:
+                    self._order(play, "drain", "drained")
+                    self._order(play, "batch", "batch done")
+            except SparkFailed as failure:
+                self._give_up(failure)
+            play.spark.stop()
+        self._tick(play, "done")
+        return self._example.check(play)
+
+    def _give_up(self, failure: SparkFailed) -> None:
+        self._spark_failure = str(failure)
+        self._view.note(f"Spark gave up: {failure}")
+
+    def _order(self, play: Run, word: str, answer: str) -> None:
+        """Give Spark's process an order and keep the view alive until it has answered."""
+        assert play.spark is not None
+        failed: list[SparkFailed] = []
+
+        def send(spark: SparkDriver) -> None:
+            try:
+                spark.order(word, answer, DRAIN_TIMEOUT_S)
+            except SparkFailed as failure:
+                failed.append(failure)
+
+        sender = threading.Thread(target=send, args=(play.spark,), daemon=True)
+        sender.start()
+        while sender.is_alive():
+            self._tick(play, "draining")
+            sender.join(TICK_S)
+        if failed:
+            raise failed[0]
+
+    def _await_spark_if_live(self, play: Run) -> None:
+        begun_s = self._elapsed_s()
+        while self._example.live and play.spark is not None and not play.spark.count_of("ready"):
+            if self._interrupted.wait(TICK_S):
+                return
+            play.spark.check()
+            self._tick(play, "starting")
+            if self._elapsed_s() - begun_s > SPARK_START_TIMEOUT_S:
+                raise SparkFailed(f"Spark did not start in {SPARK_START_TIMEOUT_S:.0f} s")
+
+    def _run_story(self, play: Run) -> None:
+        devices: Simulation = play.devices
+        begun_s = self._elapsed_s()
+        while not devices.finished() and not self._interrupted.wait(TICK_S):
+            told_s = self._elapsed_s() - begun_s
+            play.live_s = told_s
+            if self._example.live and told_s >= play.stage.seconds:
+                return
+            self._shown.share = told_s / play.stage.seconds
+            if self._example.during is not None:
+                self._example.during(play)
+            elif play.spark is not None:
+                play.spark.check()
+            self._tick(play, "running")
+
+    def _elapsed_s(self) -> float:
+        return (self._clock.monotonic_ns() - self._begun_ns) / 1e9
+
+    def _tick(self, play: Run, phase: str) -> None:
+        shown, now_s = self._shown, self._elapsed_s()
+        shown.phase, shown.elapsed_s = phase, now_s
+        shown.sent, shown.acknowledged = play.devices.sent, play.devices.acknowledged
+        shown.figures = play.devices.figures()
+        before_s, before = self._counted
+        if now_s - before_s >= 1:
+            shown.rates.append((shown.acknowledged - before) / (now_s - before_s))
+            self._counted = (now_s, shown.acknowledged)
+        if play.spark is not None:
+            shown.queries, shown.spark = dict(play.spark.progress), play.spark.step
+            for text in play.spark.restarts[self._restarts_told :]:
+                self._restarts_told += 1
+                self._view.note(text)
+        self._view.show(shown)
+
+    def _draw(self, play: Run, claims: list[Claim]) -> Path | None:
+        if self._spark_failure:
+            return None
+        page = self._example.picture(play, claims)
+        path = self._out / f"{self._example.name}.png"
+        held = sum(claim.holds for claim in claims)
+        page.save(
+            path, f"LightMQ · {play.devices.acknowledged:,} messages over MQTT, one log, Spark · "
+            f"{held} of {len(claims)} claims hold · python examples/{self._example.name}.py --seed {play.stage.seed}",
+        )  # fmt: skip
+        return path
+
+    def _print_summary(self, claims: list[Claim], picture: Path | None) -> None:
+        self._console.rule("claims")
+        for claim in claims:
+            mark = "holds" if claim.holds else "DOES NOT HOLD"
+            style = "green" if claim.holds else "bold red"
+            self._console.print(
+                f"{claim.title}: {claim.figures}  ", end="", markup=False, highlight=False, soft_wrap=True
+            )
+            self._console.print(mark, style=style, highlight=False)
+        if self._spark_failure:
+            self._console.print(f"Spark did not finish: {self._spark_failure}", markup=False, highlight=False)
+        if picture is not None:
+            self._console.print(f"picture: {shorten(picture)}", highlight=False, soft_wrap=True)
+        took = f"took {self._elapsed_s():.0f} s; rows and logs: {shorten(self._out)}"
+        self._console.print(took, highlight=False, soft_wrap=True)
+
+
+def shorten(path: Path) -> str:
+    """Return a path as a person would type it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,0 +1,150 @@
+"""What one run is about: `Stage` (where and how, also for Spark's process), `Example` (the story), `Run` (its parts).
+
+Invariant: a `Stage` is a value that travels to Spark's process as JSON, so both sides know the same run. Thread rule:
+the hooks of an `Example` are called from the main thread of the process they belong to.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from kit.claims import Claim
+    from kit.picture import Page
+    from lightmq.demo.stack import Stack
+    from lightmq.demo.view import SparkDriver
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stage:
+    """One run: the server, the folder, and the seed and pace that make it repeatable."""
+
+    server: str
+    """host:port of the log, for `.option("nameServer", ...)`."""
+    mqtt_host: str
+    mqtt_port: int
+    out: str
+    """Folder of rows, checkpoints, logs and the picture."""
+    from_ms: int
+    """The log is read from here; 0: from its beginning, which a server of our own has."""
+    seconds: float
+    """How long the story is told, in seconds of this clock."""
+    speed: float
+    """Seconds of the story in one of them."""
+    seed: int
+    options: dict[str, float]
+    """Disturbances chosen on the command line, by name."""
+
+    @property
+    def story_s(self) -> float:
+        """How much of the story is told, in its own seconds."""
+        return self.seconds * self.speed
+
+    @property
+    def source(self) -> dict[str, str]:
+        """Options of `spark.readStream.format("rocketmq")`: this run's messages, from the first one."""
+        start = {"startingOffsets": "earliest"}
+        if self.from_ms:
+            start = {"startingTimestamp": str(self.from_ms), "startingOffsetsByTimestampStrategy": "latest"}
+        return {"nameServer": self.server} | start
+
+    def folder(self, name: str) -> Path:
+        """Where the rows of one query go, or any other part of this run."""
+        return Path(self.out, name)
+
+    def to_parquet(self, frame: DataFrame, name: str, trigger: str = "1 second") -> StreamingQuery:
+        """Start the query `name`: rows to Parquet, each exactly once, progress in a checkpoint of its own."""
+        return self.writer(frame, name, trigger).format("parquet").option("path", str(self.folder(name))).start()
+
+    def writer(self, frame: DataFrame, name: str, trigger: str) -> Any:
+        """Return the `writeStream` of a query with name, trigger and checkpoint; give it a format and start it."""
+        writer = frame.writeStream.queryName(name).trigger(processingTime=trigger)
+        return writer.option("checkpointLocation", str(self.folder("checkpoints") / name))
+
+    def save(self) -> Path:
+        """Write it where Spark's process looks for it."""
+        path = self.folder("stage.json")
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def load(cls, path: str) -> Self:
+        """Read what `save` wrote."""
+        return cls(**json.loads(Path(path).read_text()))
+
+
+class Simulation(Protocol):
+    """The devices of an example: they publish over MQTT until the story is told."""
+
+    sent: int
+    acknowledged: int
+
+    def start(self) -> None:
+        """Connect and begin; returns at once."""
+
+    def stop(self) -> None:
+        """Publish nothing more."""
+
+    def finished(self) -> bool:
+        """Whether the story is told; always False for devices that live on until they are stopped."""
+
+    def settle(self, timeout_s: float) -> bool:
+        """Wait until everything sent is acknowledged, disconnect; False when something was not."""
+
+    def figures(self) -> Mapping[str, str]:
+        """A few lines of the live view, by title."""
+
+
+@dataclass(slots=True)
+class Run:
+    """The running parts, handed to hooks: `during` may kill them, `check` and `picture` read what they left."""
+
+    stage: Stage
+    devices: Any
+    stack: Stack | None
+    """None with `--server`: that one is not ours to kill."""
+    spark: SparkDriver | None
+    note: Callable[[str], object]
+    """Say one sentence that stays."""
+    restart_spark: Callable[[], object]
+    """Start Spark's process again after `spark.kill()`; its queries resume from their checkpoints."""
+    live_s: float = 0.0
+    """Seconds since Spark's first batch; 0 before it."""
+
+
+Queries = Mapping[str, Callable[[], "StreamingQuery"]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One story. `devices` simulates, `queries` is the pipeline, `check` and `picture` say and show what came out."""
+
+    name: str
+    headline: str
+    """What happens, in one line, printed first."""
+    filters: Sequence[str]
+    """MQTT filters worth watching in the console."""
+    devices: Callable[[Stage], Simulation]
+    check: Callable[[Run], list[Claim]]
+    picture: Callable[[Run, list[Claim]], Page]
+    queries: Callable[[SparkSession, Stage], Queries] | None = None
+    """What starts each query, the most urgent first; each loads its own stream, so that a restart builds all of it."""
+    batch: Callable[[SparkSession, Stage], object] | None = None
+    """Called in Spark's process once everything is processed: the batch side of the story."""
+    during: Callable[[Run], object] | None = None
+    """Called four times a second while the story runs."""
+    seconds: float = 60.0
+    speed: float = 1.0
+    live: bool = False
+    """The story begins to count when Spark has made its first batch, and devices answer until `seconds` later."""
+    settings: Mapping[str, str] | None = None
+    """Further settings of the Spark session."""
+    disturbances: Mapping[str, float] | None = None
+    """Default shares of `--late`, `--duplicates`, `--out-of-order`, `--offline`; None: no such options."""

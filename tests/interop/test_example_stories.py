@@ -1,0 +1,54 @@
+"""The stories in examples/, by the commands that their document names: each ends with its claims and its picture."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def tell(name: str, out: Path, *arguments: str) -> str:
+    """Run one story to its end; return what it printed."""
+    command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--check", "--headless", "--out", str(out), *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=out.parent
+    ) as story:
+        try:
+            said, _ = story.communicate(timeout=380)
+        except subprocess.TimeoutExpired:
+            story.send_signal(signal.SIGTERM)
+            said, _ = story.communicate()
+    assert story.returncode == 0, said + logs(out)
+    assert "DOES NOT HOLD" not in said, said
+    assert (out / f"{name}.png").stat().st_size > 30_000
+    assert not (out / "data").exists()
+    return said
+
+
+def logs(out: Path) -> str:
+    """The end of what Spark wrote."""
+    return "".join(f"\n--- {path.name}\n{path.read_text()[-3000:]}" for path in sorted(out.glob("spark*.log")))
+
+
+def test_building(tmp_path: Path) -> None:
+    """The stream's windows equal a batch over the same log."""
+    said = tell("building", tmp_path / "out", "--seconds", "12")
+    assert "windows by room equal a batch recompute: streamed" in said
+    assert "console: http://127.0.0.1:" in said
+    assert "#/live?filter=site%2F%2B%2Ffloor" in said
+
+
+def test_another_folder_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("precious")
+    command = [sys.executable, str(EXAMPLES / "building.py"), "--headless", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ)
+    assert done.returncode == 1
+    assert "has other files in it" in done.stdout
+    assert (tmp_path / "mine.txt").read_text() == "precious"
