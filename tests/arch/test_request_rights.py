@@ -61,7 +61,7 @@ def test_the_page_shows_the_pages() -> None:
 
 def test_no_other_module_serves_pages() -> None:
     """The only HTTP server of a deployable is the one that checks rights; WebSockets only use it for the handshake."""
-    known = {"runtime/admin.py"}
+    known = {"runtime/admin.py", "runtime/http_port.py"}
     words = ("aiohttp import web", "aiohttp.web", "http.server", "PageConnections", "start_http_server", "wsgiref")
     served = {
         relative(path)

@@ -105,6 +105,30 @@ async def spoken(port: int, request: bytes) -> bytes:
     return answer
 
 
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (b"nonsense\r\nHost: a", 400), (b"GET /livez HTTP/2.0\r\nHost: a", 400), (b"GET /livez HTTP/1.1", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: b", 400), (b"GET /livez HTTP/1.1\r\nHost : a", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\n folded", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\x00b", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0, 5", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked", 400),
+        (b"GET /livez HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic a\r\nAuthorization: Basic b", 400),
+        (b"GET http://evil.example/livez HTTP/1.1\r\nHost: localhost", 403),
+        (b"GET http://localhost/livez HTTP/1.1\r\nHost: evil.example", 200),
+        (b"GET /livez HTTP/1.0", 200), (b"GET /livez?x HTTP/1.1\r\nHost: localhost", 200),
+        (b"DELETE /livez HTTP/1.1\r\nHost: localhost", 405), (b"GET /../livez HTTP/1.1\r\nHost: localhost", 404),
+    ],
+)  # fmt: skip
+async def test_ambiguous_heads_are_refused(parts: tuple[str, dict[str, bool]], head: bytes, status: int) -> None:
+    """Of an absolute target the host counts, not that of the header; no byte of a body is taken for a request."""
+    answer = await spoken(int(parts[0].rpartition(":")[2]), head + b"\r\nConnection: close\r\n\r\n")
+    assert int(answer.split(b" ", 2)[1]) == status, answer
+    assert answer.count(b"HTTP/") == 1
+
+
 @pytest.mark.parametrize("request_line", [b"GET /livez HTTP/1.1", b"GET /nothing HTTP/1.1", b"\x16\x03 nonsense"])
 async def test_no_answer_names_versions(parts: tuple[str, dict[str, bool]], request_line: bytes) -> None:
     port = int(parts[0].rpartition(":")[2])
@@ -116,7 +140,7 @@ async def test_no_answer_names_versions(parts: tuple[str, dict[str, bool]], requ
 
 
 def asked(path: str, authorization: str = "", host: str = "localhost") -> Request:
-    return Request("GET", path, host, authorization, keep_alive=True)
+    return Request("GET", path, host, authorization)
 
 
 def server_with(keys: dict[str, str], readiness: bool = True) -> AdminServer:
