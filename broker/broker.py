@@ -18,6 +18,7 @@ from broker.history.feature import HistoryFeature
 from broker.lite.feature import LiteFeature
 from broker.metrics import BrokerMetrics, watch_store
 from broker.migration.feature import MigrationFeature
+from broker.operating.feature import OperatingFeature
 from broker.options.feature import OptionFeature, OptionsInForce
 from broker.pop.feature import PopFeature
 from broker.publishing.append import Appender
@@ -181,6 +182,13 @@ class BrokerParts:
             self.sink,
             self.sessions,
             self.wills,
+            OperatingFeature(
+                tools,
+                self.sessions.table,
+                shared=self.shared,
+                verdicts=self.wills.verdicts,
+                appender=self.publishing.appender,
+            ),
             self.subscriptions,
             self.shared,
             self.retained,

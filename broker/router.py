@@ -23,7 +23,7 @@ SESSION_CODES = frozenset(
     {
         Code.APPEND_OFFSETS, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.WILL_WATCH,
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
-        Code.CREATED_USERS, Code.CHECK_USER,
+        Code.CREATED_USERS, Code.CHECK_USER, Code.PROXY_PRESENT, Code.PROXY_ANSWERED,
     }
 )  # fmt: skip
 """What only proxies send, on behalf of sessions."""

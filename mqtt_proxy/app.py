@@ -22,13 +22,14 @@ from mqtt_proxy.listening.listener import Listener, Listening, drain
 from mqtt_proxy.listening.open_sockets import OpenSockets
 from mqtt_proxy.metrics import AccessCounters, FrontCounters, ProxyMetrics
 from mqtt_proxy.mqtt.codec.limits import SessionLimits
+from mqtt_proxy.operating import Operating
 from mqtt_proxy.publishing.publisher import Publisher
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.sessions.services import Owners, Services
 from mqtt_proxy.shared import SharedHub
-from mqtt_proxy.sys_topics import SysTree, SysValues
+from mqtt_proxy.sys_topics import SysTree, SysValues, version
 from mqtt_proxy.wills import WillJudge
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
@@ -119,6 +120,7 @@ class ProxyApp:
             metrics=metrics,
             counters=counters,
         )
+        self._operating = Operating(self._services, version())
         self._listener = self._make_listener(clock, counters, quotas)
         self._listening = Listening(config, self._listener, counters)
         self._gate.on_change(self._services.owners.rules_changed)
@@ -171,6 +173,7 @@ class ProxyApp:
             raise
         self._services.sys_tree.start()
         self._gate.start()
+        self._operating.opened(self._listening.ports)
         self.port = self._listening.ports["tcp"]
         return self.port
 

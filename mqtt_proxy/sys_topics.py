@@ -85,6 +85,11 @@ class Loads:
             yield name, window, mean
 
 
+def version() -> str:
+    """The version of this distribution."""
+    return metadata.version("lightmq")
+
+
 class SysValues:
     """Reads the counters on request."""
 
@@ -98,7 +103,7 @@ class SysValues:
         self._clients_max = 0
         self._memory_bytes_max = 0
         self._from_broker: dict[str, str] = {}
-        self._version = f"LightMQ {metadata.version('lightmq')}"
+        self._version = f"LightMQ {version()}"
         self.sample()
 
     def sample(self) -> None:

@@ -17,7 +17,7 @@ from broker.requests import Feature, RequestTools
 from broker.sessions.requests import Handovers, SessionRequests
 from broker.sessions.sessions import NEVER_S, due_ms
 from broker.shared.feature import SESSION_ENDED
-from remoting.access.rights import ADMIN, SESSION
+from remoting.access.rights import MONITOR, SESSION
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
@@ -64,7 +64,7 @@ class SessionListRequests:
             if session is None:
                 raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no session of client id {client_id!r}")
             return command.reply(body=_json({"session": self._detail(session)}))
-        self._authorizer.authorize(peer, command, ADMIN, "sessions")
+        self._authorizer.authorize(peer, command, MONITOR, "sessions")
         after, limit = command.fields.get("after", ""), _limit(command)
         found = heapq.nsmallest(
             limit + 1, (one for one in self._sessions if one.client_id > after), key=lambda one: one.client_id

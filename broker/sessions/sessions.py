@@ -269,6 +269,20 @@ class Sessions:
                 self._drop(session, now_ms)
         return len(gone)
 
+    def end(self, client_id: str, now_ms: int) -> OpenedSession | None:
+        """End a session whoever holds it, with all that is kept for it; None when there is none.
+
+        Wills of its connections are due now: a will delay lasts no longer than its session.
+        """
+        session = self._sessions.get(client_id)
+        if session is None:
+            return None
+        fenced = None if session.owner is None else (session.owner, session.epoch)
+        self._disown(session)
+        self.wills.session_over(client_id, now_ms)
+        self._drop(session, now_ms)
+        return OpenedSession(describe(session, session.epoch, present=False), fenced, self._dropped_position)
+
     def require(self, client_id: str, epoch: int) -> ClientSession:
         """The connected session of that epoch; Refused(ILLEGAL_OPERATION) when it was fenced or does not exist."""
         session = self._sessions.get(client_id)

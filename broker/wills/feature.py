@@ -176,6 +176,12 @@ class Wills:
         if will is not None and not will.due_ms:
             self._wait_with_grace(will, now_ms)
 
+    def session_over(self, client_id: str, now_ms: int) -> None:
+        """The session has been ended: no will of its connections waits longer."""
+        for will in self.of(client_id):
+            if not will.is_asked:
+                self._wait(will, now_ms)
+
     # ---- what is due
 
     def next_due_ms(self) -> int | None:

@@ -68,6 +68,7 @@ class Client:
         "_subscriptions",
         "_unbegun",
         "_wire",
+        "since_ms",
         "user",
     )  # fmt: skip
 
@@ -80,6 +81,8 @@ class Client:
         self._client_id = ""
         self.user: str | None = None
         """The user of the session; None for an anonymous client."""
+        self.since_ms = 0
+        """When its CONNECT was admitted, ms since 1970."""
         self._ownership = SessionOwnership(services)
         self._ended = False
         self._fenced_epoch = 0
@@ -152,6 +155,12 @@ class Client:
     def admitted(self, may: Permissions, user: str | None) -> None:
         """The identity and its permissions are known."""
         self._may, self.user = may, user
+        self.since_ms = self._services.clock.now_ms()
+
+    @property
+    def parts(self) -> tuple[ClientConnection, Delivery | None]:
+        """Its connection, and what is delivered to it once the session is open: for those who look at it."""
+        return self._wire, self._delivery
 
     def opened(self, delivery: Delivery, subscriptions: Subscriptions, exact: Qos2Exchanges | None) -> None:
         """The broker opened the session."""

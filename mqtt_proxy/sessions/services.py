@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mqtt_proxy.access.auth import AccessControl
 from mqtt_proxy.config import ProxyConfig
-from mqtt_proxy.delivery.delivery import DeliveryTools
+from mqtt_proxy.delivery.delivery import Delivery, DeliveryTools
 from mqtt_proxy.link import Link, LinkDownError
+from mqtt_proxy.listening.connection import ClientConnection
 from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.publishing.inbound import PublishingParts
 from mqtt_proxy.publishing.publisher import Publisher
@@ -71,6 +72,11 @@ class Owner(Protocol):
     """A connection that owns a session."""
 
     user: str | None
+    since_ms: int
+
+    @property
+    def parts(self) -> tuple[ClientConnection, Delivery | None]:
+        """Its connection, and what is delivered to it once the session is open."""
 
     def evict(self, reason: str, *, fenced: bool) -> None:
         """End now; `fenced` when the session already belongs to another connection and must not be reported on."""
@@ -109,6 +115,14 @@ class Owners:
 
     def __iter__(self) -> Iterator[Owner]:
         return iter(list(self._owners.values()))
+
+    def ids(self) -> list[str]:
+        """The client ids of the connections, in no order."""
+        return list(self._owners)
+
+    def get(self, client_id: str) -> Owner | None:
+        """The connection of a client id."""
+        return self._owners.get(client_id)
 
     def foreign(self, client_id: str, user: str | None) -> bool:
         """Whether a live connection of this id belongs to another user, and must not be ended by this one."""

@@ -112,9 +112,10 @@ RIGHTS: dict[int, Right] = {
         "session", WRITE, SESSION,
         Code.SESSION_OPEN, Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS,
         Code.WILL_WATCH, Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY,
-        Code.CREATED_USERS, Code.CHECK_USER,
+        Code.CREATED_USERS, Code.CHECK_USER, Code.PROXY_PRESENT, Code.PROXY_ANSWERED,
     ),
-    **_rows("session", MANAGE, ADMIN, Code.SESSION_LIST),
+    **_rows("session", READ, MONITOR, Code.SESSION_LIST, Code.MQTT_CLIENTS, Code.PROXY_LIST),
+    **_rows("session", MANAGE, ADMIN, Code.MQTT_KICK, Code.SESSION_END),
     **_rows(
         "topic", MANAGE, ADMIN,
         Code.UPDATE_AND_CREATE_TOPIC, Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.DELETE_TOPIC_IN_BROKER,

@@ -206,10 +206,12 @@ def _sessions(target: Target) -> dict[int, Parts]:
     codes = (
         Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS, Code.WILL_WATCH,
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
-        Code.TIMERS,
+        Code.TIMERS, Code.PROXY_PRESENT, Code.PROXY_ANSWERED, Code.MQTT_CLIENTS, Code.PROXY_LIST,
     )  # fmt: skip
+    one = {"client": f"client of {target.topic}"}
     opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))
-    return {code: ({}, b"") for code in codes} | {Code.SESSION_OPEN: ({}, opened)}
+    acts = dict.fromkeys((Code.MQTT_KICK, Code.SESSION_END), (one, b""))
+    return {code: ({}, b"") for code in codes} | {Code.SESSION_OPEN: ({}, opened), **acts}
 
 
 def _routes(target: Target) -> dict[int, Parts]:

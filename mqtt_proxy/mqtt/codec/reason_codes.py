@@ -175,6 +175,7 @@ CLOSE_CODES: dict[str, ReasonCode] = {
     "broker_refused": ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,
     "quota_exceeded": ReasonCode.QUOTA_EXCEEDED,
     "queue_gone": ReasonCode.ADMINISTRATIVE_ACTION,
+    "kicked": ReasonCode.ADMINISTRATIVE_ACTION,
     "internal_error": ReasonCode.UNSPECIFIED_ERROR,
 }
 """First word of an owner's reason for closing -> code in the DISCONNECT of MQTT 5. Reasons that are missing here

@@ -11,6 +11,7 @@ from typing import ClassVar
 from remoting import inprocess
 from remoting.protocol.bodies.append_body import SUBSCRIBERS_FIELD, decode_append_reply, encode_append_reply
 from remoting.protocol.bodies.follow_body import decode_follow, encode_follow_reply, encode_notify
+from remoting.protocol.bodies.operating_body import ProxyAnswered, ProxyAsked, ProxyPresent
 from remoting.protocol.bodies.pull_body import (
     QueueRecords,
     decode_multi_pull,
@@ -90,6 +91,9 @@ class FakeBroker:
         self.settled: list[SharedSettled] = []
         self.wished: list[FilterRequest] = []
         self.connections: list[Connection] = []
+        self.proxies: list[ProxyPresent] = []
+        self.proxy_peer: Peer | None = None
+        self.proxy_answers: list[ProxyAnswered] = []
 
     async def connect(self) -> Connection:
         """A new in-process connection to this broker."""
@@ -359,6 +363,20 @@ class FakeBroker:
         body = encode_given([(member.handle, offset, record)])
         peer.send(Command(RequestCode.SHARED_GIVEN, flag=FLAG_ONEWAY, body=body))
 
+    def _proxy_present(self, peer: Peer, body: bytes) -> bytes:
+        self.proxies.append(decode(ProxyPresent, body))
+        self.proxy_peer = peer
+        return b""
+
+    def _proxy_answered(self, _peer: Peer, body: bytes) -> bytes:
+        self.proxy_answers.append(decode(ProxyAnswered, body))
+        return b""
+
+    def ask_proxy(self, asked: ProxyAsked) -> None:
+        """Put a question to the proxy that showed itself last."""
+        assert self.proxy_peer is not None
+        self.proxy_peer.send(Command(RequestCode.PROXY_ASKED, flag=FLAG_ONEWAY, body=encode(asked)))
+
     _answers: ClassVar[dict[int, Callable[[FakeBroker, Peer, bytes], bytes]]] = {
         RequestCode.APPEND_MANY: _append,
         RequestCode.FOLLOW: _follow,
@@ -375,4 +393,6 @@ class FakeBroker:
         RequestCode.SHARED_SETTLE: _settle,
         RequestCode.SUBSCRIBE: _subscribe,
         RequestCode.UNSUBSCRIBE: _unsubscribe,
+        RequestCode.PROXY_PRESENT: _proxy_present,
+        RequestCode.PROXY_ANSWERED: _proxy_answered,
     }

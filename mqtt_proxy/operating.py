@@ -1,0 +1,166 @@
+"""What the broker asks this proxy for an operator: which clients are connected, and to disconnect one.
+
+    PROXY_PRESENT  sent after every connection to the broker, once the ports are open
+    PROXY_ASKED    answered by PROXY_ANSWERED, on the same connection and so behind the close of a client it ended
+
+A page of clients is found in steps of `STEP` ids with other work between them, so that many clients do not delay
+anything; only the lines of the page are made. `QUESTIONS_MAX` questions are answered at a time, more are refused.
+Invariant: every question gets one answer while the connection lasts. Loop rule: on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+
+from mqtt_proxy.link import Link, LinkDownError
+from mqtt_proxy.mqtt.codec.packets import LEVEL_5
+from mqtt_proxy.sessions.services import Owner, Services
+from remoting.protocol.bodies.operating_body import (
+    ASK_CLIENTS,
+    ASK_KICK,
+    PAGE_MAX,
+    ClientLine,
+    ClientPage,
+    ClientQuery,
+    ProxyAnswered,
+    ProxyAsked,
+    ProxyPresent,
+    decode,
+    encode,
+)
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from runtime.logs import get_logger
+
+LOG = get_logger("proxy.operating")
+
+STEP = 1_000
+"""Client ids looked at in one turn of the loop, some 0.3 ms of work."""
+QUESTIONS_MAX = 16
+KICKED = "kicked: disconnected by an operator"
+
+
+class Operating:
+    """Answers the broker's questions."""
+
+    def __init__(self, services: Services, version: str) -> None:
+        self._services = services
+        self._link: Link = services.link
+        self._version = version
+        self._since_ms = services.clock.now_ms()
+        self._present: ProxyPresent | None = None
+        self._pending = 0
+        self._answers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
+            ASK_CLIENTS: self._clients,
+            ASK_KICK: self._kick,
+        }
+        self._link.on_push(RequestCode.PROXY_ASKED, self._asked)
+        self._link.on_up(self._show)
+
+    def opened(self, listeners: Mapping[str, int]) -> None:
+        """The ports are open: the broker may ask from now on."""
+        name = f"{socket.gethostname()}:{listeners['tcp']}/{os.getpid()}"
+        self._present = ProxyPresent(name, self._version, self._since_ms, dict(listeners))
+        self._show()
+
+    def _show(self) -> None:
+        if self._present is not None and self._link.up:
+            self._link.post(RequestCode.PROXY_PRESENT, encode(self._present)).add_done_callback(_shown)
+
+    def _asked(self, command: Command) -> None:
+        asked = decode(ProxyAsked, command.body)
+        answer = self._answers.get(asked.question)
+        if answer is None:
+            self._say(ProxyAnswered(asked.number, error=f"this proxy does not know the question {asked.question!r}"))
+        elif self._pending >= QUESTIONS_MAX:
+            self._say(ProxyAnswered(asked.number, error=f"{QUESTIONS_MAX} questions are being answered: try later"))
+        else:
+            self._pending += 1
+            self._services.spawn(self._answer(asked, answer))
+
+    async def _answer(self, asked: ProxyAsked, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        try:
+            answered = ProxyAnswered(asked.number, await answer(asked.body))
+        except LightMQError as error:
+            answered = ProxyAnswered(asked.number, error=str(error))
+        finally:
+            self._pending -= 1
+        self._say(answered)
+
+    def _say(self, answered: ProxyAnswered) -> None:
+        try:
+            self._link.oneway(RequestCode.PROXY_ANSWERED, encode(answered))
+        except LinkDownError as error:
+            LOG.info("question_unanswered", error=str(error))  # the broker lost this proxy and waits no longer
+
+    async def _clients(self, body: bytes) -> bytes:
+        """The first connected clients of a query, by id."""
+        query = decode(ClientQuery, body)
+        owners = self._services.owners
+        limit = max(1, min(query.limit, PAGE_MAX + 1))
+        ids = [query.client] if query.client else owners.ids()
+        found: list[str] = []
+        matching = 0
+        for begin in range(0, len(ids), STEP):
+            if begin:
+                await asyncio.sleep(0)
+            step = [one for one in ids[begin : begin + STEP] if self._matches(one, query)]
+            matching += len(step)
+            found = heapq.nsmallest(limit, found + [one for one in step if one > query.after])
+        lines = [described(one, owner) for one in found if (owner := owners.get(one)) is not None]
+        return encode(ClientPage(lines, len(owners), matching))
+
+    def _matches(self, client_id: str, query: ClientQuery) -> bool:
+        owner = self._services.owners.get(client_id)
+        if owner is None or not client_id.startswith(query.prefix) or query.contains not in client_id:
+            return False
+        if query.user and owner.user != query.user:
+            return False
+        return not query.address or owner.parts[0].peer.address.startswith(query.address)
+
+    async def _kick(self, body: bytes) -> bytes:
+        """Disconnect a client; the page of the answer has it, or nothing if it is not connected here."""
+        query = decode(ClientQuery, body)
+        owners = self._services.owners
+        owner = owners.get(query.client)
+        if owner is None:
+            return encode(ClientPage([], len(owners), 0))
+        line = described(query.client, owner)
+        owner.evict(KICKED, fenced=False)
+        return encode(ClientPage([line], len(owners), 1))
+
+
+def described(client_id: str, owner: Owner) -> ClientLine:
+    """One connected client."""
+    wire, delivery = owner.parts
+    state = wire.session.state
+    terms = state.terms
+    backlog = subscriptions = 0
+    if delivery is not None:
+        subscriptions = len(delivery.sources)
+        backlog = sum(max(0, source.feed.max_offset - source.cursor) for source in delivery.sources)
+        if delivery.memberships is not None:
+            subscriptions += len(delivery.memberships.sources)
+    return ClientLine(
+        client=client_id,
+        user=owner.user,
+        address=wire.peer.address,
+        version="5" if terms.level == LEVEL_5 else "3.1.1",
+        protocol=wire.peer.listener,
+        since_ms=owner.since_ms,
+        keep_alive_s=terms.keep_alive_s,
+        clean=terms.clean,
+        in_flight=len(state.outgoing.window),
+        backlog=backlog,
+        subscriptions=subscriptions,
+    )
+
+
+def _shown(task: asyncio.Future[bytes]) -> None:
+    if not task.cancelled() and task.exception() is not None:  # lost: shown again when the broker is back
+        LOG.warning("proxy_not_shown", error=str(task.exception()))

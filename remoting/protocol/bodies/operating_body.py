@@ -1,0 +1,99 @@
+"""What a broker asks the MQTT proxies connected to it for an operator, and what they answer.
+
+    PROXY_PRESENT   a proxy names itself, after every connection; from then on it is asked
+    PROXY_ASKED     broker -> proxy, one-way: a question with its arguments
+    PROXY_ANSWERED  proxy -> broker, one-way: the answer to the question of that number, or why there is none
+
+Bodies are msgpack arrays. A question goes out as a push and its answer comes as a request, because a peer in the same
+process takes no requests. Members with a default were added later: where one is missing, the default applies.
+Invariant: the text of a search is compared literally, never as a pattern. Thread rule: plain values.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from remoting.protocol.bodies.packed import decode, encode
+
+__all__ = ["ClientLine", "ClientPage", "ClientQuery", "ProxyAnswered", "ProxyAsked", "ProxyPresent", "decode", "encode"]
+
+ASK_CLIENTS = "clients"
+ASK_KICK = "kick"
+"""The questions; a proxy that does not know one says so in `ProxyAnswered.error`."""
+
+PAGE_MAX = 200
+"""Most clients in one page."""
+
+
+class ProxyPresent(msgspec.Struct, array_like=True):
+    """One proxy as it shows itself."""
+
+    name: str
+    """The same after every reconnection, unique among the proxies of an installation."""
+    version: str
+    since_ms: int
+    """When it started, ms since 1970."""
+    listeners: dict[str, int]
+    """Open ports by the name of their listener: tcp, tls, ws, wss."""
+
+
+class ProxyAsked(msgspec.Struct, array_like=True):
+    """A question; `body` is the struct that belongs to it."""
+
+    number: int
+    question: str
+    body: bytes = b""
+
+
+class ProxyAnswered(msgspec.Struct, array_like=True):
+    """The answer to question `number`; with an `error` there is no answer."""
+
+    number: int
+    body: bytes = b""
+    error: str = ""
+
+
+class ClientQuery(msgspec.Struct, array_like=True):
+    """Connected clients behind `after` in the order of their ids that match every text that is not empty."""
+
+    limit: int
+    after: str = ""
+    client: str = ""
+    """Exactly this client id."""
+    prefix: str = ""
+    """Beginning of the client id."""
+    contains: str = ""
+    """Part of the client id."""
+    user: str = ""
+    """Exactly this user."""
+    address: str = ""
+    """Beginning of the address."""
+
+
+class ClientLine(msgspec.Struct, array_like=True):
+    """One connected client."""
+
+    client: str
+    user: str | None
+    address: str
+    version: str
+    """3.1.1 or 5."""
+    protocol: str
+    """Name of the listener: tcp, tls, ws, wss."""
+    since_ms: int
+    keep_alive_s: int
+    clean: bool
+    """Whether its CONNECT asked for a new session."""
+    in_flight: int
+    """Messages sent to it and not acknowledged."""
+    backlog: int
+    """Messages that wait for it, those in flight not counted."""
+    subscriptions: int
+
+
+class ClientPage(msgspec.Struct, array_like=True):
+    """The first clients of a query, by id; `total` counts those connected, `matching` those that match the query."""
+
+    clients: list[ClientLine]
+    total: int
+    matching: int
