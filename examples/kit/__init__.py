@@ -12,7 +12,7 @@ Examples may be copied with this folder beside them; only `lightmq[spark,example
 
 from kit.claims import Claim, equal, holds, read_rows
 from kit.picture import Page
-from kit.replay import Disturbances, Gateways, Inbox, Replay
+from kit.replay import Disturbances, Gateways, Inbox, Replay, bodies
 from kit.run import run
 from kit.stage import Example, Run, Simulation, Stage
 
@@ -27,6 +27,7 @@ __all__ = [
     "Run",
     "Simulation",
     "Stage",
+    "bodies",
     "equal",
     "holds",
     "read_rows",

@@ -61,8 +61,8 @@ class Page:
     """One picture. `grid` gives the room between title and footer; draw into axes made from it."""
 
     def __init__(self, title: str, subtitle: str, *, width: float = 12.0, height: float = 7.5) -> None:
-        with mpl.rc_context(STYLE):
-            self.figure = plt.figure(figsize=(width, height))
+        mpl.rcParams.update(STYLE)
+        self.figure = plt.figure(figsize=(width, height))
         self._height = height
         self.figure.text(self._x, 1 - 0.34 / height, title, fontsize=17, fontweight="bold", va="center")
         self.figure.text(self._x, 1 - 0.68 / height, subtitle, fontsize=10.5, color=MUTED, va="center")
@@ -78,18 +78,16 @@ class Page:
 
     def axes(self, place: Any, title: str = "", *, x: str = "", y: str = "", **options: Any) -> Any:
         """Add axes at a place of the grid, with a title and the units of both axes."""
-        with mpl.rc_context(STYLE):
-            axes = self.figure.add_subplot(place, **options)
-            axes.set_title(title)
-            axes.set_xlabel(x)
-            axes.set_ylabel(y)
+        axes = self.figure.add_subplot(place, **options)
+        axes.set_title(title)
+        axes.set_xlabel(x)
+        axes.set_ylabel(y)
         return axes
 
     def save(self, path: Path, footer: str) -> None:
         """Write the PNG with a last line that says where its numbers come from."""
         self.figure.text(self._x, 0.26 / self._height, footer, fontsize=8, color=FAINT, va="center")
-        with mpl.rc_context(STYLE):
-            self.figure.savefig(path, dpi=DOTS_PER_INCH)
+        self.figure.savefig(path, dpi=DOTS_PER_INCH)
         plt.close(self.figure)
 
 

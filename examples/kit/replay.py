@@ -164,6 +164,11 @@ class Gateways:
             self._answered.notify_all()
 
 
+def bodies(messages: pd.DataFrame, columns: Sequence[str]) -> list[str]:
+    """Return one JSON object per row, of these columns."""
+    return messages[list(columns)].to_json(orient="records", lines=True, double_precision=6).splitlines()
+
+
 class Replay:
     """A `Simulation` of messages known beforehand: publishes each row when the story has come to its `due_s`."""
 
@@ -172,12 +177,12 @@ class Replay:
         stage: Stage,
         name: str,
         messages: pd.DataFrame,
-        columns: Sequence[str],
+        columns: Sequence[str] = (),
         *,
         connections: int = 4,
         figures: Callable[[float], Mapping[str, str]] | None = None,
     ) -> None:
-        """`messages` in sending order; `columns` make the body; `retain` may be one more column.
+        """`messages` in sending order; `columns` make the body, or a column `body` is it; `retain` may be one more.
 
         `figures` makes lines of the live view from the second of the story that is reached.
         """
@@ -188,7 +193,7 @@ class Replay:
         self._due_s = messages["due_s"].to_numpy()
         self._device = pd.factorize(messages["device"])[0]
         self._topics = messages["topic"].tolist()
-        self._bodies = messages[list(columns)].to_json(orient="records", lines=True, double_precision=6).splitlines()
+        self._bodies = bodies(messages, columns) if columns else messages["body"].tolist()
         self._retain = messages["retain"].tolist() if "retain" in messages else [False] * len(messages)
         self._clock = SystemClock()
         self._begun_ns = 0

@@ -85,6 +85,7 @@ class Play:
         self._begun_ns = self._clock.monotonic_ns()
         self._interrupted = threading.Event()
         self._stack = None if options.server else Stack(self._out / "data")
+        self._ports: Ports | None = None
         self._shown = Shown(example.name)
         self._spark_failure = ""
         self._restarts_told = 0
@@ -132,7 +133,9 @@ class Play:
         stage = self._stage()
         stage.save()
         devices = self._example.devices(stage)
-        play = Run(stage, devices, self._stack, None, self._view.note, lambda: self._start_spark(play))
+        play = Run(
+            stage, devices, self._stack, None, self._view.note, lambda: self._start_spark(play), self._restart_server
+        )
         if self._example.queries is not None:
             self._start_spark(play)
         devices.start()
@@ -145,7 +148,7 @@ class Play:
             mqtt_host, _, mqtt_port = (options.mqtt or f"{host}:1883").rpartition(":")
             server, mqtt, from_ms = options.server, (mqtt_host, int(mqtt_port)), self._clock.now_ms()
         else:
-            ports: Ports = self._stack.start(processes=False)
+            ports = self._ports = self._stack.start(processes=False)
             server, mqtt, from_ms = f"127.0.0.1:{ports.nameserver}", ("127.0.0.1", ports.mqtt), 0
             self._view.note(f"server is up: mqtt {ports.mqtt}, remoting {ports.nameserver}")
             for topic_filter in self._example.filters:
@@ -155,6 +158,11 @@ class Play:
             seconds=options.seconds, speed=options.speed, seed=options.seed,
             options={name: getattr(options, name) for name in self._example.disturbances or {}},
         )  # fmt: skip
+
+    def _restart_server(self) -> None:
+        assert self._stack is not None
+        assert self._ports is not None
+        self._stack.start(processes=False, ports=self._ports)
 
     def _start_spark(self, play: Run) -> None:
         """Start Spark's process: this very script, with the stage as its argument."""
@@ -230,12 +238,11 @@ class Play:
         while not devices.finished() and not self._interrupted.wait(TICK_S):
             told_s = self._elapsed_s() - begun_s
             play.live_s = told_s
-            if self._example.live and told_s >= play.stage.seconds:
-                return
             self._shown.share = told_s / play.stage.seconds
-            if self._example.during is not None:
-                self._example.during(play)
-            elif play.spark is not None:
+            goes_on = self._example.during is not None and self._example.during(play)
+            if self._example.live and told_s >= play.stage.seconds and not goes_on:
+                return
+            if play.spark is not None:
                 play.spark.check()
             self._tick(play, "running")
 

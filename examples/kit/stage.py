@@ -63,6 +63,10 @@ class Stage:
         """Start the query `name`: rows to Parquet, each exactly once, progress in a checkpoint of its own."""
         return self.writer(frame, name, trigger).format("parquet").option("path", str(self.folder(name))).start()
 
+    def to_mqtt(self, frame: DataFrame, name: str, trigger: str = "500 milliseconds") -> StreamingQuery:
+        """Start the query `name`: rows with `mqttTopic` and `body` back to devices, each exactly once."""
+        return self.writer(frame, name, trigger).format("rocketmq").option("nameServer", self.server).start()
+
     def writer(self, frame: DataFrame, name: str, trigger: str) -> Any:
         """Return the `writeStream` of a query with name, trigger and checkpoint; give it a format and start it."""
         writer = frame.writeStream.queryName(name).trigger(processingTime=trigger)
@@ -115,6 +119,8 @@ class Run:
     """Say one sentence that stays."""
     restart_spark: Callable[[], object]
     """Start Spark's process again after `spark.kill()`; its queries resume from their checkpoints."""
+    restart_server: Callable[[], object]
+    """Start the server again after `stack.kill()`, on the same data and ports; returns when it is ready."""
     live_s: float = 0.0
     """Seconds since Spark's first batch; 0 before it."""
 
@@ -138,8 +144,8 @@ class Example:
     """What starts each query, the most urgent first; each loads its own stream, so that a restart builds all of it."""
     batch: Callable[[SparkSession, Stage], object] | None = None
     """Called in Spark's process once everything is processed: the batch side of the story."""
-    during: Callable[[Run], object] | None = None
-    """Called four times a second while the story runs."""
+    during: Callable[[Run], bool | None] | None = None
+    """Called four times a second while the story runs; a `live` one goes on beyond its seconds while this is True."""
     seconds: float = 60.0
     speed: float = 1.0
     live: bool = False
