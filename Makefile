@@ -3,7 +3,7 @@ PYTHON ?= python3
 ARGS ?=
 MINUTES ?= 10
 
-NAME ?= building
+NAME ?= laptop
 
 .PHONY: demo example test setup check bench chaos wheels clean
 

@@ -100,8 +100,8 @@ class Play:
             with self._view:
                 play = self._set_up()
                 claims = self._tell(play)
-                picture = self._draw(play, claims)
-            self._print_summary(claims, picture)
+            self._print_claims(claims)
+            self._print_rest(self._draw(play, claims))
             if self._options.stay and self._stack is not None:
                 self._console.print("The server stays up until Ctrl-C.")
                 self._interrupted.wait()
@@ -277,7 +277,7 @@ class Play:
         )  # fmt: skip
         return path
 
-    def _print_summary(self, claims: list[Claim], picture: Path | None) -> None:
+    def _print_claims(self, claims: list[Claim]) -> None:
         self._console.rule("claims")
         for claim in claims:
             mark = "holds" if claim.holds else "DOES NOT HOLD"
@@ -286,6 +286,8 @@ class Play:
                 f"{claim.title}: {claim.figures}  ", end="", markup=False, highlight=False, soft_wrap=True
             )
             self._console.print(mark, style=style, highlight=False)
+
+    def _print_rest(self, picture: Path | None) -> None:
         if self._spark_failure:
             self._console.print(f"Spark did not finish: {self._spark_failure}", markup=False, highlight=False)
         if picture is not None:

@@ -45,6 +45,28 @@ def test_building(tmp_path: Path) -> None:
     assert "#/live?filter=site%2F%2B%2Ffloor" in said
 
 
+@pytest.mark.slow
+def test_laptop(tmp_path: Path) -> None:
+    said = tell("laptop", tmp_path / "out", "--seconds", "8")
+    assert "readings: sent" in said
+
+
+@pytest.mark.slow
+def test_fleet(tmp_path: Path) -> None:
+    """Broker and driver are killed on the way, and each command is obeyed once."""
+    said = tell("fleet", tmp_path / "out", "--seconds", "30")
+    assert "the broker is back after" in said
+    assert "Spark is back after" in said
+    assert "reading to command, all parts alive: p50" in said
+
+
+@pytest.mark.slow
+def test_vehicles(tmp_path: Path) -> None:
+    """Enter and leave events equal the ground truth of the simulator."""
+    said = tell("vehicles", tmp_path / "out", "--seconds", "45")
+    assert "different 0" in said
+
+
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     command = [sys.executable, str(EXAMPLES / "building.py"), "--headless", "--out", str(tmp_path)]
