@@ -37,6 +37,8 @@ PURE_VARIABLE = "LIGHTMQ_PURE"
 """Tells the build to leave the compiler alone."""
 UV_NAMES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
 """Settings of pip that have another name in uv; pip is queried for those of its configuration file."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSER_SECONDS_MAX = 300
 PYTHON_MINIMUM, PYTHON_BEYOND = (3, 11), (3, 14)
 JAVA_MAJOR_MINIMUM = 17
 
@@ -233,6 +235,22 @@ def install(wanted: Sequence[str], *, pure: bool = False) -> None:
         )
 
 
+def install_browser() -> None:
+    """Give the tests of the console a browser where that takes no questions: as root on Debian or Ubuntu.
+
+    Elsewhere, and where it fails, those tests are skipped and say what is missing.
+    """
+    if any(map(shutil.which, BROWSERS)) or not shutil.which("apt-get") or os.geteuid() != 0:
+        return
+    say("installing Chromium for the tests of the console (about 100 MB, once)")
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    wanted = ["install", "--yes", "--no-install-recommends", "chromium", "fonts-inter"]
+    for arguments in (["update"], wanted):
+        run(["apt-get", "-qq", *arguments], env=quiet, timeout=BROWSER_SECONDS_MAX)
+    if not any(map(shutil.which, BROWSERS)):
+        say("Chromium could not be installed: the tests of the console will be skipped")
+
+
 def ensure(layer: str) -> None:
     """Bring the environment to a layer: `core`, `compiled`, `full` or `dev`."""
     check_python()
@@ -243,6 +261,8 @@ def ensure(layer: str) -> None:
     say(NOTES[layer])
     begun = time.monotonic()
     install(requirements(layer), pure=layer == "core")
+    if layer == "dev":
+        install_browser()
     stamp_path(layer).write_text(stamp_text(layer))
     say(f"installed in {time.monotonic() - begun:.0f} s")
 

@@ -56,9 +56,10 @@ PARTS: dict[str, list[str]] = {
         *("-m", f"{QUICK_MARKS} and not spark", "tests/interop", "tests/processes"),
         *workers(SERVERS_AT_ONCE),
     ],
+    "browser": ["-m", QUICK_MARKS, "tests/browser"],
     "modules": [
         *("-m", QUICK_MARKS, "tests", *workers(MODULES_AT_ONCE)),
-        *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", *JUDGE_TIMES)),
+        *(f"--ignore={folder}" for folder in ("tests/interop", "tests/processes", "tests/browser", *JUDGE_TIMES)),
     ],
     "alone": ["-m", QUICK_MARKS, *JUDGE_TIMES],
 }
