@@ -29,12 +29,8 @@ function takeToken() {
   return decodeURIComponent(found[1]);
 }
 
-async function start() {
-  const token = takeToken();
-  session.watch((now) => { if (now) open(); else close(); });
-  const place = document.getElementById('app');
-  if (place) render(html`<${App} />`, place);
-  if (!token) return resume();
+/** @param {string} token */
+async function enter(token) {
   try {
     await signIn({ token });
   } catch (failure) {
@@ -42,7 +38,20 @@ async function start() {
     if (!session.get()) say('This link does not sign in any more', 'Print a new one with: lightmq console token --renew', true);
     console.warn('sign-in by link:', failure instanceof Error ? failure.message : failure);
   }
-  return undefined;
+}
+
+async function start() {
+  const token = takeToken();
+  session.watch((now) => { if (now) open(); else close(); });
+  const place = document.getElementById('app');
+  if (place) render(html`<${App} />`, place);
+  // The link may also be opened where this page is already: then only the part behind # changes.
+  addEventListener('hashchange', () => {
+    const given = takeToken();
+    if (given) void enter(given);
+  });
+  if (token) await enter(token);
+  else await resume();
 }
 
 void start();

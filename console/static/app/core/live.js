@@ -9,7 +9,7 @@ import { useEffect, useRef, useState } from './lib.js';
 
 /**
  * @typedef {{ topic: string, payload: string, encoding: string, qos: number, retain: boolean, time_ms: number,
- *   offset: number, message_id: string, properties: Record<string, string>, key: number }} LiveMessage
+ *   offset: number, message_id: string, properties: Record<string, any>, key: number }} LiveMessage
  */
 /** @typedef {'connecting' | 'open' | 'waiting' | 'refused'} LiveState */
 
@@ -35,14 +35,13 @@ export function subscribe(filter, history, to) {
     socket.onopen = () => {
       pause = 500;
       socket?.send(JSON.stringify({ subscribe: filter, history }));
-      to.state('open', '');
     };
     socket.onmessage = (event) => {
       const data = JSON.parse(event.data);
       if (data.message) to.message({ ...data.message, key: ++numbers });
       if (data.dropped) to.dropped(data.dropped);
-      const refusal = data.error ?? data.problem;
-      if (refusal) refuse(refusal.detail ?? refusal.title ?? String(refusal));
+      if (data.subscribed !== undefined) to.state('open', '');
+      if (data.problem) refuse(data.problem.detail);
     };
     socket.onclose = (event) => {
       if (ended) return;

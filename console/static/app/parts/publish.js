@@ -35,9 +35,9 @@ export function PublishBox({ topic }) {
   const submit = async (event) => {
     event.preventDefault();
     setBusy(true);
-    const body = { topic: to, payload, qos: Number(qos), retain, properties: properties(extra), ...(Number(delay) > 0 ? { delay_ms: Math.round(Number(delay) * 1000) } : {}) };
+    const body = { topic: to, payload, qos: Number(qos), retain, properties: properties(extra), delay_ms: Math.max(0, Math.round(Number(delay) * 1000)) };
     const answer = await attempt(`Published to ${to}`, () => post('/messages', body));
-    setSent(answer ? { ...answer, to } : null);
+    setSent(answer ? { ...answer, delayed: Boolean(body.delay_ms) } : null);
     setBusy(false);
   };
   return html`<form class="stack publish" onSubmit=${submit}>
@@ -51,6 +51,6 @@ export function PublishBox({ topic }) {
     </div>
     <details><summary class="quiet small">User properties</summary><${Field} label="One a line, name: value" kind="textarea" rows=${3} value=${extra} onInput=${setExtra} /></details>
     <div class="row"><button type="submit" class="button primary" disabled=${busy || !to.trim() || Boolean(wrong)}><${Icon} name="send" />${busy ? 'Publishing…' : 'Publish'}</button>
-      <span role="status" class="small quiet">${sent && html`Acknowledged${sent.offset !== undefined && sent.offset !== null ? ` at offset ${count(sent.offset)}` : ''}. ${sent.message_id && html`<a href=${link('trace', { message_id: sent.message_id })}>Follow it</a>`}`}</span></div>
+      <span role="status" class="small quiet">${sent && html`Acknowledged${sent.delayed ? '' : ` at offset ${count(sent.offset)}`}. ${sent.message_id && !sent.delayed && html`<a href=${link('trace', { message_id: sent.message_id })}>Follow it</a>`}`}</span></div>
   </form>`;
 }

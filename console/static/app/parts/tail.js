@@ -1,6 +1,6 @@
 // @ts-check
 /** The live tail of a filter: newest first, with pause, what was left out, and each message opened on demand. */
-import { clock, count, plural } from '../core/format.js';
+import { bytes, clock, count, plural } from '../core/format.js';
 import { html, useState } from '../core/lib.js';
 import { useLive } from '../core/live.js';
 import { link } from '../core/router.js';
@@ -19,7 +19,6 @@ const SHOWN_MAX = 100;
 export function Tail({ filter, onFilter, topic }) {
   const settled = useSettled(filter, 400).trim();
   const [paused, setPaused] = useState(false);
-  const [opened, setOpened] = useState(/** @type {import('../core/live.js').LiveMessage | null} */ (null));
   const [sought, setSought] = useState('');
   const [history, setHistory] = useState('20');
   const live = useLive(settled, { history: Number(history), keep: 500, paused });
@@ -42,7 +41,13 @@ export function Tail({ filter, onFilter, topic }) {
     ${live.state === 'refused' ? html`<${Failed} error=${new Problem(403, 'Not allowed', live.detail, '')} />`
       : rows.length === 0 ? (live.state === 'connecting' ? html`<${Loading} />` : html`<${Empty} icon="message" title=${live.messages.length ? 'No message contains this' : 'Waiting for messages'}>
         <p>${live.messages.length ? `${plural(live.messages.length, 'message')} do not match.` : html`Messages on <code>${settled || 'no filter'}</code> appear here as they arrive.`}</p><//>`)
-        : html`<ul class="tail" tabindex="0" aria-label="Messages, newest first">${rows.map((one) => html`<${Row} key=${one.key} message=${one} onOpen=${() => setOpened(one)} />`)}</ul>`}
+        : html`<${Messages} of=${rows} />`}`;
+}
+
+/** Messages, each opened by choosing it. @param {{ of: any[] }} props */
+export function Messages({ of }) {
+  const [opened, setOpened] = useState(/** @type {any} */ (null));
+  return html`<ul class="tail" tabindex="0" aria-label="Messages, newest first">${of.map((one) => html`<${Row} key=${one.key ?? one.message_id} message=${one} onOpen=${() => setOpened(one)} />`)}</ul>
     ${opened && html`<${MessageDialog} message=${opened} onClose=${() => setOpened(null)} />`}`;
 }
 
@@ -56,13 +61,15 @@ function Row({ message, onOpen }) {
 
 /** One message with everything known of it. @param {{ message: any, onClose: () => void }} props */
 export function MessageDialog({ message, onClose }) {
-  const properties = Object.entries(message.properties ?? {});
+  const { user = [], ...told } = message.properties ?? {};
+  const properties = [...Object.entries(told), ...user];
   return html`<${Dialog} kind="drawer" title=${html`<span class="mono">${message.topic}</span>`} sub=${clock(message.time_ms, true)} onClose=${onClose}>
     <${Payload} text=${message.payload} encoding=${message.encoding} />
-    <${Facts} of=${[['QoS', message.qos], ['Retained', message.retain ? 'yes' : 'no'], ['Offset', count(message.offset)], ['Message id', html`<span class="mono">${message.message_id ?? '–'}</span>`],
+    ${message.truncated && html`<p class="small faint">Only the beginning is shown.</p>`}
+    <${Facts} of=${[['QoS', message.qos], ['Retained', message.retain ? 'yes' : 'no'], ['Size', bytes(message.payload_bytes)], ['Offset', count(message.offset)], ['Message id', html`<span class="mono">${message.message_id}</span>`],
       ...properties.map(([name, value]) => /** @type {[any, any]} */ ([name, html`<span class="mono">${String(value)}</span>`]))]} />
     <div class="row">
-      ${message.message_id && html`<a class="button" href=${link('trace', { message_id: message.message_id })} onClick=${onClose}><${Icon} name="trace" />Trace this message</a>`}
+      <a class="button" href=${link('trace', { message_id: message.message_id })} onClick=${onClose}><${Icon} name="trace" />Trace this message</a>
       <a class="button" href=${link('topics', { topic: message.topic, tab: 'publish' })} onClick=${onClose}><${Icon} name="send" />Publish to this topic</a></div>
   <//>`;
 }

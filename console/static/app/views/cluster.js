@@ -2,9 +2,9 @@
 /** Cluster: groups of brokers with their roles now and over time, controllers, proxies; hand a master's role over. */
 import { mayAct, part, post } from '../core/api.js';
 import { on } from '../core/events.js';
-import { ago, bytes, count, span } from '../core/format.js';
+import { ago, bytes, count } from '../core/format.js';
 import { html, useEffect, useState } from '../core/lib.js';
-import { usePaged, useResource } from '../core/resource.js';
+import { useNow, usePaged, useResource } from '../core/resource.js';
 import { attempt } from '../core/say.js';
 import { Confirm } from '../parts/dialog.js';
 import { Field } from '../parts/field.js';
@@ -19,88 +19,81 @@ export function Cluster() {
   const history = useResource('/cluster/history', { limit: 200 }, 10_000);
   const [windowMs, setWindow] = useState('3600000');
   useEffect(() => on('roles', () => { brokers.reload(); history.reload(); }), []);
-  const groups = grouped(brokers.data?.items ?? []);
+  const groups = brokers.data?.items ?? [];
   return html`<${Page} title="Cluster" about="Groups of brokers that keep the same log: who leads, who is in step, and how that changed.">
     <${Shown} of=${brokers} isEmpty=${groups.length === 0} empty=${html`<section class="card"><${Empty} icon="cluster" title="No broker is known" /></section>`}>${() => html`
-      <div class="row end"><div class="window"><${Field} label="Drawn time" kind="select" value=${windowMs} onInput=${setWindow} options=${WINDOWS} /></div></div>
-      ${groups.map((group) => html`<${Group} key=${group.name} group=${group} history=${history.data?.items ?? []} windowMs=${Number(windowMs)} onDone=${brokers.reload} />`)}`}<//>
+      ${groups.some((/** @type {any} */ group) => group.replicas.length > 1) && html`<div class="row end"><div class="window"><${Field} label="Drawn time" kind="select" value=${windowMs} onInput=${setWindow} options=${WINDOWS} /></div></div>`}
+      ${groups.map((/** @type {any} */ group) => html`<${Group} key=${group.name} group=${group} history=${history.data?.items ?? []} windowMs=${Number(windowMs)} onDone=${brokers.reload} />`)}`}<//>
     <div class="grid two"><${Controllers} /><${Proxies} /></div>
   <//>`;
 }
 
-/** One entry for each group, from entries for groups or for single replicas. @param {any[]} items */
-export function grouped(items) {
-  /** @type {Map<string, any>} */
-  const found = new Map();
-  for (const item of items) {
-    const name = item.group ?? item.name;
-    const group = found.get(name) ?? { name, replicas: [], ...(item.replicas ? item : {}) };
-    if (item.replicas) group.replicas = item.replicas;
-    else group.replicas.push(item);
-    found.set(name, group);
-  }
-  return [...found.values()];
+/** The changes of one group, oldest first, with the names that its drawing has. @param {any[]} items @param {string} name */
+function changesOf(items, name) {
+  return items.filter((change) => change.name === name)
+    .map((change) => ({ time_ms: change.time_ms, master: change.master === null ? null : String(change.master), sync_state_set: change.sync_state_set.map(String), master_epoch: change.epoch }))
+    .sort((one, other) => one.time_ms - other.time_ms);
 }
 
 /** @param {any} replica */
-const named = (replica) => String(replica.replica ?? replica.broker_id ?? replica.id ?? replica.address ?? replica.name);
-
-/** @param {any} change */
-const cleaned = (change) => ({ ...change, master: change.master === null || change.master === undefined ? null : String(change.master), sync_state_set: (change.sync_state_set ?? []).map(String) });
+const named = (replica) => (replica.id === null ? replica.address : String(replica.id));
+/** @type {Record<string, string>} */
+const KINDS = { ok: 'good', alone: '', degraded: 'warn', 'no master': 'bad' };
+/** @type {Record<string, string>} */
+const STATES = { ok: 'all in sync', alone: 'runs alone', degraded: 'not all in sync' };
 
 /** @param {{ group: any, history: any[], windowMs: number, onDone: () => void }} props */
-function Group({ group, history, windowMs, onDone }) {
+function Group({ group: listed, history, windowMs, onDone }) {
   const [handing, setHanding] = useState(/** @type {any} */ (null));
-  const changes = history.filter((change) => (change.group ?? change.broker ?? group.name) === group.name).map(cleaned).sort((one, other) => one.time_ms - other.time_ms);
-  const lanes = [...new Set([...group.replicas.map(named), ...changes.flatMap((change) => [change.master, ...change.sync_state_set])])].filter((name) => name !== null && name !== '');
+  const group = useResource(`/brokers/${part(listed.name)}`, {}, 3000).data ?? listed;
+  const changes = changesOf(history, group.name);
+  const lanes = [...new Set([...group.replicas.map(named), ...changes.flatMap((change) => [change.master, ...change.sync_state_set])])].filter((name) => name !== null);
+  const several = group.replicas.length > 1;
   const columns = [
-    { name: 'Replica', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${named(one)}</b><div class="sub mono">${one.address ?? ''}</div>` },
+    { name: 'Broker', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${named(one)}</b><div class="sub mono">${one.id === null ? '' : one.address}</div>` },
     { name: 'Role', of: (/** @type {any} */ one) => html`<${Role} of=${one} />` },
-    { name: 'In sync', of: (/** @type {any} */ one) => (one.in_sync === undefined ? '–' : one.in_sync ? html`<${Badge} kind="good">yes<//>` : html`<${Badge} kind="warn">catching up<//>`) },
-    { name: 'Behind', right: true, of: (/** @type {any} */ one) => (one.behind_bytes === 0 ? html`<span class="faint">nothing</span>` : bytes(one.behind_bytes)) },
-    { name: 'Log end', right: true, of: (/** @type {any} */ one) => bytes(one.log_end ?? one.end_position) },
-    { name: 'Seen', right: true, of: (/** @type {any} */ one) => ago(one.heard_ms ?? one.last_seen_ms) },
-    { name: '', acts: true, right: true, of: (/** @type {any} */ one) => mayAct() && group.replicas.length > 1 && !isMaster(one) && one.in_sync && html`<button type="button" class="button" onClick=${() => setHanding(one)}><${Icon} name="swap" />Make master<span class="spoken"> ${named(one)}</span></button>` },
+    ...(several ? [
+      { name: 'In sync', of: (/** @type {any} */ one) => (one.in_sync ? html`<${Badge} kind="good">yes<//>` : html`<${Badge} kind="warn">no<//>`) },
+      { name: 'Behind', right: true, of: (/** @type {any} */ one) => (one.behind_bytes === 0 ? html`<span class="faint">nothing</span>` : bytes(one.behind_bytes)) },
+    ] : []),
+    ...(several ? [{ name: 'Log', right: true, of: (/** @type {any} */ one) => bytes(one.log_end) },
+    { name: 'Epoch', right: true, of: (/** @type {any} */ one) => (one.epochs?.length ? html`<span title=${one.epochs.map((/** @type {any} */ each) => `epoch ${each.epoch} from ${each.start}`).join('\n')}>${count(one.epochs[one.epochs.length - 1].epoch)}</span>` : '–') }] : []),
+    { name: '', acts: true, right: true, of: (/** @type {any} */ one) => mayAct() && several && one.role !== 'master' && one.in_sync && one.alive && html`<button type="button" class="button" onClick=${() => setHanding(one)}><${Icon} name="swap" />Make master<span class="spoken"> ${named(one)}</span></button>` },
   ];
-  const act = () => attempt(`${named(handing)} takes over ${group.name}`, () => post(`/brokers/${part(group.name)}/transfer`, { to: handing.broker_id ?? handing.id ?? named(handing) })).then(onDone);
-  return html`<${Card} plain title=${group.name} extra=${html`<div class="row small quiet">${group.master_epoch !== undefined && html`<${Badge}>epoch ${count(group.master_epoch)}<//>`}${group.acks_min !== undefined && html`<span>${count(group.acks_min)} copies before an acknowledgement</span>`}</div>`}>
-    ${changes.length > 0 && html`<div class="body"><${History} group=${group.name} changes=${changes} replicas=${lanes} windowMs=${windowMs} /></div>`}
-    <${Table} columns=${columns} rows=${group.replicas} rowKey=${named} caption=${`Replicas of ${group.name}`} />
+  const act = () => attempt(`Broker ${named(handing)} is master of ${group.name}`, () => post(`/brokers/${part(group.name)}/transfer`, { to: handing.id })).then(onDone);
+  return html`<${Card} plain title=${group.name} extra=${html`<div class="row small quiet"><${Badge} kind=${KINDS[group.state] ?? ''}>${STATES[group.state] ?? group.state}<//>${group.epoch !== null && html`<span>epoch ${count(group.epoch)}</span>`}</div>`}>
+    ${several && changes.length > 0 && html`<div class="body"><${History} group=${group.name} changes=${changes} replicas=${lanes} windowMs=${windowMs} /></div>`}
+    <${Table} columns=${columns} rows=${group.replicas} rowKey=${named} caption=${`Brokers of ${group.name}`} />
     ${handing && html`<${Confirm} title="Hand the master's role over?" act="Hand over" danger=${false} onAct=${act} onClose=${() => setHanding(null)}>
-      <p class="quiet"><b class="mono">${named(handing)}</b> becomes master of <b class="mono">${group.name}</b>. Clients wait for about a second while the role moves; nothing acknowledged is lost.</p><//>`}
+      <p class="quiet">Broker <b class="mono">${named(handing)}</b> becomes master of <b class="mono">${group.name}</b>. Clients wait for about a second while the role moves; nothing acknowledged is lost.</p><//>`}
   <//>`;
 }
 
-/** @param {any} one */
-const isMaster = (one) => String(one.role ?? '').toLowerCase().includes('master') && !String(one.role).toLowerCase().includes('acting');
-
 /** @param {{ of: any }} props */
 function Role({ of }) {
-  const role = String(of.role ?? 'unknown').toLowerCase().replaceAll('_', ' ');
-  if (of.alive === false || role === 'down') return html`<${Badge} kind="bad">down<//>`;
-  return html`<${Badge} kind=${isMaster(of) ? 'accent' : ''}>${role}<//>`;
+  if (!of.alive) return html`<${Badge} kind="bad">down<//>`;
+  return html`<${Badge} kind=${of.role === 'master' ? 'accent' : ''}>${of.role.replaceAll('_', ' ')}<//>`;
 }
 
 function Controllers() {
   const page = usePaged('/controllers', {}, { everyMs: 5000 });
   const columns = [
-    { name: 'Controller', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${one.id ?? one.name ?? one.address}</b><div class="sub mono">${one.id || one.name ? one.address : ''}</div>` },
-    { name: 'Role', of: (/** @type {any} */ one) => html`<${Badge} kind=${one.leader || one.role === 'leader' ? 'accent' : ''}>${one.role ?? (one.leader ? 'leader' : 'follower')}<//>` },
-    { name: 'Term', right: true, of: (/** @type {any} */ one) => count(one.term) },
-    { name: 'State', of: (/** @type {any} */ one) => (one.alive === false ? html`<${Badge} kind="bad">down<//>` : html`<${Badge} kind="good">up<//>`) },
+    { name: 'Controller', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${one.id}</b>` },
+    { name: 'Address', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span>` },
+    { name: 'Role', right: true, of: (/** @type {any} */ one) => html`<${Badge} kind=${one.leads ? 'accent' : ''}>${one.leads ? 'leader' : 'follower'}<//>` },
   ];
-  return html`<div class="stack"><h2>Controllers</h2><${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => String(one.id ?? one.address)} caption="Controllers"
-    empty=${html`<${Empty} icon="cluster" title="No controllers"><p>This server runs alone. Controllers choose masters in a cluster.</p><//>`} /></div>`;
+  const none = html`<${Empty} icon="cluster" title="No controllers"><p>This server runs alone. In a cluster, controllers choose the masters.</p><//>`;
+  return html`<div class="stack"><h2>Controllers</h2>${page.error ? html`<section class="card">${none}</section>` : html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.address} caption="Controllers" empty=${none} />`}</div>`;
 }
 
 function Proxies() {
   const page = usePaged('/proxies', {}, { everyMs: 5000 });
+  const now = useNow(5000);
   const columns = [
-    { name: 'Proxy', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${one.id ?? one.name ?? one.address}</b><div class="sub mono">${one.id || one.name ? one.address : ''}</div>` },
-    { name: 'Clients', right: true, of: (/** @type {any} */ one) => count(one.clients) },
-    { name: 'Version', of: (/** @type {any} */ one) => one.version ?? '–' },
-    { name: 'Connected', right: true, of: (/** @type {any} */ one) => (one.since_ms ? ago(one.since_ms) : one.uptime_s ? span(one.uptime_s * 1000) : '–') },
+    { name: 'Proxy', lead: true, of: (/** @type {any} */ one) => html`<b class="mono">${one.name}</b><div class="sub">version ${one.version}</div>` },
+    { name: 'Listens on', of: (/** @type {any} */ one) => html`<span class="mono">${Object.entries(one.listeners ?? {}).map(([name, port]) => `${name} ${port}`).join(', ')}</span>` },
+    { name: 'Started', right: true, of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.since_ms, now)}</span>` },
   ];
-  return html`<div class="stack"><h2>MQTT proxies</h2><${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => String(one.id ?? one.address)} caption="MQTT proxies"
+  return html`<div class="stack"><h2>MQTT proxies</h2><${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.name} caption="MQTT proxies"
     empty=${html`<${Empty} icon="broker" title="No proxy is connected"><p>MQTT clients reach the log through a proxy.</p><//>`} /></div>`;
 }

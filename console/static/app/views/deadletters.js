@@ -17,7 +17,7 @@ import { MessageDialog } from '../parts/tail.js';
 export function DeadLetters() {
   const [search, setSearch] = useState('');
   const settled = useSettled(search);
-  const page = usePaged('/dead-letters', { search: settled }, { everyMs: 5000 });
+  const page = usePaged('/dead-letters', { group: settled }, { everyMs: 5000 });
   const now = useNow(5000);
   const [opened, setOpened] = useState(/** @type {any} */ (null));
   const [sending, setSending] = useState(/** @type {any} */ (null));
@@ -32,8 +32,8 @@ export function DeadLetters() {
   const act = () => attempt(`Sent again to ${sending.topic}`, () => post(`/dead-letters/${part(sending.id)}/resend`)).then(page.reload);
   return html`<${Page} title="Dead letters" about="Messages that a consumer group could not process, however often it tried.">
     <${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.id} caption="Dead letters" noun="dead letters"
-      toolbar=${html`<${Search} value=${search} onInput=${setSearch} label="Search by group or topic" />`}
-      empty=${html`<${Empty} icon="check" title=${settled ? 'No dead letter matches' : 'No dead letters'}><p>When a consumer gives up on a message after all its retries, the message is kept here instead of being lost.</p><//>`} />
+      toolbar=${html`<${Search} value=${search} onInput=${setSearch} label="Of this group" />`}
+      empty=${html`<${Empty} icon="check" title=${settled ? 'This group has no dead letters' : 'No dead letters'}><p>When a consumer gives up on a message after all its retries, the message is kept here instead of being lost.</p><//>`} />
     ${opened && html`<${MessageDialog} message=${{ payload: '', qos: 1, retain: false, ...opened }} onClose=${() => setOpened(null)} />`}
     ${sending && html`<${Confirm} title="Send this message again?" act="Send again" danger=${false} onAct=${act} onClose=${() => setSending(null)}>
       <p class="quiet">It goes to <span class="mono">${sending.topic}</span> once more, for the group <span class="mono">${sending.group}</span>. The dead letter stays in its queue until it expires.</p><//>`}

@@ -1,7 +1,7 @@
 // @ts-check
 /** Queues and groups: how far each consumer group is behind, in messages and in seconds; move where it reads. */
 import { mayAct, part, post } from '../core/api.js';
-import { ago, count, rate, span } from '../core/format.js';
+import { count, plural, span } from '../core/format.js';
 import { html, useEffect, useState } from '../core/lib.js';
 import { adjust, go, link } from '../core/router.js';
 import { usePaged, useResource, useSettled } from '../core/resource.js';
@@ -33,21 +33,21 @@ export function Groups({ route }) {
 
 /** @param {{ search: string, toolbar: any }} props */
 function GroupList({ search, toolbar }) {
-  const page = usePaged('/groups', { search }, { everyMs: 3000 });
+  const [sort, setSort] = useState('name');
+  const page = usePaged('/groups', { search, sort }, { everyMs: 3000 });
   const columns = [
-    { name: 'Group', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('groups', { search }, one.group)}>${one.group}</a>${one.kind ? html`<div class="sub">${one.kind}</div>` : ''}` },
-    { name: 'Topics', of: (/** @type {any} */ one) => html`<span class="mono small">${names(one.topics ?? one.topic)}</span>` },
-    { name: 'Members', right: true, of: (/** @type {any} */ one) => (count(one.members?.length ?? one.members)) },
-    { name: 'Behind', right: true, of: (/** @type {any} */ one) => html`<${Behind} messages=${one.lag ?? one.lag_messages} />` },
-    { name: 'Behind in time', right: true, of: (/** @type {any} */ one) => (one.lag_s === null || one.lag_s === undefined ? '–' : one.lag_s === 0 ? html`<span class="faint">up to date</span>` : span(one.lag_s * 1000)) },
-    { name: 'Reads', right: true, of: (/** @type {any} */ one) => rate(one.rate ?? one.rate_out) },
+    { name: 'Group', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('groups', { search }, one.name)}>${one.name}</a>` },
+    { name: 'Topics', of: (/** @type {any} */ one) => html`<span class="mono small">${names(one.topics)}</span>` },
+    { name: 'Queues', right: true, of: (/** @type {any} */ one) => count(one.queues) },
+    { name: 'Behind', right: true, sort: 'lag', of: (/** @type {any} */ one) => html`<${Behind} messages=${one.lag} />` },
+    { name: 'Behind in time', right: true, of: (/** @type {any} */ one) => (one.lag_s > 0 ? span(one.lag_s * 1000) : html`<span class="faint">–</span>`) },
   ];
-  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.group} caption="Consumer groups" noun="groups" toolbar=${toolbar}
+  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => one.name} caption="Consumer groups" noun="groups" sort=${sort === 'lag' ? '-lag' : ''} onSort=${() => setSort(sort === 'lag' ? 'name' : 'lag')} toolbar=${toolbar}
     empty=${html`<${Empty} icon="groups" title=${search ? 'No group matches' : 'No consumer group yet'}><p>Groups appear when a RocketMQ client, a shared subscription or a Spark query with <code>consumerGroup</code> reads.</p><//>`} />`;
 }
 
-/** @param {any} topics */
-const names = (topics) => (Array.isArray(topics) ? topics.slice(0, 3).join(', ') + (topics.length > 3 ? ` and ${topics.length - 3} more` : '') : topics ?? '–');
+/** @param {string[]} topics */
+const names = (topics) => topics.slice(0, 3).join(', ') + (topics.length > 3 ? ` and ${topics.length - 3} more` : '');
 
 /** @param {{ messages: any }} props */
 function Behind({ messages }) {
@@ -57,17 +57,16 @@ function Behind({ messages }) {
 
 /** @param {{ topic: string, toolbar: any }} props */
 function Queues({ topic, toolbar }) {
-  const page = usePaged('/queues', { topic }, { everyMs: 3000 });
+  const page = usePaged('/queues', { search: topic }, { everyMs: 3000 });
   const columns = [
     { name: 'Topic', lead: true, of: (/** @type {any} */ one) => html`<span class="mono">${one.topic}</span>` },
-    { name: 'Broker', of: (/** @type {any} */ one) => one.broker ?? '–' },
-    { name: 'Queue', right: true, of: (/** @type {any} */ one) => count(one.queue ?? one.queue_id) },
-    { name: 'First offset', right: true, of: (/** @type {any} */ one) => count(one.min_offset ?? one.first_offset ?? one.min) },
-    { name: 'Next offset', right: true, of: (/** @type {any} */ one) => count(one.max_offset ?? one.next_offset ?? one.max) },
-    { name: 'Messages', right: true, of: (/** @type {any} */ one) => count(one.messages ?? (one.max_offset ?? one.max) - (one.min_offset ?? one.min)) },
-    { name: 'Last message', right: true, of: (/** @type {any} */ one) => html`<span class="nowrap">${ago(one.last_ms ?? one.updated_ms)}</span>` },
+    { name: 'Broker', of: (/** @type {any} */ one) => one.broker },
+    { name: 'Queue', right: true, of: (/** @type {any} */ one) => count(one.queue) },
+    { name: 'First offset', right: true, of: (/** @type {any} */ one) => count(one.min) },
+    { name: 'Next offset', right: true, of: (/** @type {any} */ one) => count(one.max) },
+    { name: 'Messages', right: true, of: (/** @type {any} */ one) => count(one.messages) },
   ];
-  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.broker} ${one.topic} ${one.queue ?? one.queue_id}`} caption="Queues" noun="queues" toolbar=${toolbar}
+  return html`<${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.broker} ${one.topic} ${one.queue}`} caption="Queues" noun="queues" toolbar=${toolbar}
     empty=${html`<${Empty} icon="groups" title=${topic ? 'No such topic has queues' : 'No queues yet'}><p>Each topic is kept in one or more queues; they appear with its first message.</p><//>`} />`;
 }
 
@@ -76,48 +75,51 @@ function GroupDrawer({ group, onClose }) {
   const detail = useResource(`/groups/${part(group)}`, {}, 2000);
   const [asking, setAsking] = useState('');
   const one = detail.data ?? {};
-  const queues = (one.queues ?? one.items ?? []).slice(0, ROWS_MAX);
+  const queues = (one.queues ?? []).slice(0, ROWS_MAX);
   const topics = [...new Set(queues.map((/** @type {any} */ queue) => queue.topic))];
   const columns = [
-    { name: 'Topic and queue', lead: true, of: (/** @type {any} */ queue) => html`<span class="mono">${queue.topic}</span> <span class="faint">${queue.broker ?? ''} ${queue.queue ?? queue.queue_id ?? ''}</span>` },
-    { name: 'At', right: true, of: (/** @type {any} */ queue) => count(queue.offset ?? queue.consumer_offset) },
-    { name: 'Of', right: true, of: (/** @type {any} */ queue) => count(queue.max_offset ?? queue.next_offset ?? queue.broker_offset) },
-    { name: 'Behind', right: true, of: (/** @type {any} */ queue) => count(queue.lag ?? queue.lag_messages) },
-    { name: 'Time', right: true, of: (/** @type {any} */ queue) => (queue.lag_s === undefined || queue.lag_s === null ? '–' : span(queue.lag_s * 1000)) },
+    { name: 'Topic and queue', lead: true, of: (/** @type {any} */ queue) => html`<span class="mono">${queue.topic}</span> <span class="faint">${queue.broker} ${queue.queue}</span>` },
+    { name: 'At', right: true, of: (/** @type {any} */ queue) => count(queue.offset) },
+    { name: 'Of', right: true, of: (/** @type {any} */ queue) => count(queue.end) },
+    { name: 'Behind', right: true, of: (/** @type {any} */ queue) => count(queue.lag) },
+    { name: 'Time', right: true, of: (/** @type {any} */ queue) => (queue.lag_s > 0 ? span(queue.lag_s * 1000) : '–') },
   ];
-  return html`<${Dialog} kind="drawer" title=${html`<span class="mono">${group}</span>`} sub=${detail.data && `${count(one.lag ?? one.lag_messages)} messages behind`} onClose=${onClose}>
+  return html`<${Dialog} kind="drawer" title=${html`<span class="mono">${group}</span>`} sub=${detail.data && `${plural(one.lag, 'message')} behind`} onClose=${onClose}>
     <${Shown} of=${detail}>${() => html`
       ${mayAct() && topics.length > 0 && html`<div class="row"><button type="button" class="button" onClick=${() => setAsking('reset')}><${Icon} name="back" />Reset offsets</button>
         <button type="button" class="button danger" onClick=${() => setAsking('skip')}><${Icon} name="skip" />Skip everything waiting</button></div>`}
-      <section class="flush" aria-label="Queues">${queues.length ? html`<${Table} columns=${columns} rows=${queues} rowKey=${(/** @type {any} */ queue) => `${queue.broker}${queue.topic}${queue.queue ?? queue.queue_id}`} caption="Queues of the group" />` : html`<p class="quiet small">It has not read a queue yet.</p>`}</section>
+      <section class="flush" aria-label="Queues">${queues.length ? html`<${Table} columns=${columns} rows=${queues} rowKey=${(/** @type {any} */ queue) => `${queue.broker} ${queue.topic} ${queue.queue}`} caption="Queues of the group" />` : html`<p class="quiet small">It has not read a queue yet.</p>`}</section>
       <${Members} of=${one.members} />`}<//>
-    ${asking === 'reset' && html`<${Reset} group=${group} topics=${topics} onClose=${() => setAsking('')} onDone=${detail.reload} />`}
-    ${asking === 'skip' && html`<${Skip} group=${group} topics=${topics} lag=${one.lag ?? one.lag_messages} onClose=${() => setAsking('')} onDone=${detail.reload} />`}
+    ${asking === 'reset' && html`<${Reset} group=${group} queues=${queues} topics=${topics} onClose=${() => setAsking('')} onDone=${detail.reload} />`}
+    ${asking === 'skip' && html`<${Skip} group=${group} topics=${topics} lag=${one.lag} onClose=${() => setAsking('')} onDone=${detail.reload} />`}
   <//>`;
 }
 
 /** @param {{ of: any }} props */
 function Members({ of }) {
-  if (!Array.isArray(of)) return null;
   return html`<section class="stack" aria-label="Members"><h3>Members</h3>${of.length === 0 ? html`<p class="quiet small">Nobody is connected at present.</p>`
-    : html`<ul class="rows">${of.slice(0, 100).map((one) => html`<li class="row between"><span class="mono">${one.id ?? one.client_id ?? one}</span><span class="faint small mono">${one.address ?? ''}</span></li>`)}</ul>`}</section>`;
+    : html`<ul class="rows">${of.slice(0, 100).map((/** @type {any} */ one) => html`<li class="row between"><span class="mono">${one.client}</span><span class="faint small mono">${one.address} ${one.language.toLowerCase()}</span></li>`)}</ul>`}</section>`;
 }
 
-/** @param {{ group: string, topics: any[], onClose: () => void, onDone: () => void }} props */
-function Reset({ group, topics, onClose, onDone }) {
+/** @param {{ group: string, topics: any[], queues: any[], onClose: () => void, onDone: () => void }} props */
+function Reset({ group, topics, queues, onClose, onDone }) {
   const [topic, setTopic] = useState(topics[0] ?? '');
   const [to, setTo] = useState('earliest');
   const [time, setTime] = useState('');
   const [offset, setOffset] = useState('0');
-  const target = to === 'time_ms' ? { time_ms: new Date(time).getTime() } : to === 'offset' ? { offset: Number(offset) } : to;
+  const [queue, setQueue] = useState('');
+  const numbers = [...new Set(queues.filter((one) => one.topic === topic).map((one) => String(one.queue)))];
+  const one = queue || numbers[0];
+  const target = to === 'time_ms' ? { time_ms: new Date(time).getTime() } : to === 'offset' ? { offset: Number(offset), queue: Number(one) } : { to };
   const ready = to === 'time_ms' ? Boolean(time) : to === 'offset' ? Number(offset) >= 0 && offset !== '' : true;
-  const act = () => attempt(`${group} reads ${topic} from there`, () => post(`/groups/${part(group)}/reset`, { topic, to: target })).then(onDone);
+  const act = () => attempt(`${group} reads ${topic} from there`, () => post(`/groups/${part(group)}/reset`, { topic, ...target })).then(onDone);
   return html`<${Confirm} title="Where should the group read from?" act="Reset" onAct=${act} onClose=${onClose} disabled=${!ready}>
     <p class="quiet">Members take the new position within seconds. Going back means that messages are delivered again.</p>
     <${Field} label="Topic" kind="select" value=${topic} onInput=${setTopic} options=${topics.map((one) => [one, one])} />
-    <${Field} label="Position" kind="select" value=${to} onInput=${setTo} options=${[['earliest', 'The oldest message kept'], ['latest', 'The next new message'], ['time_ms', 'A point in time'], ['offset', 'An offset in every queue']]} />
+    <${Field} label="Position" kind="select" value=${to} onInput=${setTo} options=${[['earliest', 'The oldest message kept'], ['latest', 'The next new message'], ['time_ms', 'A point in time'], ['offset', 'An offset in one queue']]} />
     ${to === 'time_ms' && html`<${Field} label="Time (of this browser)" type="datetime-local" value=${time} onInput=${setTime} required />`}
-    ${to === 'offset' && html`<${Field} label="Offset" type="number" min=${0} value=${offset} onInput=${setOffset} required />`}<//>`;
+    ${to === 'offset' && html`<${Field} label="Queue" kind="select" value=${one} onInput=${setQueue} options=${numbers.map((each) => [each, each])} />
+      <${Field} label="Offset" type="number" min=${0} value=${offset} onInput=${setOffset} required />`}<//>`;
 }
 
 /** @param {{ group: string, topics: any[], lag: any, onClose: () => void, onDone: () => void }} props */

@@ -7,7 +7,7 @@ import { useNow, usePaged } from '../core/resource.js';
 import { Chart, Legend } from '../parts/chart.js';
 import { Badge, Banner, Page } from '../parts/page.js';
 import { Code } from '../parts/payload.js';
-import { Empty, Shown } from '../parts/states.js';
+import { Empty, Failed, Shown } from '../parts/states.js';
 import { Pager } from '../parts/table.js';
 
 const SILENT_MS = 60_000;
@@ -16,8 +16,9 @@ export function Spark() {
   const page = usePaged('/spark', {}, { everyMs: 5000, limit: 20 });
   useEffect(() => on('spark', page.reload), []);
   return html`<${Page} title="Spark" about="Streaming queries that read from this server: how fast, how far behind, how heavy.">
-    <${Shown} of=${page} isEmpty=${page.items.length === 0} empty=${html`<section class="card"><${None} /></section>`}>${() => html`
-      ${page.items.map((query) => html`<${Query} key=${query.id ?? query.name} query=${query} />`)}<${Pager} of=${page} noun="queries" />`}<//>
+    ${page.error && html`<section class="card"><${Failed} error=${page.error} retry=${page.reload} /></section>`}
+    ${!page.error && html`<${Shown} of=${page} isEmpty=${page.items.length === 0} empty=${html`<section class="card"><${None} /></section>`}>${() => html`
+      ${page.items.map((query) => html`<${Query} key=${query.id ?? query.name} query=${query} />`)}<${Pager} of=${page} noun="queries" />`}<//>`}
   <//>`;
 }
 
@@ -30,11 +31,11 @@ function None() {
 function Query({ query }) {
   const now = useNow(5000);
   const silent = query.updated_ms && now - query.updated_ms > SILENT_MS;
-  const ended = query.state === 'terminated' || query.ended === true;
+  const ended = query.status && query.status !== 'running';
   const [kind, word] = query.last_error ? ['bad', 'failed'] : ended ? ['', 'ended'] : silent ? ['warn', 'silent'] : ['good', 'running'];
   const history = Array.isArray(query.history) ? query.history : [];
-  const times = history.map((/** @type {any} */ point) => (point.time_ms ?? point.updated_ms) / 1000);
-  const of = (/** @type {string} */ name) => history.map((/** @type {any} */ point) => (typeof point[name] === 'number' ? point[name] : null));
+  const times = history.map((/** @type {number[]} */ point) => point[0] / 1000);
+  const of = (/** @type {number} */ place) => history.map((/** @type {number[]} */ point) => point[place] ?? null);
   return html`<section class="card" aria-label=${query.name ?? query.id}>
     <header><div class="row"><h2>${query.name || 'unnamed query'}</h2><${Badge} kind=${kind}>${word}<//></div><span class="small faint">batch ${count(query.batch)} · ${ago(query.updated_ms, now)}</span></header>
     <div class="body stack">
@@ -45,9 +46,9 @@ function Query({ query }) {
         <${Figure} name="State" value=${query.state_rows ? `${short(query.state_rows)} rows` : 'none'} note=${query.state_bytes ? bytes(query.state_bytes) : ''} />
       </dl>
       ${times.length > 1 && html`<div class="grid three">
-        <${Small} title="Rows per second" times=${times} values=${of('rows_per_s')} ink=${1} format=${short} />
-        <${Small} title="Batch duration" times=${times} values=${of('batch_ms')} ink=${2} format=${(/** @type {number} */ value) => (value >= 1000 ? `${digits(value / 1000)} s` : `${digits(value)} ms`)} />
-        <${Small} title="Messages behind" times=${times} values=${of('lag_messages')} ink=${3} format=${short} /></div>`}
+        <${Small} title="Rows per second" times=${times} values=${of(1)} ink=${1} format=${short} />
+        <${Small} title="Batch duration" times=${times} values=${of(2)} ink=${2} format=${(/** @type {number} */ value) => (value >= 1000 ? `${digits(value / 1000)} s` : `${digits(value)} ms`)} />
+        <${Small} title="Messages behind" times=${times} values=${of(3)} ink=${3} format=${short} /></div>`}
       <p class="small faint mono">${query.id}</p>
     </div></section>`;
 }

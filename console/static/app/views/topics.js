@@ -1,17 +1,17 @@
 // @ts-check
 /** Topics: the tree, level by level as it is opened; beside it one topic with its live tail, publish box and history. */
 import { part } from '../core/api.js';
-import { ago, bytes, count, rate } from '../core/format.js';
+import { count } from '../core/format.js';
 import { html, useEffect, useState } from '../core/lib.js';
 import { adjust } from '../core/router.js';
 import { usePaged, useResource, useSettled } from '../core/resource.js';
-import { Search } from '../parts/field.js';
+import { Field, Search } from '../parts/field.js';
 import { Icon } from '../parts/icon.js';
-import { Badge, Facts, Page } from '../parts/page.js';
+import { Page } from '../parts/page.js';
 import { Empty, Shown } from '../parts/states.js';
 import { Pager } from '../parts/table.js';
 import { PublishBox } from '../parts/publish.js';
-import { Tail } from '../parts/tail.js';
+import { Messages, Tail } from '../parts/tail.js';
 
 /** @param {{ route: import('../core/router.js').Route }} props */
 export function Topics({ route }) {
@@ -56,7 +56,7 @@ function Node({ node, chosen, onChoose }) {
       <button type="button" class=${`leaf ${chosen === node.topic ? 'on' : ''}`} aria-pressed=${chosen === node.topic} title=${node.topic} onClick=${() => onChoose(node.topic)}>
         <span class="clip mono">${node.level || html`<i>(empty)</i>`}</span>
         ${node.retained ? html`<span class="pin" title="Has a retained message"><${Icon} name="retained" /><span class="spoken">retained</span></span>` : ''}
-        <span class="figure number">${node.rate > 0 ? rate(node.rate) : node.messages ? count(node.messages) : has ? `${count(node.children)} below` : ''}</span>
+        <span class="figure number">${node.exists ? count(node.messages) : has ? `${count(node.below)} below` : ''}</span>
       </button>
     </div>
     ${open && html`<${Level} parent=${node.topic} search="" chosen=${chosen} onChoose=${onChoose} />`}
@@ -64,7 +64,7 @@ function Node({ node, chosen, onChoose }) {
 }
 
 /** @type {[string, string][]} */
-const TABS = [['tail', 'Live tail'], ['publish', 'Publish'], ['about', 'About']];
+const TABS = [['tail', 'Live tail'], ['publish', 'Publish'], ['history', 'History']];
 
 /** @param {{ topic: string, tab: string }} props */
 function Chosen({ topic, tab }) {
@@ -80,7 +80,7 @@ function Chosen({ topic, tab }) {
     <div role="tabpanel" id="tabpanel" aria-labelledby=${`tab-${shown}`}>
       ${shown === 'tail' && html`<${Tail} filter=${filter} onFilter=${setFilter} topic=${topic} />`}
       ${shown === 'publish' && html`<div class="body pad"><${PublishBox} topic=${topic} /></div>`}
-      ${shown === 'about' && html`<div class="body pad"><${About} topic=${topic} /></div>`}
+      ${shown === 'history' && html`<${Past} topic=${topic} />`}
     </div>
   </section>`;
 }
@@ -96,16 +96,11 @@ function turn(event, keys, shown) {
 }
 
 /** @param {{ topic: string }} props */
-function About({ topic }) {
-  const detail = useResource(`/topics/${part(topic)}`, {}, 3000);
-  return html`<${Shown} of=${detail} isEmpty=${!detail.data} empty=${html`<${Empty} icon="topics" title="Nothing is known of this topic" />`}>${() => {
-    const one = detail.data;
-    return html`<${Facts} of=${[
-      ['Messages kept', count(one.messages)], ['Rate', rate(one.rate)],
-      ['Levels below', count(one.children)], ['Retained', one.retained ? html`<${Badge} kind="accent">yes<//> ${one.retained_bytes !== undefined ? bytes(one.retained_bytes) : ''}` : 'no'],
-      ...(one.first_offset !== undefined ? /** @type {[string, any][]} */ ([['Offsets', `${count(one.first_offset)} to ${count(one.next_offset)}`]]) : []),
-      ...(one.last_ms ? /** @type {[string, any][]} */ ([['Last message', ago(one.last_ms)]]) : []),
-      ...(one.subscribers !== undefined ? /** @type {[string, any][]} */ ([['Subscribers', count(one.subscribers)]]) : []),
-    ]} />`;
-  }}<//>`;
+function Past({ topic }) {
+  const [number, setNumber] = useState('50');
+  const found = useResource(`/topics/${part(topic)}`, { history: number });
+  const messages = found.data?.messages ?? [];
+  return html`<div class="toolbar pad"><div class="window"><${Field} label="How many" kind="select" value=${number} onInput=${setNumber} options=${[['20', 'the last 20'], ['50', 'the last 50'], ['200', 'the last 200']]} /></div>
+      <span class="grow"></span><button type="button" class="button" onClick=${found.reload}><${Icon} name="refresh" />Read again</button></div>
+    <${Shown} of=${found} isEmpty=${messages.length === 0} empty=${html`<${Empty} icon="message" title="No message is kept"><p>What was published to <code>${topic}</code> is older than the log's retention, or is on the levels below.</p><//>`}>${() => html`<${Messages} of=${messages} />`}<//>`;
 }
