@@ -393,8 +393,8 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     undisturbed = [one for one in devices.commands if not is_disturbed(one)]
     count = len({one["id"] for one in devices.commands})
     page = Page(
-        f"{count} times a machine ran hot, {count} commands came back, each obeyed once",
-        f"with a broker and a Spark driver killed (kill -9) on the way; a command takes "
+        f"{count} commands to machines that ran hot, each obeyed once",
+        f"with the broker and Spark's driver killed (kill -9) on the way; a command takes "
         f"{percentile(undisturbed, 50):.1f} s, 95 % of them {percentile(undisturbed, 95):.1f} s while all parts live",
         height=8.2,
     )
@@ -457,19 +457,16 @@ def draw_delays(axes: Any, devices: Machines, begin_ms: int) -> None:
 def shade_outages(axes: Any, begin_ms: int, *, labelled: bool) -> None:
     """Where the broker and the driver were away."""
     happened = ACCIDENTS
-    spans = [
-        ("broker", happened.broker_died, happened.broker_back),
-        ("driver", happened.driver_died, happened.driver_back),
-    ]
-    for name, died, back in spans:
+    broker, driver = (happened.broker_died, happened.broker_back), (happened.driver_died, happened.driver_back)
+    for name, (died, back), height in (("broker", broker, 0.87), ("driver", driver, 0.79)):
         if not died:
             continue
         first, last = (died - begin_ms) / 1000, ((back or died) - begin_ms) / 1000
         axes.axvspan(first, last, color=RED, alpha=0.09, linewidth=0)
         axes.axvline(first, color=RED, linewidth=1)
         if labelled:
-            said = f"{name} killed\nback after {last - first:.1f} s"
-            axes.text(first + 0.3, 0.855, said, transform=axes.get_xaxis_transform(), color=RED, fontsize=8.5, va="top")
+            said = f" {name} killed, back after {last - first:.1f} s"
+            axes.text(first, height, said, transform=axes.get_xaxis_transform(), color=RED, fontsize=8.5, va="top")
 
 
 EXAMPLE = Example(

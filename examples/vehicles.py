@@ -8,14 +8,18 @@ touch its square of the map. What is left lies inside a zone; positions of a veh
 enter to leave (a session window), wherever late and repeated positions fall. A second query keeps state per vehicle and
 finds its positions in the order in which it sent them.
 
-    python examples/vehicles.py [--seconds 60] [--seed 1] [--check]
+    python examples/vehicles.py [--seconds 80] [--seed 1] [--check]
+
+The picture is a map; `vehicles.html` beside it plays the whole of it, offline.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -317,7 +321,37 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     grid = page.grid(len(COLOURS), 2, width_ratios=[2.35, 1], wspace=0.12, hspace=0.35)
     draw_map(page, grid[:, 0], positions, zones, found)
     draw_traffic(page, grid, zones, found)
+    write_replay(play.stage, positions, zones, found)
     return page
+
+
+def write_replay(stage: Stage, positions: pd.DataFrame, zones: pd.DataFrame, found: pd.DataFrame) -> None:
+    """Write the same as a page that plays: vans on the map, zones as they change. It needs no network."""
+    begin = pd.Timestamp(MORNING_MS, unit="ms", tz="UTC")
+    second = (positions["time_ms"] - MORNING_MS) // 1000
+    table = (
+        positions.assign(second=second)
+        .pivot_table(index="second", columns="vehicle", values=["x", "y"])
+        .ffill()
+        .bfill()
+    )
+    tracks = np.stack([table["x"].to_numpy(), table["y"].to_numpy()], axis=2) * 10
+    visits = found.assign(
+        entered=(found["entered"] - begin).dt.total_seconds().astype(int),
+        left=(found["left"] - begin).dt.total_seconds().astype(int),
+    )
+    data = {
+        "width": WIDTH_M, "height": HEIGHT_M, "street": STREET_M, "period": PERIOD_S, "speed": stage.speed,
+        "colours": COLOURS, "vans": list(table["x"].columns),
+        "zones": {
+            zone: versions.sort_values("version")[["x", "y", "radius"]].to_numpy().tolist()
+            for zone, versions in zones.groupby("zone")
+        },
+        "visits": visits[["vehicle", "zone", "entered", "left"]].to_numpy().tolist(),
+        "tracks": base64.b64encode(tracks.round().astype("<u2").tobytes()).decode(),
+    }  # fmt: skip
+    template = Path(__file__).with_name("vehicles_map.html").read_text()
+    stage.folder("vehicles.html").write_text(template.replace("__DATA__", json.dumps(data)))
 
 
 def draw_map(page: Page, place: Any, positions: pd.DataFrame, zones: pd.DataFrame, found: pd.DataFrame) -> None:

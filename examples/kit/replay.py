@@ -32,6 +32,8 @@ from runtime.clock import SystemClock
 
 UNACKNOWLEDGED_MAX = 4000
 """Devices wait for acknowledgements beyond this many; the story then takes longer."""
+WAIT_MAX_S = 30.0
+"""But no longer than this: a server that is gone must not keep a story from its end."""
 IN_FLIGHT_MAX = 500
 CONNECT_TIMEOUT_S = 20.0
 TICK_S = 0.01
@@ -125,7 +127,7 @@ class Gateways:
     def publish(self, device: int, topic: str, body: bytes, *, retain: bool = False) -> None:
         """Send one message of a device (its number) with QoS 1; waits while too many are unanswered."""
         with self._answered:
-            self._answered.wait_for(lambda: self.unanswered < UNACKNOWLEDGED_MAX)
+            self._answered.wait_for(lambda: self.unanswered < UNACKNOWLEDGED_MAX, WAIT_MAX_S)
             self.sent += 1
         self._clients[device % len(self._clients)].publish(topic, body, qos=1, retain=retain)
 

@@ -88,13 +88,14 @@ class Play:
         self._ports: Ports | None = None
         self._shown = Shown(example.name)
         self._spark_failure = ""
+        self._play: Run | None = None
         self._restarts_told = 0
         self._counted = (0.0, 0)
 
     def run(self) -> int:
         """Run it; 0 unless something failed, or a claim does not hold and `--check` was given."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: self._interrupted.set())
+            signal.signal(number, self._interrupt)
         try:
             self._prepare_folder()
             with self._view:
@@ -106,13 +107,24 @@ class Play:
                 self._console.print("The server stays up until Ctrl-C.")
                 self._interrupted.wait()
             return self._status(claims)
+        except KeyboardInterrupt:
+            self._console.print(f"{self._example.name} was interrupted before its end")
+            return 130
         except (StackFailed, OSError, RuntimeError) as failure:
             self._console.print(f"{self._example.name} failed: {failure}", markup=False, highlight=False)
             return 1
         finally:
+            if self._play is not None and self._play.spark is not None:
+                self._play.spark.stop()
             if self._stack is not None:
                 self._stack.stop()
             shutil.rmtree(self._out / "data", ignore_errors=True)
+
+    def _interrupt(self, *_: object) -> None:
+        """End the story early, with claims and picture of what was told; the second time, end at once."""
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+        self._interrupted.set()
 
     def _status(self, claims: list[Claim]) -> int:
         if self._spark_failure:
@@ -133,7 +145,7 @@ class Play:
         stage = self._stage()
         stage.save()
         devices = self._example.devices(stage)
-        play = Run(
+        play = self._play = Run(
             stage, devices, self._stack, None, self._view.note, lambda: self._start_spark(play), self._restart_server
         )
         if self._example.queries is not None:
@@ -197,6 +209,8 @@ class Play:
                 self._give_up(failure)
             play.spark.stop()
         self._tick(play, "done")
+        if self._spark_failure:
+            return [Claim("Spark read everything", self._spark_failure, holds=False)]
         return self._example.check(play)
 
     def _give_up(self, failure: SparkFailed) -> None:
@@ -288,10 +302,10 @@ class Play:
             self._console.print(mark, style=style, highlight=False)
 
     def _print_rest(self, picture: Path | None) -> None:
-        if self._spark_failure:
-            self._console.print(f"Spark did not finish: {self._spark_failure}", markup=False, highlight=False)
         if picture is not None:
-            self._console.print(f"picture: {shorten(picture)}", highlight=False, soft_wrap=True)
+            for path in (picture, *sorted(self._out.glob("*.html"))):
+                title = "picture" if path == picture else "page"
+                self._console.print(f"{title}: {shorten(path)}", highlight=False, soft_wrap=True)
         took = f"took {self._elapsed_s():.0f} s; rows and logs: {shorten(self._out)}"
         self._console.print(took, highlight=False, soft_wrap=True)
 
