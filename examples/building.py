@@ -268,11 +268,11 @@ def draw_floors(page: Page, place: object, windows: pd.DataFrame) -> None:
     order = loads.sum().sort_values().index
     axes.stackplot(loads.index, [loads[floor] for floor in order], colors=shades[: len(order)], linewidth=0)
     base = np.zeros(len(loads))
-    peak = int(np.argmax(loads.sum(axis=1).to_numpy()))
+    named = int(np.argmin(np.abs(loads.index.to_numpy() - min(10.5, float(loads.index.max()) / 2))))
     for floor in order:
         height = loads[floor].to_numpy()
         axes.text(
-            loads.index[peak], base[peak] + height[peak] / 2, f"floor {floor}", fontsize=8, color=INK, ha="center",
+            loads.index[named], base[named] + height[named] / 2, f"floor {floor}", fontsize=8, color=INK, ha="center",
             va="center",
         )  # fmt: skip
         base = base + height
