@@ -198,6 +198,8 @@ def draw_panel(axes: Any, found: pd.DataFrame, sensors: Mapping[str, str], divis
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), ncols=6, borderaxespad=0.1)
     if not has_band:
         axes.set_ylim(0)
+    elif "memory_percent" not in sensors:
+        axes.set_ylim(0, 105)
 
 
 EXAMPLE = Example(

@@ -25,6 +25,10 @@ class Claim:
     holds: bool
 
 
+class NothingWritten(RuntimeError):
+    """A query has no rows to show; the text says what to do."""
+
+
 def equal(title: str, **figures: float) -> Claim:
     """Claim that all figures are the same; `read_by_spark=7` is shown as `read by spark 7`."""
     shown = " = ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in figures.items())
@@ -38,15 +42,17 @@ def holds(title: str, is_true: object, figures: str) -> Claim:
 
 
 def read_rows(stage: Stage, name: str) -> pd.DataFrame:
-    """Rows that the query `name` committed to Parquet, times in UTC; what a failed attempt left is not among them."""
-    import pandas as pd
+    """Rows that the query `name` committed to Parquet, times in UTC; what a failed attempt left is not among them.
+
+    Raises NothingWritten.
+    """
     import pyarrow as pa
     import pyarrow.parquet as parquet
 
     folder = stage.folder(name)
     committed = committed_files(folder) or sorted(folder.glob("*.parquet"))
     if not committed:
-        return pd.DataFrame()
+        raise NothingWritten(f"the query {name} has written nothing; tell a longer story with --seconds")
     rows = pa.concat_tables([parquet.read_table(path) for path in committed]).to_pandas()
     for column in rows.select_dtypes("datetime"):  # Spark writes UTC and does not say so
         rows[column] = rows[column].dt.tz_localize("UTC")

@@ -27,7 +27,8 @@ from runtime.clock import SystemClock
 TICK_S = 0.25
 SPARK_START_TIMEOUT_S = 600.0
 ACKNOWLEDGE_TIMEOUT_S = 60.0
-DRAIN_TIMEOUT_S = 300.0
+DRAIN_TIMEOUT_S = 900.0
+"""A busy machine needs minutes to start the last query, which is waited for too."""
 DISTURBANCES = {
     "late": "share of messages that arrive long after they were measured",
     "duplicates": "share of messages that a device sends twice",

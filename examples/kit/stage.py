@@ -122,7 +122,7 @@ class Run:
     restart_server: Callable[[], object]
     """Start the server again after `stack.kill()`, on the same data and ports; returns when it is ready."""
     live_s: float = 0.0
-    """Seconds since Spark's first batch; 0 before it."""
+    """Seconds since the story began: with `live` since Spark's first batch."""
 
 
 Queries = Mapping[str, Callable[[], "StreamingQuery"]]

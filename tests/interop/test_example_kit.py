@@ -70,6 +70,14 @@ def test_a_claim_shows_its_figures() -> None:
     assert kit.equal("rows", sent=3, read=2) == kit.Claim("rows", "sent 3 / read 2", holds=False)
 
 
+def test_a_query_without_rows_is_named(tmp_path: Path) -> None:
+    kit = load("kit")
+    place = {"server": "h:1", "mqtt_host": "h", "mqtt_port": 2, "out": str(tmp_path), "from_ms": 0}
+    stage = kit.Stage(**place, seconds=3.0, speed=1.0, seed=1, options={})
+    with pytest.raises(RuntimeError, match="the query visits has written nothing"):
+        kit.read_rows(stage, "visits")
+
+
 def test_the_address_of_the_console_keeps_the_filter() -> None:
     view = load("kit.view")
     assert view.console_address(8080, "a/+/#") == "http://127.0.0.1:8080/console/#/live?filter=a%2F%2B%2F%23"

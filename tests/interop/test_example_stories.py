@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(700)]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -21,7 +21,7 @@ def tell(name: str, out: Path, *arguments: str) -> str:
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=out.parent
     ) as story:
         try:
-            said, _ = story.communicate(timeout=380)
+            said, _ = story.communicate(timeout=660)
         except subprocess.TimeoutExpired:
             story.send_signal(signal.SIGTERM)
             said, _ = story.communicate()
