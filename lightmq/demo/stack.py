@@ -182,7 +182,7 @@ class Installation:
             )
 
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 120.0
 
 
 class StackFailed(RuntimeError):
