@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.access.feature import AccessFeature
+from broker.audit.feature import AuditFeature
 from broker.delayed.feature import DelayedFeature
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
@@ -40,7 +41,7 @@ from broker.topics.feature import TopicFeature
 from broker.topics.topics import Publication
 from broker.transactions.feature import TransactionFeature
 from broker.wills.feature import WillFeature, Wills
-from remoting.access.rights import ADMIN
+from remoting.access.rights import MONITOR
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -107,6 +108,7 @@ class BrokerParts:
         self.features = [
             *self._gathered(registry, lite),
             AccessFeature(self.tools, registry),
+            AuditFeature(self.tools, self.topics.hidden, registry),
             MigrationFeature(self.tools, topics=self.topics, registry=registry),
             OptionFeature(self.tools, options, self.topics.table, self._configure),
         ]
@@ -184,10 +186,13 @@ class BrokerParts:
             self.wills,
             OperatingFeature(
                 tools,
-                self.sessions.table,
+                sessions=self.sessions.table,
                 shared=self.shared,
                 verdicts=self.wills.verdicts,
                 appender=self.publishing.appender,
+                topics=topics,
+                retained=self.retained.table,
+                groups=self.groups,
             ),
             self.subscriptions,
             self.shared,
@@ -213,6 +218,11 @@ class BrokerParts:
     def access(self) -> AccessFeature:
         """The users and rules made by requests."""
         return next(one for one in self.features if isinstance(one, AccessFeature))
+
+    @property
+    def audit(self) -> AuditFeature:
+        """The record of administrative acts."""
+        return next(one for one in self.features if isinstance(one, AuditFeature))
 
     def start(self) -> None:
         """Start every feature."""
@@ -251,7 +261,7 @@ class BrokerStatus(Feature):
 
     def cluster_status(self, peer: Peer, command: Command) -> Command:
         """Answer CLUSTER_STATUS with `picture` as JSON."""
-        self._authorizer.authorize(peer, command, ADMIN, "status")
+        self._authorizer.authorize(peer, command, MONITOR, "status")
         return command.reply(body=msgspec.json.encode(self.picture()))
 
     def picture(self) -> dict[str, Any]:

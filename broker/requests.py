@@ -68,6 +68,14 @@ def number(fields: Mapping[str, str], name: str, default: int | None = None) -> 
     return found
 
 
+def limit_of(command: Command, most: int) -> int:
+    """How many lines a page is to have: the field `limit`, from 1 to `most`; `most` when it is missing."""
+    limit = number(command.fields, "limit", most)
+    if limit < 1:
+        raise Refused(ResponseCode.INVALID_PARAMETER, f"limit {limit} is no number from 1 on")
+    return min(limit, most)
+
+
 def flag(fields: Mapping[str, str], name: str, *, default: bool = False) -> bool:
     """A boolean in any of the forms clients use."""
     value = fields.get(name)

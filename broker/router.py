@@ -53,7 +53,7 @@ def handlers(broker: BrokerParts) -> dict[int, Handler]:
     table = {code: _guarded(broker.tools, handler) for code, handler in table.items()}
     for action, codes in ((SESSION, SESSION_CODES), (ADMIN, ADMIN_CODES), (LOCATE, SHARED_CODES)):
         table |= {code: _asking(broker.tools, action, table[code]) for code in codes}
-    return with_rights(table)
+    return with_rights(broker.audit.watching(table))
 
 
 def _asking(tools: RequestTools, action: str, handler: Handler) -> Handler:

@@ -3,10 +3,12 @@
     listener = RocketMQProgressListener()
     spark.streams.addListener(listener)
     listener.serve(9108)            # http://127.0.0.1:9108/metrics, names rocketmq_spark_*
+    listener.report("127.0.0.1:9876")   # for the console and `SPARK_QUERIES`: one small one-way request per batch
 
 Invariant: a query that ended is no longer shown, its counters stay out of the way of the next run's; queries over
 other sources are shown without lag. Thread rule: Spark calls from threads of its own, pages are rendered from others;
-everything kept is behind one lock.
+everything kept is behind one lock. Reports to a broker are sent by a thread of their own and never waited for: a broker
+that is away, slow or refuses them changes nothing for the query.
 
 Spark shows two offsets of a Python source in each progress report: `endOffset`, how far the batch went, and
 `latestOffset`, which is whatever `reportLatestOffset` answered. The latter carries, beside the ends of the queues, for
@@ -17,10 +19,13 @@ many messages had expired before they could be read ("lost", where `failOnDataLo
 from __future__ import annotations
 
 import json
+import math
 import socket
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -30,7 +35,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from remoting.client.tls import ClientTls
+from remoting.client.uplink import BackgroundConnection, Endpoint
+from remoting.protocol.bodies.operating_body import PLACES_MAX, SparkReport, encode
+from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 from remoting.protocol.web_host import is_safe_host
+from remoting.transport.signature import Signer
 from spark_connector.errors import OptionError
 from spark_connector.queues import QueueKey
 from spark_connector.reading.offsets import from_json
@@ -139,6 +151,34 @@ class QueryState:
         return max((lag.seconds or 0.0 for lag in self.lags), default=0.0)
 
 
+ERROR_CHARACTERS_MAX = 1_000
+"""Of the error of a query, the part that is reported."""
+
+
+class BrokerReports:
+    """Tells one broker about every batch, from a thread of its own."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Connects when the broker is there, and again whenever it is back."""
+        self._background = BackgroundConnection(endpoint, name="lightmq-spark-reports")
+
+    def send(self, report: SparkReport) -> None:
+        """Send a report if the broker is connected; without waiting, and without a failure."""
+        body = encode(report)
+        with suppress(RuntimeError):  # closed: the loop has ended
+            self._background.call_soon(lambda: self._post(body))
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        self._background.close()
+
+    def _post(self, body: bytes) -> None:
+        connection = self._background.uplink.connection
+        with suppress(LightMQError):  # the broker is away: the next batch is reported to it when it is back
+            if connection.writable:
+                connection.oneway(Command(RequestCode.SPARK_REPORT, body=body))
+
+
 class RocketMQProgressListener(StreamingQueryListener, Collector):
     """Keeps the last progress of every running query; `exposition()` is what a scrape gets."""
 
@@ -146,6 +186,7 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
         self._lock = threading.Lock()
         self._running: dict[str, QueryState] = {}
         self._failed = 0
+        self._reports: BrokerReports | None = None
         self.registry = CollectorRegistry() if registry is None else registry
         self.registry.register(self)
 
@@ -153,6 +194,7 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
         """Show the query from now on."""
         with self._lock:
             self._running[str(event.runId)] = QueryState(event.name or str(event.id))
+        self._report(SparkReport(str(event.id), str(event.runId), event.name or str(event.id), "running"))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Take the figures of a batch."""
@@ -165,6 +207,8 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
             state.lost = max(state.lost, sum(lost_messages(source.latestOffset) for source in progress.sources))
             state.batches += 1
             state.batch_seconds = progress.durationMs.get("triggerExecution", progress.batchDuration) / 1000
+        if self._reports is not None:
+            self._report(report_of(progress, lags))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Nothing is new: what was read last is all there is."""
@@ -172,8 +216,46 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Show the query no more."""
         with self._lock:
-            self._running.pop(str(event.runId), None)
+            state = self._running.pop(str(event.runId), None)
             self._failed += event.exception is not None
+        ended = SparkReport(str(event.id), str(event.runId), str(event.id) if state is None else state.name, "ended")
+        if event.exception is not None:
+            ended.status, ended.last_error = "failed", event.exception[:ERROR_CHARACTERS_MAX]
+        self._report(ended)
+
+    def report(
+        self,
+        name_server: str,
+        *,
+        broker_name: str = "",
+        access_key: str = "",
+        secret_key: str = "",
+        tls: ClientTls | None = None,
+    ) -> None:
+        """Report every batch to a broker found by `host:port` of the name servers (several with commas).
+
+        The key needs the right to read the topics. Raises ValueError for a malformed address. Nothing is sent twice,
+        nothing is waited for: while the broker is away batches are not reported.
+        """
+        controllers = [each.strip() for each in name_server.split(",")]
+        signer = Signer(access_key, secret_key) if access_key else None
+        made = BrokerReports(Endpoint("", controllers, broker_name, signer, tls))
+        with self._lock:
+            before, self._reports = self._reports, made
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        """End the reports to a broker; the listener itself goes on."""
+        with self._lock:
+            before, self._reports = self._reports, None
+        if before is not None:
+            before.close()
+
+    def _report(self, report: SparkReport) -> None:
+        reports = self._reports
+        if reports is not None:
+            reports.send(report)
 
     def queries(self) -> dict[str, QueryState]:
         """Return the running queries by name (by id where they have none)."""
@@ -240,6 +322,43 @@ class RocketMQProgressListener(StreamingQueryListener, Collector):
 def progress_lags(progress: StreamingQueryProgress) -> list[QueueLag]:
     """Return the lag of every queue in a progress report, as in `query.lastProgress`."""
     return [lag for source in progress.sources for lag in queue_lags(source.endOffset, source.latestOffset)]
+
+
+def report_of(progress: StreamingQueryProgress, lags: list[QueueLag]) -> SparkReport:
+    """Return what a broker is told about one batch; `lags` are those of the same progress report."""
+    behind = {lag.key: lag.messages for lag in lags}
+    reached = [place for source in progress.sources for place in _reached(source.endOffset)]
+    reached.sort(key=lambda place: (-behind.get(place[0], 0), place[0]))
+    operators = progress.stateOperators
+    return SparkReport(
+        id=str(progress.id),
+        run=str(progress.runId),
+        name=progress.name or str(progress.id),
+        status="running",
+        batch=progress.batchId,
+        rows=max(0, progress.numInputRows),
+        rows_per_s=_finite(progress.processedRowsPerSecond),
+        batch_ms=int(progress.durationMs.get("triggerExecution", progress.batchDuration)),
+        lag_messages=sum(behind.values()),
+        lag_s=max((lag.seconds or 0.0 for lag in lags), default=0.0),
+        state_rows=sum(operator.numRowsTotal for operator in operators),
+        state_bytes=sum(operator.memoryUsedBytes for operator in operators),
+        time_ms=int(datetime.fromisoformat(progress.timestamp).timestamp() * 1000),
+        places=[(key.topic, key.broker, key.queue, offset) for key, offset in reached[:PLACES_MAX]],
+    )
+
+
+def _reached(end: str | None) -> list[tuple[QueueKey, int]]:
+    """The offset that a batch read up to, of each queue of one source; empty for sources that are not ours."""
+    try:
+        return list(from_json(json.loads(end or "null") or {}).positions.items())
+    except (ValueError, OptionError, AttributeError):
+        return []
+
+
+def _finite(number: float) -> float:
+    """Spark gives NaN and infinity for batches without rows or time."""
+    return number if math.isfinite(number) else 0.0
 
 
 def _family(

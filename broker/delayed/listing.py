@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from broker.delayed.recall import SEARCH_STEP, not_waiting, unique_key
 from broker.requests import RequestTools, number, refusal_of
 from broker.store.errors import StoreError
-from remoting.access.rights import ADMIN
+from remoting.access.rights import MONITOR
 from remoting.native.contracts import Key
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle, encode_handle
 from remoting.protocol.errors import Refused, RemoteViolation
@@ -54,7 +54,7 @@ class TimerRequests:
 
     def timers(self, peer: Peer, command: Command) -> Command | None:
         """9056: the numbers, a page, or one message. Raises Refused."""
-        self._tools.authorizer.authorize(peer, command, ADMIN, "timers")
+        self._tools.authorizer.authorize(peer, command, MONITOR, "timers")
         given = command.fields.get("handle")
         if given is not None:
             try:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from broker.groups.feature import CLIENT_ATTRIBUTE
-from remoting.access.rights import ADMIN
+from remoting.access.rights import MONITOR
 from remoting.protocol.frames.codes import RequestCode, request_name
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import host_of
@@ -110,7 +110,7 @@ class ClientListRequests:
 
     def client_list(self, peer: Peer, command: Command) -> Command:
         """9032: clients that send heartbeats, with language and version, and the requests that were not offered."""
-        self.tools.authorizer.authorize(peer, command, ADMIN, "clients")
+        self.tools.authorizer.authorize(peer, command, MONITOR, "clients")
         clients = [
             {
                 "client": client.client_id,

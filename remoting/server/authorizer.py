@@ -88,7 +88,7 @@ class Authorizer:
             return
         if not self._judged(peer, command, action, resource):
             self.refused += 1
-            identity = self._subject(peer, command)
+            identity = self.subject(peer, command)
             raise Refused(ResponseCode.NO_PERMISSION, f"{identity} may not {action} {resource!r}")
 
     def allows(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
@@ -98,25 +98,32 @@ class Authorizer:
         return self._judged(peer, command, action, resource)
 
     def _judged(self, peer: Peer, command: Command, action: str, resource: str) -> bool:
-        identity, policy = self._subject(peer, command), self.policy
+        identity, policy = self.subject(peer, command), self.policy
         assert policy is not None, "only a policy judges"
         per_request: RequestPolicy | None = getattr(policy, "allows", None)
         if per_request is None:
             return policy(identity, action, resource)
-        return per_request(identity, action, resource, command.code, self._host(peer, command))
+        return per_request(identity, action, resource, command.code, self.host(peer, command))
 
-    def _subject(self, peer: Peer, command: Command) -> str:
+    def subject(self, peer: Peer, command: Command) -> str:
         """Return the identity whose rights count: a client that a proxy may act for, else the peer."""
         own, client = self.identity(peer, command), command.fields.get(ON_BEHALF_FIELD)
         if client is None or not self._may_act(peer, own):
             return own
         return client or ANONYMOUS
 
-    def _host(self, peer: Peer, command: Command) -> str:
+    def host(self, peer: Peer, command: Command) -> str:
         """Return the address of the same client or peer."""
         if ON_BEHALF_FIELD in command.fields and self._may_act(peer, self.identity(peer, command)):
             return command.fields.get(ON_BEHALF_HOST_FIELD, "")
         return host_of(peer)
+
+    def role(self, identity: str) -> str:
+        """Return the role by which an identity may administer or look; empty for other rights, and without a policy."""
+        role_for = getattr(self.policy, "role_for", None)
+        if role_for is None:
+            return ""
+        return str(role_for(identity, "admin", "") or role_for(identity, "monitor", ""))
 
     def _may_act(self, peer: Peer, own: str) -> bool:
         return TRUSTED_ATTRIBUTE in peer.attributes or (self.policy is not None and self.policy(own, ACT_FOR, ""))
@@ -132,8 +139,8 @@ class Authorizer:
             if self.allows(peer, command, CONSUME, one):
                 continue
             policy = self.policy
-            identity = self._subject(peer, command)
-            found = policy.readable(identity, one, self._host(peer, command)) if isinstance(policy, Readable) else None
+            identity = self.subject(peer, command)
+            found = policy.readable(identity, one, self.host(peer, command)) if isinstance(policy, Readable) else None
             if found is None:
                 self.authorize(peer, command, CONSUME, one)
             judge = found

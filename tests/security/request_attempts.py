@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from remoting.protocol.bodies.operating_body import SparkReport
 from remoting.protocol.bodies.pull_body import (
     QueueBoundsRequest,
     RowFilter,
@@ -207,10 +208,15 @@ def _sessions(target: Target) -> dict[int, Parts]:
         Code.SESSION_CLOSE, Code.SUBSCRIBE, Code.UNSUBSCRIBE, Code.SESSION_FLOW, Code.APPEND_OFFSETS, Code.WILL_WATCH,
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
         Code.TIMERS, Code.PROXY_PRESENT, Code.PROXY_ANSWERED, Code.MQTT_CLIENTS, Code.PROXY_LIST,
+        Code.RETAINED_LIST, Code.TOPIC_TREE, Code.AUDIT_LIST, Code.SPARK_QUERIES,
     )  # fmt: skip
     one = {"client": f"client of {target.topic}"}
     opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))
     acts = dict.fromkeys((Code.MQTT_KICK, Code.SESSION_END), (one, b""))
+    acts[Code.RETAINED_CLEAR] = ({"topic": target.topic}, b"")
+    acts[Code.TRACE_MESSAGE] = ({"id": str(target.position)}, b"")
+    report = SparkReport("q", "r", "n", "running", places=[(target.topic, target.broker, 0, 1)])
+    acts[Code.SPARK_REPORT] = ({}, encode(report))
     return {code: ({}, b"") for code in codes} | {Code.SESSION_OPEN: ({}, opened), **acts}
 
 

@@ -15,7 +15,17 @@ import msgspec
 
 from remoting.protocol.bodies.packed import decode, encode
 
-__all__ = ["ClientLine", "ClientPage", "ClientQuery", "ProxyAnswered", "ProxyAsked", "ProxyPresent", "decode", "encode"]
+__all__ = [
+    "ClientLine",
+    "ClientPage",
+    "ClientQuery",
+    "ProxyAnswered",
+    "ProxyAsked",
+    "ProxyPresent",
+    "SparkReport",
+    "decode",
+    "encode",
+]
 
 ASK_CLIENTS = "clients"
 ASK_KICK = "kick"
@@ -97,3 +107,35 @@ class ClientPage(msgspec.Struct, array_like=True):
     clients: list[ClientLine]
     total: int
     matching: int
+
+
+PLACES_MAX = 1_000
+"""Queues in one report of a Spark query, those furthest behind first."""
+
+
+class SparkReport(msgspec.Struct, array_like=True):
+    """One batch of a Spark query, or its end."""
+
+    id: str
+    """The query's, the same after a restart from its checkpoint."""
+    run: str
+    name: str
+    status: str
+    """running, ended or failed."""
+    batch: int = 0
+    rows: int = 0
+    """Rows of this batch."""
+    rows_per_s: float = 0.0
+    """Rows processed per second of the batch."""
+    batch_ms: int = 0
+    lag_messages: int = 0
+    """Messages of all queues that the batch did not read."""
+    lag_s: float = 0.0
+    """For how long the oldest of them has been stored."""
+    state_rows: int = 0
+    state_bytes: int = 0
+    last_error: str = ""
+    time_ms: int = 0
+    """When Spark made the batch, by the clock of the driver."""
+    places: list[tuple[str, str, int, int]] = []
+    """(topic, broker, queue, offset that the batch read up to)."""

@@ -115,8 +115,8 @@ async def test_clients_of_the_grpc_proxy_are_named_one_by_one(running) -> None:
     assert [row["client"] for row in table.shown()] == ["b"]
 
 
-async def test_only_administrators_see_the_list(running) -> None:
-    running.judge_by(lambda _identity, action, _resource: action != "admin")
+async def test_only_who_may_look_sees_the_list(running) -> None:
+    running.judge_by(lambda _identity, action, _resource: action != "monitor")
     assert (await running.connect().request(Command(RequestCode.CLIENT_LIST))).code == 16
     assert issubclass(NotOffered, Refused)
 

@@ -1,0 +1,1 @@
+"""The record of administrative acts in the log."""

@@ -1,0 +1,122 @@
+"""RETAINED_LIST and RETAINED_CLEAR (9113, 9114): retained messages, for operators.
+
+    RETAINED_LIST   fields `filter` (an MQTT filter; missing: all), `contains` (part of the topic), `after`, `limit` ->
+                    {"retained": [{"topic", "bytes", "qos", "stored_ms", "expires_ms", "position"}], "next", "total"}
+    RETAINED_CLEAR  field `topic` -> {"topic", "cleared"}: the topic has no retained message any more
+
+Topics come in the order of their bytes. A page is found in steps with other work between them; only the messages of
+the page are read, their payloads are not shown. A cleared topic needs no room on the disk, and subscribers are not
+told: a client that subscribes later gets nothing.
+Invariant: `cleared` is answered when the deletion is confirmed. Loop thread only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from broker.requests import RequestTools, limit_of, text
+from broker.store.errors import StoreError
+from broker.store.state import state_kinds
+from broker.store.state.state_kinds import StateChange
+from remoting.access.rights import ADMIN, MONITOR
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.properties import expires_ms
+from remoting.protocol.records.record import FLAG_QOS_MASK, RecordView
+from remoting.protocol.records.topics import matches, validate_filter
+from remoting.server.router import later
+from remoting.transport.contracts import Handler, Peer
+
+if TYPE_CHECKING:
+    from broker.publishing.append import Appender
+    from broker.retained.feature import Retained
+
+LIMIT_MAX = 200
+"""Most messages in one page."""
+STEP = 2_000
+"""Topics looked at in one turn of the loop: about a millisecond."""
+EVERYTHING = "#"
+
+
+class RetainedRequests:
+    """Shows and clears retained messages."""
+
+    def __init__(self, tools: RequestTools, retained: Retained, appender: Appender) -> None:
+        self._tools = tools
+        self._retained = retained
+        self._appender = appender
+
+    def handlers(self) -> dict[int, Handler]:
+        """Request code -> handler."""
+        return {RequestCode.RETAINED_LIST: self.retained_list, RequestCode.RETAINED_CLEAR: self.retained_clear}
+
+    def retained_list(self, peer: Peer, command: Command) -> None:
+        """9113: a page of the topics with a retained message."""
+        self._tools.authorizer.authorize(peer, command, MONITOR, "retained messages")
+        fields = command.fields
+        topic_filter = fields.get("filter") or EVERYTHING
+        wrong = validate_filter(topic_filter)
+        if wrong is not None:
+            raise Refused(ResponseCode.INVALID_PARAMETER, wrong)
+        asked = (topic_filter, fields.get("contains", "").encode(), fields.get("after", "").encode())
+        later(peer, command, self._page(command, *asked, limit_of(command, LIMIT_MAX)))
+
+    async def _page(self, command: Command, topic_filter: str, contains: bytes, after: bytes, limit: int) -> Command:
+        state = self._tools.store.state
+        topics = [bytes(topic) for topic, _entry in state.items(state_kinds.RETAINED)]
+        everything = topic_filter == EVERYTHING
+        wanted = topic_filter.encode()
+        found: list[bytes] = []
+        for begin in range(0, len(topics), STEP):
+            if begin:
+                await asyncio.sleep(0)
+            step = [
+                topic
+                for topic in topics[begin : begin + STEP]
+                if topic > after and contains in topic and (everything or matches(wanted, topic))
+            ]
+            found = heapq.nsmallest(limit + 1, found + step)
+        page = [row for topic in found[:limit] if (row := self._row(topic)) is not None]
+        following = found[limit - 1].decode() if len(found) > limit else ""
+        answer = {"retained": page, "next": following, "total": len(self._retained)}
+        return command.reply(body=msgspec.json.encode(answer))
+
+    def _row(self, topic: bytes) -> dict[str, Any] | None:
+        """The retained message of a topic; None if it was cleared meanwhile or is not confirmed yet."""
+        store = self._tools.store
+        entry = store.state.get(state_kinds.RETAINED, topic)
+        if entry is None:
+            return None
+        try:
+            record = store.reading.read_at(entry[1])
+        except StoreError:  # damaged: shown without what cannot be read, so that it can be cleared
+            return {"topic": topic.decode(), "bytes": None, "position": entry[1]}
+        if record is None:
+            return None
+        view = RecordView(record)
+        return {
+            "topic": topic.decode(),
+            "bytes": len(view.body),
+            "qos": view.flags & FLAG_QOS_MASK,
+            "stored_ms": view.store_ms,
+            "expires_ms": expires_ms(view),
+            "position": entry[1],
+        }
+
+    def retained_clear(self, peer: Peer, command: Command) -> None:
+        """9114: forget the retained message of a topic. Raises Refused when it has none."""
+        topic = text(command.fields, "topic").encode()
+        self._tools.authorizer.authorize(peer, command, ADMIN, "retained messages")
+        self._appender.catch_up()
+        self._appender.flush()
+        if topic not in self._retained:
+            remark = f"the topic {topic.decode()!r} has no retained message"
+            raise Refused(ResponseCode.QUERY_NOT_FOUND, remark)
+        position = self._tools.store.append_state([StateChange(state_kinds.RETAINED, topic, None)])
+        body = msgspec.json.encode({"topic": topic.decode(), "cleared": True})
+        self._tools.answers.reply_at(position, peer, command.reply(body=body))

@@ -1,0 +1,110 @@
+"""Topics level by level: the index agrees with a plain computation, whatever the names."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.operating import topic_tree as module
+from broker.operating.topic_tree import IDLE_MS, TopicIndex, _levels_after, key_of
+from remoting.protocol.bodies.session_body import FilterRequest, SessionOpen, SessionOpened, SubscribeRequest
+from remoting.protocol.bodies.session_body import decode as decode_session
+from remoting.protocol.bodies.session_body import encode as encode_session
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.names import light_queue_name
+from remoting.protocol.records.record import FLAG_RETAIN
+from tests.unit.broker.operating.asking import asked, publish
+
+LEVEL = st.text(st.sampled_from("ab!\x01/ü"), max_size=3).map(lambda text: text.replace("/", ""))
+TOPICS = st.lists(st.lists(LEVEL, min_size=1, max_size=4).map("/".join), max_size=20).map(lambda t: sorted({*t} - {""}))
+
+
+@given(TOPICS, st.integers(0, 19), st.integers(1, 3))
+def test_levels_agree_with_a_plain_computation(topics: list[str], at: int, step: int) -> None:
+    """Also where a level is the beginning of another, and where levels have bytes below the slash."""
+    keys = sorted(key for topic in topics if (key := key_of(light_queue_name(topic.encode()))) is not None)
+    parent = topics[at % len(topics)].rpartition("/")[0] if topics else ""
+    head = f"{parent}/" if parent else ""
+    expected = {topic[len(head) :].partition("/")[0] for topic in topics if topic.startswith(head)}
+    prefix = head.encode().replace(b"/", b"\x00")
+    found: list[bytes] = []
+    level: bytes | None = None
+    while True:
+        page, level = _levels_after(keys, prefix, level, b"", step)
+        found += page
+        if level is None:
+            break
+    assert [one.decode() for one in found] == sorted(expected, key=str.encode)
+
+
+def test_only_exact_topics_have_a_key() -> None:
+    assert key_of(light_queue_name(b"a/b")) == b"a\x00b"
+    assert [key_of(name) for name in (light_queue_name(b"a/#"), b"a\x000", b"%LMQ%a.b", b"%LMQ%")] == [None] * 4
+
+
+async def children(running, **fields: str) -> list[tuple[str, bool, int, int]]:
+    rows = (await asked(running, Code.TOPIC_TREE, **fields))["children"]
+    return [(row["level"], row["exists"], row["messages"], row["below"]) for row in rows]
+
+
+async def test_levels_with_counts(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 1)
+    await publish(running, b"plant/1/temp", b"plant/1/temp", b"plant/2", b"plant/1", b"office", flags=1 | FLAG_RETAIN)
+    assert await children(running) == [("office", True, 1, 0), ("plant", False, 4, 3)]
+    assert await children(running, parent="plant") == [("1", True, 1, 1), ("2", True, 1, 0)]
+    assert await children(running, parent="plant/1") == [("temp", True, 2, 0)]
+    assert await children(running, parent="plant/1/temp") == []
+    (row,) = (await asked(running, Code.TOPIC_TREE, parent="plant/1"))["children"]
+    assert (row["topic"], row["retained"], row["children"]) == ("plant/1/temp", True, False)
+    assert row["last_ms"] == running.clock.now_ms()
+    assert (await asked(running, Code.TOPIC_TREE, parent="plant/+"))[0] == ResponseCode.INVALID_PARAMETER
+
+
+async def test_pages_and_searches(running) -> None:
+    await publish(running, *(b"t/%d" % number for number in range(25)))
+    first = await asked(running, Code.TOPIC_TREE, parent="t", limit="2")
+    assert ([row["level"] for row in first["children"]], first["next"], first["topics"]) == (["0", "1"], "1", 25)
+    rest = await asked(running, Code.TOPIC_TREE, parent="t", after="23", limit="200")
+    assert [row["level"] for row in rest["children"]] == ["24", "3", "4", "5", "6", "7", "8", "9"]
+    assert rest["next"] == ""
+    assert [row[0] for row in await children(running, parent="t", contains="1", after="1", limit="3")] == [
+        "10",
+        "11",
+        "12",
+    ]
+
+
+async def test_the_index_follows_the_log(running) -> None:
+    """Filters are no topics; deleted topics leave; after a long silence it is made anew."""
+    await publish(running, b"a/1")
+    assert [row[0] for row in await children(running)] == ["a"]
+    await publish(running, b"a/0", b"b")
+    connection = running.connect()
+    opened = await connection.request(Command(Code.SESSION_OPEN, body=encode_session(SessionOpen("c", True, None, 0))))
+    epoch = decode_session(SessionOpened, opened.body).epoch
+    wanted = SubscribeRequest("c", epoch, False, [FilterRequest("a/+", 0)])
+    await connection.request(Command(Code.SUBSCRIBE, body=encode_session(wanted)))
+    assert [row[0] for row in await children(running, parent="a")] == ["0", "1"]
+    running.store.queues.delete([running.store.queues.find(light_queue_name(b"a/0"))])
+    assert [row[0] for row in await children(running, parent="a")] == ["1"]
+    running.clock.advance_ms(IDLE_MS + 1)
+    running.broker.maintain(running.clock.now_ms())
+    assert [row[0] for row in await children(running)] == ["a", "b"]
+
+
+async def test_changes_while_the_index_is_made_are_not_lost(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STEP", 1)
+    await publish(running, *(b"t/%d" % number for number in range(8)))
+    index = TopicIndex(running.store)
+    making = [asyncio.ensure_future(index.wanted()) for _ in range(2)]
+    await asyncio.sleep(0)
+    await publish(running, b"t/new")
+    index.drop()  # not while it is made
+    keys = await making[0]
+    assert await making[1] is keys
+    assert keys == sorted([b"t\x00%d" % number for number in range(8)] + [b"t\x00new"])
