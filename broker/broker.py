@@ -6,6 +6,7 @@ gets what it needs and never this object. No decisions are made here. Loop threa
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ class BrokerParts:
             MigrationFeature(self.tools, topics=self.topics, registry=registry),
             OptionFeature(self.tools, options, self.topics.table, self._configure),
         ]
-        self.status = BrokerStatus(self.tools, self.features)
+        self.status = BrokerStatus(self.tools, self.features, registry)
 
     def _open_mqtt(self, registry: Registry) -> None:
         """Sessions with the parts of other features they use, and publishing, which checks their packet ids."""
@@ -246,9 +247,11 @@ class BrokerParts:
 
 
 class BrokerStatus(Feature):
-    """The status of the whole broker, for the command line and the administration page."""
+    """The status of the whole broker, for the command line, the administration page and the console."""
 
-    def __init__(self, tools: RequestTools, features: Sequence[Feature]) -> None:
+    def __init__(self, tools: RequestTools, features: Sequence[Feature], registry: Registry) -> None:
+        self._registry = registry
+        self._clock = tools.clock
         self._config = tools.config
         self._store = tools.store
         self._authorizer = tools.authorizer
@@ -256,13 +259,28 @@ class BrokerStatus(Feature):
         self._features = features
 
     def handlers(self) -> dict[int, Handler]:
-        """Request code -> handler: CLUSTER_STATUS."""
-        return {RequestCode.CLUSTER_STATUS: self.cluster_status}
+        """Request code -> handler: CLUSTER_STATUS, METRICS."""
+        return {RequestCode.CLUSTER_STATUS: self.cluster_status, RequestCode.METRICS: self.metrics}
 
     def cluster_status(self, peer: Peer, command: Command) -> Command:
         """Answer CLUSTER_STATUS with `picture` as JSON."""
         self._authorizer.authorize(peer, command, MONITOR, "status")
         return command.reply(body=msgspec.json.encode(self.picture()))
+
+    def metrics(self, peer: Peer, command: Command) -> Command:
+        """Answer METRICS with the status, and the metrics of this process by name, as JSON."""
+        self._authorizer.authorize(peer, command, MONITOR, "metrics")
+        found = {
+            "broker": self._config.broker_name,
+            "cluster": self._config.cluster_name,
+            "started_ms": self._identity.started_ms,
+            "time_ms": self._clock.now_ms(),
+            "flush_mode": self._config.store.flush,
+            "disk_total_bytes": shutil.disk_usage(self._config.data_directory).total,
+            "status": self.picture(),
+            "metrics": self._registry.values(),
+        }
+        return command.reply(body=msgspec.json.encode(found))
 
     def picture(self) -> dict[str, Any]:
         """Names, log positions, the numbers of every feature, the store's own, and what is damaged."""

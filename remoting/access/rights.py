@@ -149,6 +149,7 @@ RIGHTS: dict[int, Right] = {
         Code.CONTROLLER_GET_NEXT_BROKER_ID, Code.CONTROLLER_APPLY_BROKER_ID, Code.AGREED_USERS, Code.CHANGE_USERS,
     ),
     **_rows("broker", WRITE, APPOINT, Code.NOTIFY_BROKER_ROLE_CHANGED),
+    **_rows("broker", READ, MONITOR, Code.METRICS),
     **_rows(
         "broker", MANAGE, ADMIN,
         Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER, Code.CLEAN_BROKER_DATA,

@@ -57,6 +57,8 @@ SESSION_ATTRIBUTE = "signing session"
 """Attribute of a peer with its challenge and the number of its last bound request."""
 
 
+DIGEST_KEY = secrets.token_bytes(32)
+"""Of this process: digests of secrets mean nothing elsewhere."""
 CHALLENGES_MAX = 10
 """How often a connection may request its challenge, which nothing else limits; further requests are refused."""
 
@@ -160,6 +162,11 @@ class Access:
         known = self._secret_of(access_key)
         same = hmac.compare_digest((known or "").encode(), secret.encode("utf-8", "surrogatepass"))
         return same and known is not None
+
+    def digest(self, access_key: str) -> bytes | None:
+        """Return what changes when the key's secret does, and reveals nothing of it; None for an unknown key."""
+        secret = self._secret_of(access_key)
+        return None if secret is None else hmac.digest(DIGEST_KEY, secret.encode("utf-8", "surrogatepass"), "sha256")
 
     def proved_by_secret(self, access_key: str, secret: str, *, loopback: bool) -> str | None:
         """Return the key that a reader of an administration page proves by its secret; None when it is not admitted.

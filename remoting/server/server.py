@@ -285,6 +285,18 @@ class PageAccess:
         """Whether the header has a known key with its secret, which no web page can send on its own."""
         return self._access.knows_secret(*credentials(authorization))
 
+    def digest(self, key: str) -> bytes | None:
+        """Return what changes when a key's secret does; None for an unknown key."""
+        return self._access.digest(key)
+
+    def knows_secret(self, key: str, secret: str) -> bool:
+        """Whether this is the secret of a known key; takes the same time for an unknown key."""
+        return self._access.knows_secret(key, secret)
+
+    def permits(self, key: str, action: str) -> bool:
+        """Whether a proved key may do this in the whole installation."""
+        return self._authorizer.permits(key, action, "console", counted=False)
+
     def judge(self, page: str, address: str, authorization: str, *, counted: bool = True) -> str:
         """Return ALLOWED, UNPROVEN when the peer needs a key, or FORBIDDEN when it needs another one.
 

@@ -252,6 +252,7 @@ def _routes(target: Target) -> dict[int, Parts]:
 def _controllers(target: Target) -> dict[int, Parts]:
     group = {"clusterName": target.cluster, "brokerName": target.broker}
     return {
+        Code.METRICS: ({}, b""),
         Code.CONTROLLER_ALTER_SYNC_STATE_SET: (
             group | {"masterBrokerId": "1", "masterEpoch": "1"},
             b'{"syncStateSet":[1],"syncStateSetEpoch":1}',
