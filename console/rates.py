@@ -1,0 +1,79 @@
+"""Rates from counters that only grow, by broker process.
+
+Invariant: a process that was started again begins anew, and its first sample has the rate 0. Pure; times in seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COUNTED = {
+    "messages_in": ("status", "store.messages_total"),
+    "messages_out": ("metrics", "rocketmq_messages_out_total"),
+    "bytes_in": ("status", "store.bytes_total"),
+}
+"""Figure -> where its counter is in an answer to METRICS."""
+REFUSING = (
+    "rocketmq_requests_refused_total", "rocketmq_broker_drops_total", "rocketmq_drops_total",
+    "rocketmq_admin_requests_refused_total", "rocketmq_mqtt_denials_total", "rocketmq_mqtt_sockets_refused_total",
+    "rocketmq_mqtt_subscriptions_refused_total", "rocketmq_mqtt_violations_total",
+    "rocketmq_mqtt_authentications_total",
+    "rocketmq_mqtt_handshakes_failed_total", "rocketmq_mqtt_limited_total", "rocketmq_delayed_refused_messages_total",
+    "rocketmq_unsupported_requests_total", "rocketmq_pop_refused_total", "rocketmq_lite_refused_total",
+    "rocketmq_remoting_read_cut_", "rocketmq_messages_withheld_total", "rocketmq_console_",
+)  # fmt: skip
+"""Beginnings of the names of counters of what was refused or dropped."""
+GRANTED = ("{accepted", "{allowed", "{ok")
+"""Label values of those counters that are no refusals."""
+
+
+class CounterRates:
+    """Rates of the counters of some brokers."""
+
+    def __init__(self) -> None:
+        self._counters: dict[tuple[str, str], tuple[int, float, float]] = {}
+        """(broker, name) -> start of its process, time, value."""
+        self._rates: dict[tuple[str, str], float] = {}
+
+    def take(self, broker: str, started_ms: int, metrics: Mapping[str, float], status: Any, now_s: float) -> None:
+        """Note a broker's counters."""
+        for figure, (table, path) in COUNTED.items():
+            self._note(broker, started_ms, figure, _at(status if table == "status" else metrics, path), now_s)
+        for name, value in metrics.items():
+            if name.startswith(REFUSING):
+                self._note(broker, started_ms, name, value, now_s)
+
+    def rate(self, broker: str, figure: str) -> float:
+        """Return the rate of one counter per second."""
+        return self._rates.get((broker, figure), 0.0)
+
+    def total(self, figure: str) -> float:
+        """Return the rate over all brokers."""
+        return round(sum(rate for (_, name), rate in self._rates.items() if name == figure), 2)
+
+    def _note(self, broker: str, started_ms: int, name: str, value: float, now_s: float) -> None:
+        key = (broker, name)
+        before = self._counters.get(key)
+        self._counters[key] = started_ms, now_s, value
+        if before is None or before[0] != started_ms or now_s <= before[1]:
+            self._rates[key] = 0.0
+            return
+        self._rates[key] = max(0.0, value - before[2]) / (now_s - before[1])
+
+
+def refusals(rates: CounterRates, brokers: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Return every counter of refusals that is not 0, with its rate, summed over the brokers."""
+    found: dict[str, tuple[float, float]] = {}
+    for broker, answer in brokers.items():
+        for name, value in answer["metrics"].items():
+            if value and name.startswith(REFUSING) and not any(word in name for word in GRANTED):
+                total, rate = found.get(name, (0.0, 0.0))
+                found[name] = total + value, rate + rates.rate(broker, name)
+    return found
+
+
+def _at(table: Any, path: str) -> float:
+    for name in path.split("."):
+        table = table.get(name, 0) if isinstance(table, Mapping) else 0
+    return float(table)
