@@ -1,0 +1,137 @@
+"""`/access/rules`, `/access/test`, `/quotas`, `/audit`: what is allowed, how much of it, and what was done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from console.api.operations import CURSOR, INTEGER, LIMIT, PAGE, Call, Operation, Parameter
+from console.api.pages import Page, page_over, slice_page
+from console.api.problems import bad, not_found
+from console.cluster import json_object
+from console.codes import OperatorCode
+from remoting.protocol.errors import LightMQError, Refused
+
+TAG = "Access"
+ACTIONS = ("publish", "subscribe", "will", "history", "deliver", "consume", "admin", "monitor")
+
+
+class RuleRow(msgspec.Struct):
+    """One line of the access list, with the file and line it comes from."""
+
+    place: str = ""
+    rule: str = ""
+
+
+class AccessQuestion(msgspec.Struct, forbid_unknown_fields=True):
+    """May this client do this?"""
+
+    action: str
+    topic: str = ""
+    user: str = ""
+    client_id: str = ""
+    qos: int = 0
+    retain: bool = False
+
+
+class AccessAnswer(msgspec.Struct):
+    """The verdict, and the rule that decides."""
+
+    allowed: bool
+    reason: str = ""
+    rule: str = ""
+    place: str = ""
+
+
+class Quota(msgspec.Struct):
+    """A limit and how much of it is used."""
+
+    name: str
+    where: str
+    limit: float | None = None
+    used: float | None = None
+
+
+class AuditRecord(msgspec.Struct):
+    """An administrative act."""
+
+    time_ms: int
+    who: str
+    role: str = ""
+    address: str = ""
+    act: str = ""
+    target: str = ""
+    outcome: str = ""
+    road: str = ""
+
+
+async def list_rules(call: Call) -> Any:
+    """Return a page of the rules in force."""
+    asked = await call.cluster.ask_all(call.viewer, OperatorCode.ACCESS_RULES)
+    rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("rules", ())]
+    return slice_page(call, rows, asked.missing)
+
+
+async def test_access(call: Call) -> Any:
+    """Return the verdict about a client that need not exist."""
+    given: AccessQuestion = call.body
+    if given.action not in ACTIONS:
+        raise bad(f"action is one of {', '.join(ACTIONS)}")
+    fields = {
+        "user": given.user, "client": given.client_id, "action": given.action, "topic": given.topic,
+        "qos": str(given.qos), "retain": str(given.retain).lower(),
+    }  # fmt: skip
+    failure: LightMQError | None = None
+    for broker in await call.cluster.masters():
+        try:
+            return json_object(await call.cluster.ask(broker, call.viewer, OperatorCode.ACCESS_TEST, fields))
+        except Refused as refused:
+            failure = refused
+    raise failure or not_found("the controllers know no broker group")
+
+
+async def list_quotas(call: Call) -> Any:
+    """Return a page of limits."""
+    asked = await call.cluster.ask_all(call.viewer, OperatorCode.QUOTAS)
+    rows: list[dict[str, Any]] = []
+    for broker, body in asked.objects():
+        rows += [{**row, "where": broker} for row in body.get("broker", ())]
+        for proxy in body.get("proxies", ()):
+            where = str(proxy.get("proxy", proxy.get("name", "")))
+            found = proxy.get("quotas", proxy.get("limits"))
+            rows += (
+                [{**row, "where": where} for row in found] if isinstance(found, list) else [{**proxy, "where": where}]
+            )
+    return slice_page(call, rows, asked.missing)
+
+
+async def list_audit(call: Call) -> Any:
+    """Return a page of administrative acts, the newest first."""
+    times = {name: call.values[name] for name in ("from_ms", "until_ms") if call.values[name] is not None}
+    fields = {name: str(value) for name, value in times.items()}
+    return await page_over(call, OperatorCode.AUDIT_LIST, "records", fields, after_field="before")
+
+
+OPERATIONS = (
+    Operation(
+        name="list_rules", method="GET", path="/access/rules", summary="List the access rules in force", tag=TAG,
+        call=list_rules, query=PAGE, answer=Page[RuleRow],
+    ),
+    Operation(
+        name="test_access", method="POST", path="/access/test", summary="Test what a client may do", tag=TAG,
+        call=test_access, body=AccessQuestion, answer=AccessAnswer, reads=True,
+    ),
+    Operation(
+        name="list_quotas", method="GET", path="/quotas", summary="List limits and what is used of them", tag=TAG,
+        call=list_quotas, query=PAGE, answer=Page[Quota],
+    ),
+    Operation(
+        name="list_audit", method="GET", path="/audit", summary="List administrative acts, the newest first", tag=TAG,
+        call=list_audit, answer=Page[AuditRecord],
+        query=(
+            Parameter("from_ms", "Only acts from this time on, in ms since 1970.", INTEGER),
+            Parameter("until_ms", "Only acts before this time, in ms since 1970.", INTEGER), LIMIT, CURSOR,
+        ),
+    ),
+)  # fmt: skip

@@ -1,0 +1,119 @@
+"""Resources on a real installation: `console.api.overview`, `console.api.clients`, `console.api.topics`,
+`console.api.retained`, `console.api.groups`, `console.api.brokers`, `console.api.streams`, `console.api.security`,
+and what they are made with: `console.cluster`, `console.tail`, `console.publishing`, `console.codes`, `console.app`,
+`console.viewers`, `console.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from remoting.client.connection import connect
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+from tests.support.console_rig import ConsolePage, console_page
+
+
+@pytest.fixture
+async def page(tmp_path: Path) -> AsyncIterator[ConsolePage]:
+    async with console_page(tmp_path) as made:
+        await made.sign_in()
+        yield made
+
+
+async def remoting_port(page: ConsolePage) -> int:
+    async with page.http.get("/status") as answer:
+        return int((await answer.json())["ports"]["remoting"])
+
+
+async def test_overview_and_what_belongs_to_it(page: ConsolePage) -> None:
+    await page.ask("/messages", "POST", json={"topic": "plant/1", "payload": "x"})
+    shown = await page.ask("/overview")
+    assert (shown["flush_mode"], shown["brokers"], shown["missing"]) == ("sync", 1, {})
+    assert await page.ask("/alarms") == {"items": [], "next": "", "total": 0, "missing": {}}
+    assert (await page.ask("/refusals"))["missing"] == {}
+
+
+async def test_a_message_is_published_and_found(page: ConsolePage) -> None:
+    body = {
+        "topic": "plant/7/temp", "payload": "21.5", "retain": True, "properties": {"unit": "C"},
+        "content_type": "text/plain", "expiry_s": 60,
+    }  # fmt: skip
+    published = await page.ask("/messages", "POST", json=body)
+    assert published["acknowledged"] is True
+    (message,) = (await page.ask("/topics/plant%2F7%2Ftemp"))["messages"]
+    assert (message["payload"], message["retain"], message["offset"]) == ("21.5", True, published["offset"])
+    assert message["properties"] == {"content_type": "text/plain", "expiry_s": 60, "user": [["unit", "C"]]}
+    assert message["message_id"] == published["message_id"]
+    assert len((await page.ask("/topics/plant%2F%23"))["messages"]) == 1
+    queues = await page.ask("/queues?topic=plant")
+    assert (queues["total"], sum(queue["messages"] for queue in queues["items"])) == (4, 1)
+    await page.ask("/queues?topic=none", status=404)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"topic": "a/#"}, {"topic": ""}, {"topic": "a", "qos": 3}, {"topic": "a", "payload_base64": "?"},
+     {"topic": "a", "payload": "x", "payload_base64": "eA=="}, {"topic": "a", "delay_ms": -1}],
+)  # fmt: skip
+async def test_messages_that_cannot_be(page: ConsolePage, wrong: dict[str, object]) -> None:
+    assert (await page.ask("/messages", "POST", 400, json=wrong))["reason"] == "bad_parameter"
+
+
+async def test_a_delayed_message_waits_is_rescheduled_and_recalled(page: ConsolePage) -> None:
+    await page.ask("/messages", "POST", json={"topic": "plant/7", "payload": "later", "delay_ms": 600_000})
+    (timer,) = (await page.ask("/timers"))["items"]
+    assert timer["topic"] == "plant/7"
+    moved = await page.ask(f"/timers/{timer['handle']}/reschedule", "POST", json={"delay_ms": 900_000})
+    assert not moved["delivered"]
+    (again,) = (await page.ask("/timers"))["items"]
+    assert again["due_ms"] > timer["due_ms"]
+    await page.ask(f"/timers/{moved['handle']}", "DELETE")
+    assert (await page.ask("/timers"))["items"] == []
+    await page.ask("/timers/nonsense", "DELETE", 400)
+
+
+async def test_a_group_with_its_lag_is_moved(page: ConsolePage) -> None:
+    for number in range(10):
+        await page.ask("/messages", "POST", json={"topic": "plant/7", "payload": str(number)})
+    queue = next(one["queue"] for one in (await page.ask("/queues?topic=plant"))["items"] if one["messages"])
+    connection = await connect("127.0.0.1", await remoting_port(page))
+    fields = {"consumerGroup": "billing", "topic": "plant", "queueId": str(queue), "commitOffset": "4"}
+    assert (await connection.request(Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields=fields))).code == 0
+    await connection.close()
+    (group,) = (await page.ask("/groups?search=bill&sort=lag"))["items"]
+    assert (group["name"], group["lag"], group["topics"]) == ("billing", 6, ["plant"])
+    moved = await page.ask("/groups/billing/reset", "POST", json={"topic": "plant", "queue": queue, "offset": 8})
+    assert moved["queues"] == [{"topic": "plant", "broker": "broker-a", "queue": queue, "offset": 8}]
+    shown = await page.ask("/groups/billing")
+    assert (shown["lag"], shown["queues"][0]["offset"], shown["members"]) == (2, 8, [])
+    await page.ask("/groups/billing/skip", "POST", json={"topic": "plant"})
+    assert (await page.ask("/groups/billing"))["lag"] == 0
+    await page.ask("/groups/billing/reset", "POST", json={"topic": "plant", "to": "earliest"})
+    assert (await page.ask("/groups/billing"))["lag"] == 10
+    await page.ask("/groups/billing/reset", "POST", 400, json={"topic": "plant"})
+    await page.ask("/groups/billing/reset", "POST", 404, json={"topic": "none", "to": "latest"})
+    await page.ask("/groups/nobody", status=404)
+
+
+async def test_brokers_and_controllers(page: ConsolePage) -> None:
+    (broker,) = (await page.ask("/brokers"))["items"]
+    assert (broker["name"], broker["state"], broker["replicas"][0]["role"]) == ("broker-a", "alone", "alone")
+    assert (await page.ask("/brokers/broker-a"))["address"] == broker["address"]
+    await page.ask("/brokers/none", status=404)
+    (controller,) = (await page.ask("/controllers"))["items"]
+    assert controller["leads"] is True
+    await page.ask("/brokers/broker-a/transfer", "POST", 404, json={"to": 1})
+    assert (await page.ask("/cluster/history"))["items"][0]["name"] == "broker-a"
+
+
+async def test_sessions_and_clients_of_nobody(page: ConsolePage) -> None:
+    assert (await page.ask("/sessions"))["items"] == []
+    assert (await page.ask("/clients"))["items"] == []
+    await page.ask("/clients/nobody", status=404)
+    await page.ask("/sessions/nobody", "DELETE", 404)
+    await page.ask("/trace", status=400)
+    await page.ask("/access/test", "POST", 400, json={"action": "fly"})
