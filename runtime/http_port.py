@@ -168,7 +168,7 @@ class PageConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to wait for the first request."""
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=0)
+        self._transport.set_write_buffer_limits(high=1)  # above 0, TLS takes an empty buffer for a full one
         self._due(FIRST_REQUEST_S_MAX)
         self._http.connection_made(cast("asyncio.BaseTransport", _Gate(self._transport, self)))
         self._connections.made(self)
