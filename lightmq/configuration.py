@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.config import BrokerConfig
+from console.config import ConsoleConfig
 from controller.config import ControllerConfig
 from grpc_proxy.config import GrpcConfig
 from mqtt_bridge.config import BridgeConfig
@@ -32,7 +33,7 @@ class UpConfig:
     """Port for RocketMQ's gRPC clients, usually 8081; 0 takes any free one, not set: none is open. The address and
     everything else is set in `[grpc]`; the extra `grpc` must be installed."""
     admin_port: int = setting(8080, minimum=0, maximum=65_535)
-    """Port of /metrics, /livez, /readyz and /status; 0 takes any free one."""
+    """Port of the console, /metrics, /livez, /readyz and /status; 0 takes any free one."""
     admin_hosts: tuple[str, ...] = ()
     """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
 
@@ -57,6 +58,7 @@ class Configuration:
     proxy: ProxyConfig = field(default_factory=ProxyConfig)
     bridge: BridgeConfig = field(default_factory=BridgeConfig)
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
 
 

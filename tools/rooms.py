@@ -18,6 +18,7 @@ PACKAGES = (
     "lightmq",
     "pyspark_rocketmq",
     "spark_connector",
+    "console",
     "mqtt_bridge",
     "grpc_proxy",
     "mqtt_proxy",

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import INTEGER, PAGE, TEXT, Call, Operation, Parameter
+from console.api.operations import INTEGER, PAGE, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, slice_page
 from console.api.problems import ApiProblem, bad, not_found
 from console.roles import broker_rows, group_states
@@ -98,12 +98,12 @@ class SeenRoleChange(msgspec.Struct):
     state: str
 
 
-async def list_brokers(call: Call) -> Any:
+async def list_brokers(call: ApiCall) -> Any:
     """Return a page of broker groups."""
     return slice_page(call, await broker_rows(call.cluster, call.viewer))
 
 
-async def get_broker(call: Call) -> Any:
+async def get_broker(call: ApiCall) -> Any:
     """Return one broker group, with the epochs and positions of its brokers."""
     name = call.text("name")
     row = next((one for one in await broker_rows(call.cluster, call.viewer) if one["name"] == name), None)
@@ -124,7 +124,7 @@ async def get_broker(call: Call) -> Any:
     return row
 
 
-async def _epochs(call: Call, address: str) -> EpochCache | None:
+async def _epochs(call: ApiCall, address: str) -> EpochCache | None:
     try:
         return decode_body(
             (await call.cluster.ask_at(address, call.viewer, Code.GET_BROKER_EPOCH_CACHE)).body, EpochCache
@@ -133,7 +133,7 @@ async def _epochs(call: Call, address: str) -> EpochCache | None:
         return None
 
 
-async def transfer_master(call: Call) -> Any:
+async def transfer_master(call: ApiCall) -> Any:
     """Make another replica the master; it must be alive and in sync."""
     name, wanted = call.text("name"), call.body.to
     state = (await group_states(call.cluster, call.viewer)).get(name)
@@ -158,7 +158,7 @@ async def transfer_master(call: Call) -> Any:
     }  # fmt: skip
 
 
-async def list_role_changes(call: Call) -> Any:
+async def list_role_changes(call: ApiCall) -> Any:
     """Return the changes of roles that were seen, the newest first."""
     since_ms, name = call.number("since_ms"), call.text("name")
     seen = [
@@ -168,7 +168,7 @@ async def list_role_changes(call: Call) -> Any:
     return slice_page(call, seen)
 
 
-async def list_controllers(call: Call) -> Any:
+async def list_controllers(call: ApiCall) -> Any:
     """Return a page of controllers."""
     metadata = from_fields(
         (await call.cluster.ask_controller(call.viewer, Code.CONTROLLER_GET_METADATA_INFO)).fields, ControllerMetadata
@@ -185,7 +185,7 @@ async def list_controllers(call: Call) -> Any:
     return slice_page(call, rows)
 
 
-async def list_proxies(call: Call) -> Any:
+async def list_proxies(call: ApiCall) -> Any:
     """Return a page of connected MQTT proxies."""
     asked = await call.cluster.ask_all(call.viewer, Code.PROXY_LIST)
     rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("proxies", ())]

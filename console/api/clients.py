@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import PAGE, SEARCH, TEXT, Call, Operation, Parameter
+from console.api.operations import PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, page_over
 from console.api.problems import ApiProblem, not_found
 from console.cluster import json_object
@@ -61,7 +61,7 @@ class EndedClient(msgspec.Struct):
     session_ended: bool = False
 
 
-async def list_clients(call: Call) -> Any:
+async def list_clients(call: ApiCall) -> Any:
     """Return a page of connected clients."""
     fields = {"contains": call.text("search"), "user": call.text("user"), "address": call.text("address")}
     page = await page_over(call, Code.MQTT_CLIENTS, "clients", {k: v for k, v in fields.items() if v})
@@ -69,7 +69,7 @@ async def list_clients(call: Call) -> Any:
     return page
 
 
-async def get_client(call: Call) -> Any:
+async def get_client(call: ApiCall) -> Any:
     """Return one client with its session."""
     name = call.text("id")
     asked = await call.cluster.ask_all(call.viewer, Code.MQTT_CLIENTS, {"client": name, "limit": "1"})
@@ -81,7 +81,7 @@ async def get_client(call: Call) -> Any:
     return {**client, "connected": bool(rows), "session": session}
 
 
-async def disconnect_client(call: Call) -> Any:
+async def disconnect_client(call: ApiCall) -> Any:
     """Disconnect a client, with or without the end of its session."""
     fields = {"client": call.text("id"), "end": str(call.body.end_session).lower()}
     done = await _at_its_broker(call, Code.MQTT_KICK, fields)
@@ -91,7 +91,7 @@ async def disconnect_client(call: Call) -> Any:
     }  # fmt: skip
 
 
-async def list_sessions(call: Call) -> Any:
+async def list_sessions(call: ApiCall) -> Any:
     """Return a page of sessions."""
     fields = {"contains": call.text("search")} if call.text("search") else {}
     page = await page_over(call, Code.SESSION_LIST, "sessions", fields, key="client")
@@ -99,13 +99,13 @@ async def list_sessions(call: Call) -> Any:
     return page
 
 
-async def end_session(call: Call) -> Any:
+async def end_session(call: ApiCall) -> Any:
     """End a session, connected or not."""
     done = await _at_its_broker(call, Code.SESSION_END, {"client": call.text("id")})
     return {"id": call.text("id"), "was_connected": bool(done.get("was_connected")), "session_ended": True}
 
 
-async def _session(call: Call, name: str) -> dict[str, Any] | None:
+async def _session(call: ApiCall, name: str) -> dict[str, Any] | None:
     """Return the session of a client id with its subscriptions; None when no broker has one."""
     try:
         asked = await call.cluster.ask_all(call.viewer, Code.SESSION_LIST, {"client": name})
@@ -119,7 +119,7 @@ async def _session(call: Call, name: str) -> dict[str, Any] | None:
     return None
 
 
-async def _at_its_broker(call: Call, code: int, fields: dict[str, str]) -> dict[str, Any]:
+async def _at_its_broker(call: ApiCall, code: int, fields: dict[str, str]) -> dict[str, Any]:
     """Ask each broker until one has the client. Raises the last refusal."""
     failure: LightMQError | None = None
     for broker in await call.cluster.masters():

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import INTEGER_MAX, PAGE, SEARCH, TEXT, Call, Operation, Parameter
+from console.api.operations import INTEGER_MAX, PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, slice_page
 from console.api.problems import ApiProblem, bad, not_found
 from console.cluster import Asked, json_object, or_none
@@ -96,7 +96,7 @@ class MovedGroup(msgspec.Struct):
     queues: list[MovedQueue]
 
 
-async def list_groups(call: Call) -> Any:
+async def list_groups(call: ApiCall) -> Any:
     """Return a page of groups that have committed offsets."""
     asked = await call.cluster.ask_all(call.viewer, Code.GET_BROKER_CONSUME_STATS, {"isOrder": "false"})
     found: dict[str, dict[str, Any]] = {}
@@ -115,7 +115,7 @@ async def list_groups(call: Call) -> Any:
     return slice_page(call, named, asked.missing)
 
 
-async def get_group(call: Call) -> Any:
+async def get_group(call: ApiCall) -> Any:
     """Return one group."""
     name = call.text("group")
     asked = await _stats(call, name)
@@ -132,7 +132,7 @@ async def get_group(call: Call) -> Any:
     }  # fmt: skip
 
 
-async def reset_group(call: Call) -> Any:
+async def reset_group(call: ApiCall) -> Any:
     """Move a group to another place in a topic."""
     given: ResetForm = call.body
     ways = [given.to != "", given.time_ms is not None, given.offset is not None]
@@ -158,14 +158,14 @@ async def reset_group(call: Call) -> Any:
     return await _move(call, fields)
 
 
-async def skip_group(call: Call) -> Any:
+async def skip_group(call: ApiCall) -> Any:
     """Skip everything that waits for a group in a topic."""
     return await _move(
         call, {"topic": call.body.topic, "group": call.text("group"), "isForce": "true", "timestamp": str(NOW)}
     )  # fmt: skip
 
 
-async def _move(call: Call, fields: dict[str, str]) -> dict[str, Any]:
+async def _move(call: ApiCall, fields: dict[str, str]) -> dict[str, Any]:
     """Have every broker that has the topic move the group."""
     if not fields["topic"] or not fields["group"]:
         raise bad("name a group and a topic")
@@ -197,7 +197,7 @@ def _moved(broker: str, key: Any, offset: Any) -> dict[str, Any]:
     return {"topic": queue["topic"], "broker": broker, "queue": int(queue["queueId"]), "offset": int(offset)}
 
 
-async def _stats(call: Call, name: str) -> Asked:
+async def _stats(call: ApiCall, name: str) -> Asked:
     try:
         return await call.cluster.ask_all(call.viewer, Code.GET_CONSUME_STATS, {"consumerGroup": name})
     except Refused as refused:
@@ -206,7 +206,7 @@ async def _stats(call: Call, name: str) -> Asked:
         return Asked({}, {})
 
 
-async def _members(call: Call, name: str) -> list[dict[str, Any]]:
+async def _members(call: ApiCall, name: str) -> list[dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for broker in await call.cluster.masters():
         answer = await or_none(

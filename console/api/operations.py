@@ -3,7 +3,7 @@
     Operation("list_clients", "GET", "/clients", "List MQTT clients", list_clients, parameters=(SEARCH, *PAGE), ...)
 
 Each resource declares its operations beside their functions. `console.api.table` is all of them; from it come the
-routes, the checks of what a request contains, and the OpenAPI document. A function gets a `Call`, whose values are
+routes, the checks of what a request contains, and the OpenAPI document. A function gets a `ApiCall`, whose values are
 checked, and returns what is sent as JSON, or None for an answer without a body.
 Invariants: what is not declared is not accepted; an operation that changes something is an act, and only acts change
 anything. Pure, but for what the functions ask of the cluster.
@@ -83,11 +83,10 @@ LIMIT = Parameter(
 CURSOR = Parameter("cursor", "`next` of the page before.", default="", characters_max=CURSOR_CHARACTERS_MAX)
 PAGE = (LIMIT, CURSOR)
 SEARCH = Parameter("search", "Only items whose name contains this text.", default="")
-NAME_CHARACTERS_MAX = 65_535
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ApiCall:
     """One use of an operation."""
 
     viewer: Viewer
@@ -107,7 +106,7 @@ class Call:
         return int(self.values[name])
 
 
-Function = Callable[[Call], Awaitable[Any]]
+Function = Callable[[ApiCall], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

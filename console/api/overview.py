@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import PAGE, Call, Operation
+from console.api.operations import PAGE, ApiCall, Operation
 from console.api.pages import Page, slice_page
 from console.figures import OverviewFigures
 
@@ -74,13 +74,13 @@ def overview_of(figures: OverviewFigures) -> dict[str, Any]:
     return {**figures.sample.overview, "alarms": figures.alarms}
 
 
-async def get_overview(call: Call) -> Any:
+async def get_overview(call: ApiCall) -> Any:
     """Return figures that are no older than a second or two."""
     await call.figures.fresh()
     return overview_of(call.figures)
 
 
-async def list_refusals(call: Call) -> Any:
+async def list_refusals(call: ApiCall) -> Any:
     """Return what was refused, the most frequent first."""
     sample = await call.figures.fresh()
     rows: list[dict[str, Any]] = []
@@ -91,7 +91,7 @@ async def list_refusals(call: Call) -> Any:
     return slice_page(call, rows, sample.missing)
 
 
-async def list_alarms(call: Call) -> Any:
+async def list_alarms(call: ApiCall) -> Any:
     """Return what needs attention, the worst first."""
     sample = await call.figures.fresh()
     return slice_page(call, call.figures.alarms, sample.missing)

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from console.api.operations import Call
+from console.api.operations import ApiCall
 from console.api.problems import bad
 from console.cluster import json_object
 from remoting.protocol.errors import LightMQError
@@ -52,7 +52,7 @@ def decode_cursor(text: str) -> tuple[str, str]:
 
 
 async def page_over(
-    call: Call, code: int, member: str, fields: Mapping[str, str], *, key: str = "", after_field: str = "after"
+    call: ApiCall, code: int, member: str, fields: Mapping[str, str], *, key: str = "", after_field: str = "after"
 ) -> dict[str, Any]:
     """Return a page of what the brokers list under `member`, asked with `limit` and `after`.
 
@@ -104,7 +104,7 @@ def _page(
     return {"items": items, "next": cursor, "total": sum(known) if complete and known else None, "missing": missing}
 
 
-def slice_page(call: Call, items: list[Any], missing: Mapping[str, str] | None = None) -> dict[str, Any]:
+def slice_page(call: ApiCall, items: list[Any], missing: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Return a page of a list that is at hand; its cursor is the number of the first item."""
     _, after = decode_cursor(call.text("cursor"))
     if after and not (after.isascii() and after.isdigit() and len(after) <= 9):

@@ -7,7 +7,6 @@ details, which are in its log. Pure.
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 
@@ -82,6 +81,3 @@ def not_found(what: str) -> ApiProblem:
 def bad(detail: str) -> ApiProblem:
     """Return the error for a value that makes no sense."""
     return ApiProblem(400, "bad_parameter", detail)
-
-
-JsonObject = dict[str, Any]

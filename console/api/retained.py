@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import PAGE, SEARCH, TEXT, Call, Operation, Parameter
+from console.api.operations import PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, page_over
 from console.api.problems import bad, not_found
 from console.cluster import json_object
@@ -75,7 +75,7 @@ class Done(msgspec.Struct):
     target: str
 
 
-async def list_retained(call: Call) -> Any:
+async def list_retained(call: ApiCall) -> Any:
     """Return a page of retained messages."""
     fields = {"filter": call.text("filter") or "#"}
     if call.text("search"):
@@ -83,7 +83,7 @@ async def list_retained(call: Call) -> Any:
     return await page_over(call, OperatorCode.RETAINED_LIST, "retained", fields)
 
 
-async def clear_retained(call: Call) -> Any:
+async def clear_retained(call: ApiCall) -> Any:
     """Clear the retained message of a topic."""
     topic = call.text("topic")
     asked = await call.cluster.ask_all(call.viewer, OperatorCode.RETAINED_CLEAR, {"topic": topic})
@@ -92,14 +92,14 @@ async def clear_retained(call: Call) -> Any:
     return {"done": True, "target": topic}
 
 
-async def list_timers(call: Call) -> Any:
+async def list_timers(call: ApiCall) -> Any:
     """Return a page of waiting messages, those due next first."""
     page = await page_over(call, Code.TIMERS, "timers", {})
     page["next"] = page["next"] if page["items"] else ""
     return page
 
 
-async def recall_timer(call: Call) -> Any:
+async def recall_timer(call: ApiCall) -> Any:
     """Recall a waiting message: it will not be delivered."""
     handle, given = _handle(call), call.text("handle")
     fields = {"producerGroup": "lightmq-console", "topic": handle.topic, "recallHandle": given}
@@ -107,7 +107,7 @@ async def recall_timer(call: Call) -> Any:
     return {"done": True, "target": given}
 
 
-async def reschedule_timer(call: Call) -> Any:
+async def reschedule_timer(call: ApiCall) -> Any:
     """Give a waiting message another time."""
     handle, delay_ms = _handle(call), call.body.delay_ms
     if not 0 <= delay_ms <= DELAY_MS_MAX:
@@ -118,7 +118,7 @@ async def reschedule_timer(call: Call) -> Any:
     return {"handle": moved, "delivered": not moved}
 
 
-async def list_dead_letters(call: Call) -> Any:
+async def list_dead_letters(call: ApiCall) -> Any:
     """Return a page of dead letters."""
     fields = {"group": call.text("group")} if call.text("group") else {}
     page = await page_over(call, OperatorCode.DEAD_LETTERS, "dead_letters", fields)
@@ -126,7 +126,7 @@ async def list_dead_letters(call: Call) -> Any:
     return page
 
 
-async def resend_dead_letter(call: Call) -> Any:
+async def resend_dead_letter(call: ApiCall) -> Any:
     """Send a dead letter to its topic again."""
     broker, topic, queue, offset = _letter(call.text("id"))
     fields = {"topic": topic, "queue": str(queue), "offset": str(offset)}
@@ -136,7 +136,7 @@ async def resend_dead_letter(call: Call) -> Any:
     return {"done": True, "target": call.text("id"), **(json_object(answer) if answer.body else {})}
 
 
-def _handle(call: Call) -> RecallHandle:
+def _handle(call: ApiCall) -> RecallHandle:
     try:
         return decode_handle(call.text("handle"))
     except (RemoteViolation, ValueError) as error:

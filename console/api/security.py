@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import CURSOR, INTEGER, LIMIT, PAGE, Call, Operation, Parameter
+from console.api.operations import CURSOR, INTEGER, LIMIT, PAGE, ApiCall, Operation, Parameter
 from console.api.pages import Page, page_over, slice_page
 from console.api.problems import bad, not_found
 from console.cluster import json_object
@@ -14,7 +14,7 @@ from console.codes import OperatorCode
 from remoting.protocol.errors import LightMQError, Refused
 
 TAG = "Access"
-ACTIONS = ("publish", "subscribe", "will", "history", "deliver", "consume", "admin", "monitor")
+TESTED_ACTIONS = ("publish", "subscribe", "will", "history", "deliver", "consume", "admin", "monitor")
 
 
 class RuleRow(msgspec.Struct):
@@ -66,18 +66,18 @@ class AuditRecord(msgspec.Struct):
     road: str = ""
 
 
-async def list_rules(call: Call) -> Any:
+async def list_rules(call: ApiCall) -> Any:
     """Return a page of the rules in force."""
     asked = await call.cluster.ask_all(call.viewer, OperatorCode.ACCESS_RULES)
     rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("rules", ())]
     return slice_page(call, rows, asked.missing)
 
 
-async def test_access(call: Call) -> Any:
+async def test_access(call: ApiCall) -> Any:
     """Return the verdict about a client that need not exist."""
     given: AccessQuestion = call.body
-    if given.action not in ACTIONS:
-        raise bad(f"action is one of {', '.join(ACTIONS)}")
+    if given.action not in TESTED_ACTIONS:
+        raise bad(f"action is one of {', '.join(TESTED_ACTIONS)}")
     fields = {
         "user": given.user, "client": given.client_id, "action": given.action, "topic": given.topic,
         "qos": str(given.qos), "retain": str(given.retain).lower(),
@@ -91,7 +91,7 @@ async def test_access(call: Call) -> Any:
     raise failure or not_found("the controllers know no broker group")
 
 
-async def list_quotas(call: Call) -> Any:
+async def list_quotas(call: ApiCall) -> Any:
     """Return a page of limits."""
     asked = await call.cluster.ask_all(call.viewer, OperatorCode.QUOTAS)
     rows: list[dict[str, Any]] = []
@@ -106,7 +106,7 @@ async def list_quotas(call: Call) -> Any:
     return slice_page(call, rows, asked.missing)
 
 
-async def list_audit(call: Call) -> Any:
+async def list_audit(call: ApiCall) -> Any:
     """Return a page of administrative acts, the newest first."""
     times = {name: call.values[name] for name in ("from_ms", "until_ms") if call.values[name] is not None}
     fields = {name: str(value) for name, value in times.items()}

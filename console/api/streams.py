@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import INTEGER, PAGE, Call, Operation, Parameter
+from console.api.operations import INTEGER, PAGE, ApiCall, Operation, Parameter
 from console.api.pages import Page, slice_page
 from console.api.problems import bad, not_found
 from console.cluster import json_object
@@ -50,16 +50,19 @@ class SparkQuery(msgspec.Struct):
     history: list[Any] = []
 
 
-async def trace_message(call: Call) -> Any:
+async def trace_message(call: ApiCall) -> Any:
     """Return the way of one message."""
     message_id, topic = call.text("message_id"), call.text("topic")
     if bool(message_id) == bool(topic):
         raise bad("name a message by its message_id, or by topic and offset")
-    fields = {"id": message_id} if message_id else {"topic": topic, "offset": str(call.values["offset"] or 0)}
+    group, _, position = message_id.rpartition(":")
+    fields = {"id": position} if message_id else {"topic": topic, "offset": str(call.values["offset"] or 0)}
     if topic and call.values["queue"] is not None:
         fields["queue"] = str(call.values["queue"])
     failure: LightMQError | None = None
     for broker in await call.cluster.masters():
+        if group not in ("", broker):
+            continue
         try:
             return {
                 **json_object(await call.cluster.ask(broker, call.viewer, OperatorCode.TRACE_MESSAGE, fields)),
@@ -72,7 +75,7 @@ async def trace_message(call: Call) -> Any:
     raise failure or not_found("the controllers know no broker group")
 
 
-async def list_spark(call: Call) -> Any:
+async def list_spark(call: ApiCall) -> Any:
     """Return a page of Spark queries."""
     asked = await call.cluster.ask_all(call.viewer, OperatorCode.SPARK_QUERIES)
     rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("queries", ())]

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from console.api.operations import INTEGER, PAGE, SEARCH, TEXT, Call, Operation, Parameter
+from console.api.operations import INTEGER, PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, page_over, slice_page
 from console.api.problems import bad, not_found
 from console.codes import OperatorCode
@@ -98,7 +98,7 @@ class Queue(msgspec.Struct):
     messages: int
 
 
-async def list_topics(call: Call) -> Any:
+async def list_topics(call: ApiCall) -> Any:
     """Return a page of one level of the topic tree."""
     fields = {"parent": call.text("parent")}
     if call.text("search"):
@@ -106,7 +106,7 @@ async def list_topics(call: Call) -> Any:
     return await page_over(call, OperatorCode.TOPIC_TREE, "children", fields)
 
 
-async def get_topic(call: Call) -> Any:
+async def get_topic(call: ApiCall) -> Any:
     """Return the newest messages of one topic or filter."""
     topic = call.text("topic")
     wrong = validate_filter(topic)
@@ -116,7 +116,7 @@ async def get_topic(call: Call) -> Any:
     return {"topic": topic, "messages": [shown(broker, message) for broker, message in reversed(found)]}
 
 
-async def publish_message(call: Call) -> Any:
+async def publish_message(call: ApiCall) -> Any:
     """Publish a message; answered when it is stored."""
     given: NewMessage = call.body
     wrong = validate_topic_name(given.topic)
@@ -144,7 +144,7 @@ async def publish_message(call: Call) -> Any:
     return await publish(call.cluster, call.viewer, message, now_ms)
 
 
-async def list_queues(call: Call) -> Any:
+async def list_queues(call: ApiCall) -> Any:
     """Return a page of the queues of all topics, or of one."""
     topic, search = call.text("topic"), call.text("search")
     asked = await call.cluster.ask_all(call.viewer, Code.TOPIC_LIST)

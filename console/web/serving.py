@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
-from console.api.operations import Call, Operation
+from console.api.operations import ApiCall, Operation
 from console.api.problems import CONTENT_TYPE, ApiProblem, bad, problem_of
 from console.cluster import BrokerGroupsView
 from console.figures import OverviewFigures
@@ -25,7 +25,6 @@ from runtime.logs import get_logger
 
 PREFIX = "/api/v1"
 JSON = "application/json"
-BODY_READ_BYTES_MAX = 1_048_576
 Answering = Callable[[web.Request], Awaitable[web.StreamResponse]]
 LOG = get_logger("console")
 _encode = msgspec.json.encode
@@ -91,7 +90,7 @@ class ApiRoutes:
                 raise ApiProblem(403, "forbidden", "the role monitor may look at everything and change nothing")
             values = query_of(request, operation) | path_of(request, operation)
             body = None if operation.body is None else await body_of(request, operation)
-            result = await operation.call(Call(viewer, self._cluster, self._figures, values, body))
+            result = await operation.call(ApiCall(viewer, self._cluster, self._figures, values, body))
             return web.Response(status=204) if result is None else as_json(result)
 
         return telling_problems(serve)

@@ -66,6 +66,7 @@ COMMANDS = (
         ADMINISTRATION,
         "Check and repair a broker's data directory, list and count what it holds.",
     ),
+    ("console", "admin.console:console", ADMINISTRATION, "Make tokens for signing in to the web console."),
     ("config", "admin.config:config", ADMINISTRATION, "Show the configuration in force, or explain a key."),
 )
 NAMES = tuple(name for name, *_ in COMMANDS)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from mqtt_bridge.config import BridgeConfig
 
 Ports = Mapping[str, int]
+Notes = Mapping[str, str]
 """Open ports by protocol."""
 NONE = ConfigOptions()
 
@@ -133,7 +134,7 @@ class ServerCommand:
     """(host, port, option) of what must be free, beside the ports of MQTT."""
     make: Callable[[Configuration], Server]
     """Builds the server, inside its loop."""
-    greeting: Callable[[Configuration, Ports], str]
+    greeting: Callable[[Configuration, Ports, Notes], str]
     is_mqtt: bool = False
     """Whether it listens to MQTT clients."""
     elsewhere: Mapping[str, str] = field(default_factory=dict)
@@ -196,7 +197,9 @@ UP = ServerCommand(
         _grpc(config, config.up.grpc_port or 0),
     ),
     make=_all_in_one,
-    greeting=lambda config, ports: up_greeting(ports, config.up, config.proxy, config.broker),
+    greeting=lambda config, ports, notes: up_greeting(
+        ports, config.up, config.proxy, config.broker, console=config.console, notes=notes
+    ),
     is_mqtt=True,
     elsewhere={
         "mqtt_port": "proxy.port",
@@ -211,7 +214,7 @@ BROKER = ServerCommand(
     "broker",
     ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
     make=lambda config: _parts().broker_part(config.broker),
-    greeting=lambda config, ports: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
+    greeting=lambda config, ports, _: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
 )
 CONTROLLER = ServerCommand(
     "controller",
@@ -220,26 +223,26 @@ CONTROLLER = ServerCommand(
         _admin(config.controller),
     ),
     make=lambda config: _parts().controller_part(config.controller),
-    greeting=lambda _, ports: part_greeting("controller", ports),
+    greeting=lambda _, ports, __: part_greeting("controller", ports),
 )
 PROXY = ServerCommand(
     "proxy",
     ports=lambda config: (_admin(config.proxy),),
     make=_proxy,
-    greeting=lambda config, ports: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(config.proxy)}.",
+    greeting=lambda config, ports, _: f"{part_greeting('proxy', ports)}\nMQTT: {who_gets_in(config.proxy)}.",
     is_mqtt=True,
 )
 GRPC = ServerCommand(
     "grpc",
     ports=lambda config: (_grpc(config, config.grpc.port), _admin(config.grpc)),
     make=lambda config: _parts().grpc_part(config.grpc),
-    greeting=lambda _, ports: part_greeting("grpc-proxy", ports),
+    greeting=lambda _, ports, __: part_greeting("grpc-proxy", ports),
 )
 BRIDGE = ServerCommand(
     "bridge",
     ports=lambda config: (_admin(config.bridge),),
     make=lambda config: _parts().bridge_part(config.bridge),
-    greeting=lambda _, ports: part_greeting("bridge", ports),
+    greeting=lambda _, ports, __: part_greeting("bridge", ports),
 )
 
 
@@ -272,7 +275,7 @@ def _start(
         supervised=supervised,
         settings=config.logs,
         json_output=json_output,
-        greeting=lambda ports: command.greeting(config, ports),
+        greeting=lambda ports, notes: command.greeting(config, ports, notes),
     )
 
 

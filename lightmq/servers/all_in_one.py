@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 from broker.app import BrokerApp
 from broker.roles.serving import intake_limits, open_vip_port
+from console.app import Console
 from controller.app import ControllerApp
 from grpc_proxy.metrics import GrpcMetrics
 from lightmq.configuration import Configuration
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 from lightmq.servers.serving import client_host, explain
+from lightmq.version import VERSION
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
 from mqtt_proxy.listening.listener import PortUnavailable
@@ -95,9 +97,10 @@ class AllInOne:
         )  # declared also where there is no port for gRPC, so that every page has the same names
         self._bridge: BridgeApp | None = None
         self._grpc: GrpcProxyApp | None = None
+        guard = PageAccess(self._broker.access, self._broker.authorizer, page_actions())
+        self._console = self._make_console(guard)
         self._admin = AdminServer(
-            up.host, up.admin_port, registry=self._registry, hosts=up.admin_hosts,
-            guard=PageAccess(self._broker.access, self._broker.authorizer, page_actions()),
+            up.host, up.admin_port, registry=self._registry, hosts=up.admin_hosts, guard=guard, site=self._console,
             readiness=self._group.readiness, status=self.status,
             reasons=lambda: {
                 "broker": self._broker.unready_reason(), "bridge": self._bridge.reason() if self._bridge else "",
@@ -132,7 +135,7 @@ class AllInOne:
             )  # fmt: skip
             await self._start_grpc(self._router)
             await self._start_bridge(self._router)
-            await self._group.begin("admin", _Port(self._open_admin, self._admin.stop))
+            await self._group.begin("admin", _Port(self._open_admin, self._close_admin))
             self._vip_port = await self._open_vip_port(self._server)  # last: it must not take a port of another part
         except BaseException:
             await self.stop()
@@ -156,6 +159,11 @@ class AllInOne:
         ports |= {"vip": self._vip_port} if self._vip_port else {}
         ports |= {"grpc": self._grpc.port} if self._grpc else {}
         return ports | self._broker.reader_ports() | self._proxy.ports()
+
+    def notes(self) -> Mapping[str, str]:
+        """What is said with the ports: the administrator token, if this start made it."""
+        token = "" if self._console is None else self._console.first_token
+        return {"console_token": token} if token else {}
 
     def reload(self) -> None:
         """Read again what may change while this runs."""
@@ -229,7 +237,24 @@ class AllInOne:
         except PortUnavailable as error:
             raise explain(self._configuration.proxy.listen_host, error.port, error.option, error) from error
 
+    def _make_console(self, guard: PageAccess) -> Console | None:
+        config, up = self._configuration.console, self._configuration.up
+        if not config.enabled:
+            return None
+        return Console(
+            config, identities=guard, dial=self._connect, controllers=lambda: (inprocess.ADDRESS,),
+            directory=up.data_directory, clock=self._clock, registry=self._registry, mode="all in one process",
+            node=self._configuration.broker.broker_name, version=VERSION,
+        )  # fmt: skip
+
+    async def _close_admin(self) -> None:
+        await self._admin.stop()
+        if self._console is not None:
+            await self._console.stop()
+
     async def _open_admin(self) -> None:
+        if self._console is not None:
+            await self._console.start()
         try:
             await self._admin.start()
         except OSError as error:

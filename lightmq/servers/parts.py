@@ -141,6 +141,10 @@ class Part:
         own = {} if self._port is None else {self._port[0]: self._port[1]()}
         return {**own, "admin": self._admin.port, **self._more_ports()}
 
+    def notes(self) -> Mapping[str, str]:
+        """What is said with the ports: nothing."""
+        return {}
+
 
 def _part(name: str, application: Service, config: PartConfig, **offers: Any) -> Part:
     """What all parts have in common; ``offers`` are the arguments of Part in which they differ."""

@@ -31,6 +31,7 @@ from typing import Any, Protocol
 from broker.config import BrokerConfig
 from broker.replication.leader import promise
 from broker.roles.durability import rule_of
+from console.config import ConsoleConfig
 from lightmq.configuration import LogsConfig, UpConfig
 from mqtt_proxy.config import ProxyConfig
 from remoting.protocol.errors import LocalMisuse
@@ -72,17 +73,26 @@ def durability(broker: BrokerConfig) -> str:
     return f"{found.text}\n  warning: {found.warning}" if found.warning else found.text
 
 
-def up_greeting(ports: Mapping[str, int], up: UpConfig, proxy: ProxyConfig, broker: BrokerConfig = ALONE) -> str:
-    """The text of ``lightmq up``."""
+def up_greeting(
+    ports: Mapping[str, int],
+    up: UpConfig,
+    proxy: ProxyConfig,
+    broker: BrokerConfig = ALONE,
+    *,
+    console: ConsoleConfig | None = None,
+    notes: Mapping[str, str] = {},
+) -> str:
+    """The text of ``lightmq up``; without `console` there is none."""
     mqtt, remoting, admin = ports["mqtt"], ports["remoting"], ports["admin"]
     host, here = client_host(proxy.listen_host), client_host(up.host)
     port = ("" if host == "127.0.0.1" else f" --host {host}") + ("" if mqtt == 1883 else f" -p {mqtt}")
+    scheme, page = _scheme(console), _console(console, f"{here}:{admin}", up, notes)
     server = "" if (here, remoting) == ("127.0.0.1", 9876) else f" --server {here}:{remoting}"
     return f"""\
 LightMQ is ready; data in {up.data_directory}
   MQTT      {host}:{mqtt}   ({who_gets_in(proxy)}){_further(host, ports, proxy)}
   remoting  {here}:{remoting}   (RocketMQ clients and Spark: name server and broker)
-{_grpc(ports)}  admin     http://{here}:{admin}/status   /metrics   /readyz
+{_grpc(ports)}{page}  admin     {scheme}://{here}:{admin}/status   /metrics   /readyz
   {durability(broker)}
 
 Try it in two other terminals:
@@ -98,6 +108,23 @@ From Spark:
           .option("mqttFilter", "plant/#").load())
 
 Ctrl-C stops it."""
+
+
+def _scheme(console: ConsoleConfig | None) -> str:
+    """The scheme of the administration port."""
+    return "https" if console is not None and console.tls.certificate is not None else "http"
+
+
+def _console(console: ConsoleConfig | None, place: str, up: UpConfig, notes: Mapping[str, str]) -> str:
+    """The lines of the console: with the token of the first start a link that signs in, later how to get another."""
+    if console is None or not console.enabled:
+        return ""
+    page = f"{_scheme(console)}://{place}/console/"
+    token = notes.get("console_token")
+    if token:
+        return f"  console   {page}#token={token}\n            (signs in as administrator; shown only this once)\n"
+    renew = "" if str(up.data_directory) == str(UpConfig().data_directory) else f" --data {up.data_directory}"
+    return f"  console   {page}   (new token: lightmq console token --renew{renew})\n"
 
 
 def _grpc(ports: Mapping[str, int]) -> str:
@@ -182,11 +209,19 @@ INPUT = 0
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+Greeting = Callable[[Mapping[str, int], Mapping[str, str]], str]
+"""(open ports, what else is said) -> what people read."""
+
+
 class Server(Service, Protocol):
     """What can be served: a service that knows its ports once it is started."""
 
     def ports(self) -> Mapping[str, int]:
         """Open ports by protocol: mqtt, remoting, admin."""
+        ...
+
+    def notes(self) -> Mapping[str, str]:
+        """What is said once with the ports, by name."""
         ...
 
     def until_failed(self) -> Awaitable[Exception]:
@@ -203,7 +238,7 @@ def serve(
     *,
     settings: LogsConfig,
     json_output: bool,
-    greeting: Callable[[Mapping[str, int]], str],
+    greeting: Greeting,
     supervised: bool = False,
 ) -> None:
     """Run the service that ``make`` builds (inside the loop) until a signal. Raises what its start raises.
@@ -215,9 +250,7 @@ def serve(
     process.run(_serve(make, json_output=json_output, greeting=greeting, supervised=supervised))
 
 
-async def _serve(
-    make: Callable[[], Server], *, json_output: bool, greeting: Callable[[Mapping[str, int]], str], supervised: bool
-) -> None:
+async def _serve(make: Callable[[], Server], *, json_output: bool, greeting: Greeting, supervised: bool) -> None:
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
@@ -233,8 +266,8 @@ async def _serve(
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
         if starting.done():
             starting.result()
-            open_ports = service.ports()
-            _say(json.dumps(dict(open_ports)) if json_output else greeting(open_ports))
+            ports, notes = service.ports(), service.notes()
+            _say(json.dumps({**ports, **notes}) if json_output else greeting(ports, notes))
             process.settle_garbage()
             await _until_the_end(service, ending)
     finally:

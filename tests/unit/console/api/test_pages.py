@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from console.api import openapi, table
-from console.api.operations import FLAG, INTEGER, Call, Parameter
+from console.api.operations import FLAG, INTEGER, ApiCall, Parameter
 from console.api.pages import decode_cursor, encode_cursor, page_over
 from console.api.problems import ApiProblem, problem_of
 from console.cluster import BrokerGroupsView
@@ -57,7 +57,7 @@ async def walk(brokers: TwoBrokers, limit: int) -> tuple[list[str], list[dict[st
     cluster = BrokerGroupsView(brokers.dial, lambda: ("names:1",))
     names, pages, cursor = [], [], ""
     while True:
-        call = Call(VIEWER, cluster, None, {"limit": limit, "cursor": cursor})  # type: ignore[arg-type]
+        call = ApiCall(VIEWER, cluster, None, {"limit": limit, "cursor": cursor})  # type: ignore[arg-type]
         page = await page_over(call, 1, "rows", {})
         names += [item["id"] for item in page["items"]]
         pages.append(page)

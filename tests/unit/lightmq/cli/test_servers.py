@@ -38,7 +38,7 @@ def test_every_server_is_built_from_its_flags(
     assert run([command, *data, *remoting, *mqtt, "--admin-port", "0", "--json", "--log-level", "debug"]) == 0
     make, how = served[0]
     assert (how["json_output"], how["settings"].level) == (True, "debug")
-    assert "is ready" in how["greeting"]({"mqtt": 1, "remoting": 2, "admin": 3})
+    assert "is ready" in how["greeting"]({"mqtt": 1, "remoting": 2, "admin": 3}, {})
     assert make() is not None
 
 
@@ -94,7 +94,7 @@ def test_a_bridge_needs_connections(
     file.write_text(file.read_text() + '[[bridge.connections]]\nname = "a"\nhost = "b"\n' + rule)
     assert run(["bridge", "--config", str(file), "--admin-port", "0", "--broker", "c:1", "--json"]) == 0
     make, how = served[0]
-    assert "bridge is ready: admin port 3" in how["greeting"]({"admin": 3})
+    assert "bridge is ready: admin port 3" in how["greeting"]({"admin": 3}, {})
     assert make() is not None
 
 
@@ -105,7 +105,7 @@ def test_a_grpc_proxy_names_the_packages_that_are_missing(
     arguments = ["grpc-proxy", "--grpc-port", "0", "--admin-port", "0", "--broker", "b:1"]
     assert run(arguments) == 0
     make, how = served[0]
-    assert "grpc-proxy is ready: grpc port 5" in how["greeting"]({"grpc": 5})
+    assert "grpc-proxy is ready: grpc port 5" in how["greeting"]({"grpc": 5}, {})
     assert make() is not None
     monkeypatch.setitem(sys.modules, "grpc_proxy.stubs", None)
     assert run(arguments) == 1

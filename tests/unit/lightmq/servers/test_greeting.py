@@ -6,6 +6,7 @@ import pytest
 
 from broker.config import BrokerConfig, ReplicationConfig
 from broker.store.settings import StoreSettings
+from console.config import ConsoleConfig
 from lightmq.configuration import UpConfig
 from lightmq.servers.serving import durability, is_loopback, part_greeting, up_greeting, who_gets_in
 from mqtt_proxy.config import ProxyConfig
@@ -87,3 +88,13 @@ def test_what_is_loopback() -> None:
         "::1",
         "localhost",
     ]
+
+
+def test_the_first_start_shows_a_link_that_signs_in() -> None:
+    """Later ones say how to get another token; without a console there is no line."""
+    ports = {"mqtt": 1883, "remoting": 9876, "admin": 8080}
+    first = up_greeting(ports, UpConfig(), LOCAL, console=ConsoleConfig(), notes={"console_token": "lmq_x"})
+    assert "http://127.0.0.1:8080/console/#token=lmq_x\n" in first
+    later = up_greeting(ports, UpConfig(data_directory=Path("d")), LOCAL, console=ConsoleConfig())
+    assert "http://127.0.0.1:8080/console/   (new token: lightmq console token --renew --data d)" in later
+    assert "console" not in up_greeting(ports, UpConfig(), LOCAL, console=ConsoleConfig(enabled=False))

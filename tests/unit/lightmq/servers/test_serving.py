@@ -38,6 +38,9 @@ class Part:
     def ports(self) -> dict[str, int]:
         return {"mqtt": 5}
 
+    def notes(self) -> dict[str, str]:
+        return {"token": "t"}
+
     def reload(self) -> None:
         self.story.append("reload")
 
@@ -59,7 +62,7 @@ def run(part: Part, *, json_output: bool = True) -> None:
         lambda: part,
         settings=LogsConfig(),
         json_output=json_output,
-        greeting=lambda ports: f"hello {ports['mqtt']}",
+        greeting=lambda ports, notes: f"hello {ports['mqtt']} {notes['token']}",
     )
 
 
@@ -72,7 +75,7 @@ def test_ports_are_said_once_and_a_signal_ends_cleanly(capsys: pytest.CaptureFix
     part = Part()
     run(part)
     assert part.story == ["start", "stop"]
-    assert json.loads(capsys.readouterr().out) == {"mqtt": 5}
+    assert json.loads(capsys.readouterr().out) == {"mqtt": 5, "token": "t"}
 
 
 def test_a_hangup_reloads_and_continues() -> None:
@@ -92,7 +95,7 @@ def test_a_hangup_reloads_and_continues() -> None:
 
 def test_people_get_a_greeting(capsys: pytest.CaptureFixture[str]) -> None:
     run(Part(), json_output=False)
-    assert capsys.readouterr().out == "hello 5\n"
+    assert capsys.readouterr().out == "hello 5 t\n"
 
 
 def test_a_signal_while_starting_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
