@@ -67,6 +67,8 @@ def parse(example: Example, arguments: Sequence[str] | None) -> argparse.Namespa
     parser.add_argument("--mqtt", metavar="HOST:PORT", help="its MQTT port, by default 1883 of the same host")
     for name, share in (example.disturbances or {}).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=share, help=DISTURBANCES[name])
+    for name, (default, meaning) in (example.arguments or {}).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=meaning)
     parser.add_argument("--driver", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.seconds <= 0 or chosen.speed <= 0:
@@ -85,7 +87,8 @@ class Play:
         self._clock = SystemClock()
         self._begun_ns = self._clock.monotonic_ns()
         self._interrupted = threading.Event()
-        self._stack = None if options.server else Stack(self._out / "data")
+        servers = example.servers or Stack
+        self._stack = None if options.server else servers(self._out / "data")
         self._ports: Ports | None = None
         self._shown = Shown(example.name)
         self._spark_failure = ""
@@ -162,7 +165,8 @@ class Play:
             server, mqtt, from_ms = options.server, (mqtt_host, int(mqtt_port)), self._clock.now_ms()
         else:
             ports = self._ports = self._stack.start(processes=False)
-            server, mqtt, from_ms = f"127.0.0.1:{ports.nameserver}", ("127.0.0.1", ports.mqtt), 0
+            server = ";".join(f"127.0.0.1:{port}" for port in (ports.nameserver, *ports.others))
+            mqtt, from_ms = ("127.0.0.1", ports.mqtt), 0
             self._view.note(f"server is up: mqtt {ports.mqtt}, remoting {ports.nameserver}")
             for topic_filter in self._example.filters:
                 self._view.note(f"console: {console_address(ports.admin[0], topic_filter)}")
@@ -170,6 +174,7 @@ class Play:
             server=server, mqtt_host=mqtt[0], mqtt_port=mqtt[1], out=str(self._out), from_ms=from_ms,
             seconds=options.seconds, speed=options.speed, seed=options.seed,
             options={name: getattr(options, name) for name in self._example.disturbances or {}},
+            words={name: getattr(options, name) for name in self._example.arguments or {}},
         )  # fmt: skip
 
     def _restart_server(self) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from kit.claims import Claim
     from kit.picture import Page
-    from lightmq.demo.stack import Stack
+    from lightmq.demo.stack import Ports
     from lightmq.demo.view import SparkDriver
 
 
@@ -41,6 +41,8 @@ class Stage:
     seed: int
     options: dict[str, float]
     """Disturbances chosen on the command line, by name."""
+    words: dict[str, str]
+    """What was chosen for the example's own options, by name."""
 
     @property
     def story_s(self) -> float:
@@ -84,6 +86,19 @@ class Stage:
         return cls(**json.loads(Path(path).read_text()))
 
 
+class Servers(Protocol):
+    """The servers of a run: `lightmq up` as a `Stack`, unless the example brings others."""
+
+    def start(self, *, processes: bool, ports: Ports | None = None) -> Ports:
+        """Start them, on the same data and ports if `ports` are given; raises StackFailed when they are not ready."""
+
+    def kill(self) -> None:
+        """End all by kill -9."""
+
+    def stop(self) -> None:
+        """End all."""
+
+
 class Simulation(Protocol):
     """The devices of an example: they publish over MQTT until the story is told."""
 
@@ -112,7 +127,7 @@ class Run:
 
     stage: Stage
     devices: Any
-    stack: Stack | None
+    stack: Any
     """None with `--server`: that one is not ours to kill."""
     spark: SparkDriver | None
     note: Callable[[str], object]
@@ -154,3 +169,7 @@ class Example:
     """Further settings of the Spark session."""
     disturbances: Mapping[str, float] | None = None
     """Default shares of `--late`, `--duplicates`, `--out-of-order`, `--offline`; None: no such options."""
+    arguments: Mapping[str, tuple[str, str]] | None = None
+    """Options of the example's own: name, default and help; `stage.words` has what was chosen."""
+    servers: Callable[[Path], Servers] | None = None
+    """What makes the servers of a folder, where it is not one `lightmq up`."""

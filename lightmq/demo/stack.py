@@ -196,6 +196,8 @@ class Ports:
     mqtt: int
     nameserver: int
     admin: tuple[int, ...]
+    others: tuple[int, ...] = ()
+    """Ports of further name servers."""
 
 
 class Stack:

@@ -67,6 +67,23 @@ def test_vehicles(tmp_path: Path) -> None:
     assert "different 0" in said
 
 
+@pytest.mark.slow
+def test_sparkplug(tmp_path: Path) -> None:
+    """Values keep their names through new aliases; a lost message leads to a rebirth."""
+    said = tell("sparkplug", tmp_path / "out", "--seconds", "20")
+    assert "the as-of join gives the same names: by alias" in said
+    assert "lost messages: lost" in said
+
+
+@pytest.mark.slow
+def test_chaos(tmp_path: Path) -> None:
+    """Acknowledged is delivered through two changes of master."""
+    said = tell("chaos", tmp_path / "out", "--seconds", "30")
+    assert "the master, is killed (kill -9)" in said
+    assert "the master, is frozen (SIGSTOP)" in said
+    assert "the group is whole again: 3 of 3 in sync" in said
+
+
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("precious")
     command = [sys.executable, str(EXAMPLES / "building.py"), "--headless", "--out", str(tmp_path)]
