@@ -11,6 +11,7 @@ import sys
 BENCHMARKS = {
     "mqtt": "benchmarks.mqtt_load",
     "connections": "benchmarks.connections",
+    "console": "benchmarks.console_cost",
     "sessions": "benchmarks.offline_sessions",
     "store": "benchmarks.store_append",
     "replica": "benchmarks.store_replica",

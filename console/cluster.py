@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from console.viewers import ADMIN, MONITOR, Viewer
-from remoting.protocol.bodies.controller_body import ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import LEADER_ADDRESS_FIELD, ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Connection, Dial
 from remoting.transport.failures import ConnectionLost, RequestTimeout, checked, not_master
@@ -36,9 +37,17 @@ VIEWS = frozenset({
     Code.GET_BROKER_CONSUME_STATS, Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_CONSUMER_LIST_BY_GROUP,
     Code.QUERY_TOPIC_CONSUME_BY_WHO, Code.QUERY_TOPICS_BY_CONSUMER, Code.GET_BROKER_CLUSTER_INFO,
     Code.GET_ROUTEINFO_BY_TOPIC, Code.CONTROLLER_GET_METADATA_INFO, Code.CONTROLLER_GET_SYNC_STATE_DATA,
-    Code.GET_BROKER_EPOCH_CACHE, Code.GET_BROKER_HA_STATUS, Code.GET_BROKER_RUNTIME_INFO, Code.QUEUE_BOUNDS,
+    Code.GET_BROKER_EPOCH_CACHE, Code.GET_BROKER_HA_STATUS, Code.GET_BROKER_RUNTIME_INFO,
 })  # fmt: skip
 """Requests that read the state of the installation and show no message, no secret and no configuration."""
+
+
+class NotTheLeader(ConnectionLost):
+    """A controller that does not lead; it may name the one that does."""
+
+    def __init__(self, answer: Command) -> None:
+        super().__init__(answer.remark or "this controller does not lead")
+        self.leader = answer.fields.get(LEADER_ADDRESS_FIELD, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +95,14 @@ class BrokerGroupsView:
         self, viewer: Viewer | None, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Command:
         """Ask the controllers in turn until one answers. Raises Refused, ConnectionLost."""
-        failures = []
-        for address in self._controllers():
+        failures, addresses = [], list(self._controllers())
+        for address in addresses:  # which grows by a leader that is named
             try:
                 return await self._ask(address, viewer, code, fields or {}, body)
+            except NotTheLeader as error:
+                failures.append(str(error))
+                if error.leader and error.leader not in addresses:
+                    addresses.append(error.leader)
             except (ConnectionLost, RequestTimeout) as error:
                 failures.append(str(error))
         raise ConnectionLost("no controller answers: " + "; ".join(failures[:FAILURES_SHOWN]))
@@ -159,6 +172,8 @@ class BrokerGroupsView:
         if moved is not None:
             self._known_until_s = 0.0
             raise moved
+        if answer.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            raise NotTheLeader(answer)
         return checked(answer)
 
     async def _connection(self, address: str) -> Connection:

@@ -326,8 +326,10 @@ async def bounded(request: web.Request, handler: Handling) -> web.StreamResponse
     connection.began(request)
     try:
         return await handler(request)
-    except (web.HTTPException, asyncio.CancelledError, ConnectionError):
+    except (web.HTTPException, asyncio.CancelledError):
         raise
+    except ConnectionError:
+        return web.Response(status=400)  # nobody reads it: the client has left
     except Exception:
         LOG.exception("request %s %s failed", request.method, request.path)
         return web.Response(status=500, text="the request failed; see the log\n")

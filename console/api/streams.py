@@ -17,7 +17,7 @@ from remoting.protocol.frames.codes import ResponseCode
 TAG = "Trace and Spark"
 
 
-class Step(msgspec.Struct):
+class TraceStep(msgspec.Struct):
     """One step of a message's way."""
 
     where: str
@@ -30,7 +30,7 @@ class Trace(msgspec.Struct):
     """A message and its way."""
 
     message: dict[str, Any]
-    steps: list[Step]
+    steps: list[TraceStep]
 
 
 class SparkQuery(msgspec.Struct):

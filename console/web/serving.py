@@ -52,9 +52,9 @@ def telling_problems(serve: Answering) -> Answering:
             return problem(problem_of(error))
         except web.HTTPRequestEntityTooLarge:
             return problem(ApiProblem(413, "too_large", "the body is too large"))
+        except ConnectionError:
+            raise
         except Exception:
-            if request.transport is None:
-                raise
             LOG.exception("console_request_failed", method=request.method, path=request.path)
             return problem(ApiProblem(500, "failed", "the request failed; see the log of this process"))
 

@@ -213,7 +213,7 @@ UP = ServerCommand(
 BROKER = ServerCommand(
     "broker",
     ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
-    make=lambda config: _parts().broker_part(config.broker),
+    make=lambda config: _parts().broker_part(config.broker, config.console),
     greeting=lambda config, ports, _: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
 )
 CONTROLLER = ServerCommand(
@@ -222,7 +222,7 @@ CONTROLLER = ServerCommand(
         (config.controller.host, config.controller.port, "--remoting-port"),
         _admin(config.controller),
     ),
-    make=lambda config: _parts().controller_part(config.controller),
+    make=lambda config: _parts().controller_part(config.controller, config.console),
     greeting=lambda _, ports, __: part_greeting("controller", ports),
 )
 PROXY = ServerCommand(

@@ -18,11 +18,17 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from console.app import Console
+from lightmq.servers.serving import client_host
+from lightmq.version import VERSION
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import page_actions
+from remoting.client.connection import signing_dial
+from remoting.client.tls import ClientTls
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, parse_access_keys
 from remoting.server.server import PageAccess
+from remoting.transport.failures import join_address
 from runtime.admin import AdminServer, Guard
 from runtime.clock import SystemClock
 from runtime.files import WatchedFile
@@ -33,6 +39,7 @@ from runtime.service import Service, ServiceGroup
 if TYPE_CHECKING:
     from broker.app import BrokerApp
     from broker.config import BrokerConfig
+    from console.config import ConsoleConfig
     from controller.app import ControllerApp
     from controller.config import ControllerConfig
     from grpc_proxy.app import GrpcProxyApp
@@ -102,6 +109,7 @@ class Part:
         reload: Callable[[], None] = nothing,
         stop_deadline_s: float | None = None,
         keys: AdminKeys | None = None,
+        console: Console | None = None,
     ) -> None:
         """``guard`` protects the administration pages, ``keys`` are its own if the application has none.
         ``port`` is the protocol of the application's port and how to read its number, if it has one; ``reason`` why it
@@ -117,11 +125,15 @@ class Part:
             status=status,
             reasons=lambda: {name: reason()},
             hosts=admin[2],
+            site=console,
         )
         self._keys = keys
+        self._console = console
         self._port = port
         self._more_ports = more_ports
         self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
+        if console is not None:
+            self._group.add("console", console)
         self._group.add("admin", self._admin)
 
     async def start(self) -> None:
@@ -142,8 +154,9 @@ class Part:
         return {**own, "admin": self._admin.port, **self._more_ports()}
 
     def notes(self) -> Mapping[str, str]:
-        """What is said with the ports: nothing."""
-        return {}
+        """What is said with the ports: the administrator token, if this start made it."""
+        token = "" if self._console is None else self._console.first_token
+        return {"console_token": token} if token else {}
 
 
 def _part(name: str, application: Service, config: PartConfig, **offers: Any) -> Part:
@@ -152,13 +165,41 @@ def _part(name: str, application: Service, config: PartConfig, **offers: Any) ->
     return Part(name, application, admin=admin, **offers)
 
 
-def _remoting_part(name: str, application: BrokerApp | ControllerApp, config: PartConfig, **offers: Any) -> Part:
-    """A part that serves remoting: its access list decides about the pages as well."""
+def _console(
+    config: ConsoleConfig | None,
+    application: BrokerApp | ControllerApp,
+    part: BrokerConfig | ControllerConfig,
+    guard: PageAccess,
+    registry: Registry,
+) -> Console | None:
+    """The console of a part of a cluster, if it has a key to ask the other parts with."""
+    if config is None or not config.enabled or config.access_key_file is None:
+        return None
+    known = config.controllers or getattr(part, "controllers", ())
+    own = client_host(part.host)
+    return Console(
+        config, identities=guard, dial=signing_dial(config.access_key_file, ClientTls.of(config.dial_tls)),
+        controllers=lambda: known or (join_address(own, application.port),), directory=part.data_directory,
+        clock=SystemClock(), registry=registry, mode="cluster",
+        node=getattr(part, "broker_name", "") or getattr(part, "node_id", ""), version=VERSION,
+    )  # fmt: skip
+
+
+def _remoting_part(
+    name: str,
+    application: BrokerApp | ControllerApp,
+    config: BrokerConfig | ControllerConfig,
+    console: ConsoleConfig | None,
+    **offers: Any,
+) -> Part:
+    """A part that serves remoting: its access list decides about the pages and the console as well."""
+    guard = PageAccess(application.access, application.authorizer, page_actions())
     return _part(
         name,
         application,
         config,
-        guard=PageAccess(application.access, application.authorizer, page_actions()),
+        guard=guard,
+        console=_console(console, application, config, guard, offers["registry"]),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -180,21 +221,23 @@ def _keyed_part(
     return _part(name, application, config, guard=keys.guard, keys=keys, ready=lambda: application.ready, **offers)
 
 
-def controller_part(config: ControllerConfig) -> Part:
+def controller_part(config: ControllerConfig, console: ConsoleConfig | None = None) -> Part:
     """A controller as a process of its own, with the administration port on the same access keys."""
     from controller.app import ControllerApp
 
     registry = Registry()
-    return _remoting_part("controller", ControllerApp(config, registry=registry), config, registry=registry)
+    return _remoting_part("controller", ControllerApp(config, registry=registry), config, console, registry=registry)
 
 
-def broker_part(config: BrokerConfig) -> Part:
+def broker_part(config: BrokerConfig, console: ConsoleConfig | None = None) -> Part:
     """A broker as a process of its own; the ports of its reader processes are reported too."""
     from broker.app import BrokerApp
 
     registry = Registry()
     application = BrokerApp(config, registry=registry)
-    return _remoting_part("broker", application, config, registry=registry, more_ports=application.reader_ports)
+    return _remoting_part(
+        "broker", application, config, console, registry=registry, more_ports=application.reader_ports
+    )
 
 
 def proxy_part(config: ProxyConfig) -> Part:

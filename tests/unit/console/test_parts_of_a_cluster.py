@@ -1,0 +1,93 @@
+"""The console at a controller and at a broker of a cluster, asked over sockets with a key: `console.cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from broker.config import BrokerConfig
+from console.config import ConsoleConfig
+from controller.config import ControllerConfig
+from lightmq.servers.parts import Part, broker_part, controller_part
+from tests.support.console_rig import ConsolePage
+
+RULES = """\
+user console
+role admin
+role proxy
+user node
+role broker broker-a
+user boss
+role admin
+user etl
+topic readwrite plant/#
+"""
+SECRETS = {name: f"secret-of-{name}" for name in ("console", "node", "boss", "etl")}
+
+
+def key_file(folder: Path, name: str) -> Path:
+    file = folder / name
+    file.write_text(f"{name}:{SECRETS[name]}\n")
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+async def parts(tmp_path: Path) -> AsyncIterator[tuple[Part, Part]]:
+    (tmp_path / "rules").write_text(RULES)
+    console = ConsoleConfig(access_key_file=key_file(tmp_path, "console"))
+    keys = tuple(f"{name}:{secret}" for name, secret in SECRETS.items())
+    common = {"access_keys": keys, "access_list": tmp_path / "rules", "port": 0, "admin_port": 0}
+    controller = controller_part(ControllerConfig(data_directory=tmp_path / "controller", **common), console)
+    await controller.start()
+    address = f"127.0.0.1:{controller.ports()['remoting']}"
+    broker = broker_part(
+        BrokerConfig(
+            data_directory=tmp_path / "broker",
+            controllers=(address,),
+            access_key_file=key_file(tmp_path, "node"),
+            **common,
+        ),
+        console,
+    )
+    await broker.start()
+    try:
+        yield controller, broker
+    finally:
+        await broker.stop()
+        await controller.stop()
+
+
+async def test_controllers_and_brokers_serve_it(parts: tuple[Part, Part]) -> None:
+    """What a key may do is decided by the broker under that key's name."""
+    for part in parts:
+        url = f"http://127.0.0.1:{part.ports()['admin']}"
+        async with aiohttp.ClientSession(url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            page = ConsolePage(http, url, part.notes()["console_token"])
+            assert (await page.sign_in())["role"] == "admin"
+            (shown,) = (await page.ask("/brokers"))["items"]
+            assert (shown["name"], shown["state"]) == ("broker-a", "alone")
+            assert (await page.ask("/overview"))["mode"] == "cluster"
+            await page.ask("/messages", "POST", json={"topic": "plant/1", "payload": "x"})
+            assert (await page.sign_in(user="etl", secret=SECRETS["etl"]))["role"] == "client"
+            await page.ask("/messages", "POST", json={"topic": "plant/1", "payload": "y"})
+            await page.ask("/messages", "POST", 403, json={"topic": "other/1", "payload": "y"})
+            assert (await page.sign_in(user="boss", secret=SECRETS["boss"]))["role"] == "admin"
+            assert (await page.ask("/queues?search=none"))["items"] == []
+            await page.ask("/messages", "POST", 403, json={"topic": "plant/1", "payload": "z"})
+
+
+async def test_without_a_key_there_is_no_console(tmp_path: Path) -> None:
+    part = controller_part(ControllerConfig(data_directory=tmp_path, port=0, admin_port=0), ConsoleConfig())
+    await part.start()
+    try:
+        async with (
+            aiohttp.ClientSession(f"http://127.0.0.1:{part.ports()['admin']}") as http,
+            http.get("/console/") as answer,
+        ):
+            assert (answer.status, part.notes()) == (404, {})
+    finally:
+        await part.stop()
