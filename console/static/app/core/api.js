@@ -92,7 +92,9 @@ export async function signOut() {
 export async function resume() {
   try {
     session.set(await get('/session'));
-  } catch {
-    session.set(null);
+  } catch (failure) {
+    // A server that does not answer at all may still know the session when it does.
+    const gone = failure instanceof Problem && failure.status === 0;
+    if (!gone || !session.get()) session.set(null);
   }
 }

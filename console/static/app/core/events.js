@@ -4,15 +4,17 @@
  * Invariants: one connection for the whole page, however many views watch; the figures of the last ten minutes stay
  * when views change, so charts do not start anew; after a gap the browser connects again by itself.
  */
-import { address, resume } from './api.js';
+import { address, get, resume, session } from './api.js';
 import { signal } from './signal.js';
 
 export const HISTORY_SECONDS = 600;
+const RETRY_MS = 2000;
 const REMEMBERED = ['messages_in_rate', 'messages_out_rate', 'bytes_in_rate', 'clients', 'lag_max'];
 
 /** @typedef {Record<string, any>} Figures */
 
-export const connected = signal(false);
+/** @typedef {'connecting' | 'open' | 'refused'} StreamState `refused`: who is signed in may not see the figures. */
+export const stream = signal(/** @type {StreamState} */ ('connecting'));
 export const figures = signal(/** @type {Figures | null} */ (null));
 export const alarms = signal(/** @type {any[]} */ ([]));
 /** Points of the last ten minutes, oldest first. @type {{ time_s: number, of: Figures }[]} */
@@ -70,24 +72,31 @@ export const series = (name) => past.map((point) => (typeof point.of[name] === '
 export function open() {
   if (source) return;
   source = new EventSource(address('/events'));
-  source.onopen = () => connected.set(true);
+  source.onopen = () => stream.set('open');
   source.onerror = () => {
-    connected.set(false);
-    // A browser gives up for good on any answer but a stream; then the session may be over, or the server restarting.
-    if (source?.readyState === EventSource.CLOSED) {
-      source = null;
-      setTimeout(() => { void resume().then(open); }, 2000);
-    }
+    stream.set('connecting');
+    if (source?.readyState === EventSource.CLOSED) void again();
   };
   for (const name of ['history', 'overview', 'alarms', 'roles', 'spark', 'audit']) {
     source.addEventListener(name, (event) => deliver(name, /** @type {MessageEvent} */ (event).data));
   }
 }
 
+/** A browser gives up on any answer but a stream: the session may be over, the server restarting, or the view refused. */
+async function again() {
+  source = null;
+  await new Promise((done) => { setTimeout(done, RETRY_MS); });
+  await resume();
+  if (!session.get() || source) return;
+  const refused = await get('/overview').then(() => false, (problem) => problem.status === 403);
+  if (refused) stream.set('refused');
+  else open();
+}
+
 export function close() {
   source?.close();
   source = null;
-  connected.set(false);
+  stream.set('connecting');
   figures.set(null);
   alarms.set([]);
   past.length = 0;

@@ -81,6 +81,16 @@ export function usePaged(path, query = {}, options = {}) {
   };
 }
 
+/**
+ * A stored message with its payload, found among the newest of its topic; null when there were too many since.
+ * @param {string} topic
+ * @param {number} position Its place in the log.
+ */
+export function useStored(topic, position) {
+  const found = useResource(`/topics/${encodeURIComponent(topic)}`, { history: 200 });
+  return { ...found, message: found.data?.messages.find((/** @type {any} */ one) => one.position === position) ?? null };
+}
+
 /** The time, once a second (or as told), for ages that are shown. @param {number} [everyMs] */
 export function useNow(everyMs = 1000) {
   const [now, setNow] = useState(Date.now());

@@ -1,7 +1,7 @@
 // @ts-check
 /** What is around every view: navigation, state of the server, theme, who is signed in. */
 import { session, signOut } from '../core/api.js';
-import { alarms, connected, figures } from '../core/events.js';
+import { alarms, figures, stream } from '../core/events.js';
 import { count, plural, span } from '../core/format.js';
 import { html, useEffect, useRef, useState } from '../core/lib.js';
 import { link, route } from '../core/router.js';
@@ -69,14 +69,14 @@ function Side({ view, open, onClose }) {
 /** @param {{ onMenu: () => void, open: boolean, onAsk: () => void }} props */
 function Bar({ onMenu, open, onAsk }) {
   const data = useSignal(figures);
-  const here = useSignal(connected);
+  const state = useSignal(stream);
   const raised = useSignal(alarms);
   const who = useSignal(session);
   const worst = raised.some((alarm) => alarm.severity === 'critical') ? 'bad' : raised.length ? 'warn' : 'good';
   return html`<header class="bar">
     <button type="button" class="button bare square burger" aria-label="Navigation" aria-expanded=${open} aria-controls="side" onClick=${onMenu}><${Icon} name="menu" /></button>
-    <div class="where"><span class=${`dot ${here ? worst : ''}`}></span>
-      <span class="clip">${!here ? 'Connecting…' : raised.length ? html`<a href="#/alarms">${plural(raised.length, 'alarm')}</a>` : 'All well'}</span>
+    <div class="where"><span class=${`dot ${state === 'open' ? worst : ''}`}></span>
+      <span class="clip">${state === 'refused' ? 'Signed in' : state === 'connecting' ? 'Connecting…' : raised.length ? html`<a href="#/alarms">${plural(raised.length, 'alarm')}</a>` : 'All well'}</span>
       ${data?.node && html`<span class="faint wide clip">${data.node}${data.mode ? ` · ${data.mode}` : ''}</span>`}</div>
     <div class="spacer"></div>
     <button type="button" class="button wide" onClick=${onAsk} aria-label="Go to…" title="Go to a view or a topic"><${Icon} name="search" />Go to… <kbd>Ctrl K</kbd></button>

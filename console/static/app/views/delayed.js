@@ -19,7 +19,7 @@ export function Delayed() {
   const [cancelling, setCancelling] = useState(/** @type {any} */ (null));
   const [moving, setMoving] = useState(/** @type {any} */ (null));
   const columns = [
-    { name: 'Topic', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('topics', { topic: one.topic })}>${one.topic}</a>${one.id ? html`<div class="sub mono">${one.id}</div>` : ''}` },
+    { name: 'Topic', lead: true, of: (/** @type {any} */ one) => html`<a class="link mono" href=${link('topics', { topic: one.topic })}>${one.topic}</a>${one.id && one.id !== '-' ? html`<div class="sub mono">${one.id}</div>` : ''}` },
     { name: 'Delivered', of: (/** @type {any} */ one) => html`<b class="nowrap">${ago(one.due_ms, now)}</b><div class="sub">${moment(one.due_ms)}</div>` },
     { name: 'Size', right: true, of: (/** @type {any} */ one) => bytes(one.body_bytes) },
     { name: '', acts: true, right: true, of: (/** @type {any} */ one) => mayAct() && html`<span class="row end"><button type="button" class="button" onClick=${() => setMoving(one)}><${Icon} name="delayed" />Move<span class="spoken"> ${one.topic}</span></button>

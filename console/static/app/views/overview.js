@@ -3,9 +3,9 @@
 import { alarms, figures, past, series } from '../core/events.js';
 import { bytes, bytesScaled, count, plural, rate, scaled, short, span } from '../core/format.js';
 import { html } from '../core/lib.js';
+import { useResource } from '../core/resource.js';
 import { link } from '../core/router.js';
 import { useSignal } from '../core/signal.js';
-import { useResource } from '../core/resource.js';
 import { Chart, Legend } from '../parts/chart.js';
 import { Badge, Banner, Card, Facts, Page } from '../parts/page.js';
 import { Code } from '../parts/payload.js';
@@ -22,7 +22,7 @@ export function Overview() {
   if (!data) return html`<${Page} title="Overview">${first.error ? html`<section class="card"><${Failed} error=${first.error} retry=${first.reload} /></section>` : html`<section class="card"><${Loading} /></section>`}<//>`;
   return html`<${Page} title="Overview" about=${about(data)}>
     ${raised.length > 0 && html`<${Banner} kind="warn"><b>${plural(raised.length, 'alarm')} raised:</b> ${raised[0].text} <a href="#/alarms">See ${raised.length > 1 ? 'all' : 'it'}</a><//>`}
-    ${isEmpty(data) && html`<${FirstMessage} port=${data.mqtt_port} />`}
+    ${isEmpty(data) && html`<${FirstMessage} />`}
     <${Tiles} data=${data} />
     <div class="grid two"><${Traffic} /><${Lag} /></div>
     <div class="grid two"><${Storage} data=${data} /><${Safety} data=${data} /></div>
@@ -36,7 +36,7 @@ function about(data) {
 }
 
 /** @param {any} data */
-const isEmpty = (data) => !data.clients && !data.messages_in_rate && !data.messages_total && past.every((point) => !point.of.messages_in_rate);
+const isEmpty = (data) => data.topics === 0 && !data.clients && past.every((point) => !point.of.messages_in_rate);
 
 /** @param {string} name */
 const recent = (name) => series(name).slice(-SPARK_POINTS);
@@ -48,7 +48,7 @@ function Tiles({ data }) {
     <${Tile} name="Messages out" value=${scaled(data.messages_out_rate)} unit="/s" values=${recent('messages_out_rate')} ink=${2} href="#/clients" />
     <${Tile} name="Data in" value=${bytesScaled(data.bytes_in_rate)} unit="/s" values=${recent('bytes_in_rate')} />
     <${Tile} name="Clients connected" value=${scaled(data.clients)} note=${data.sessions !== undefined && data.sessions !== null ? `${plural(data.sessions, 'session')} kept` : ''} values=${recent('clients')} href="#/clients" ink=${2} />
-    <${Tile} name="Largest lag" value=${scaled(data.lag_max)} unit="messages" values=${recent('lag_max')} ink=${3} href="#/groups" />
+    <${Tile} name="Largest lag" value=${scaled(data.lag_max)} unit="messages" note=${data.lag_max_s > 0 ? `${span(data.lag_max_s * 1000)} behind` : ''} values=${recent('lag_max')} ink=${3} href="#/groups" />
     <${Tile} name="Refusals" value=${scaled(data.refusals_rate)} unit="/s" values=${recent('refusals_rate')} ink=${4} href="#/quotas" />
   </div>`;
 }
@@ -74,7 +74,7 @@ function Storage({ data }) {
     <div class="stack">
       ${disk.total > 0 && html`<div class="stack tight"><div class="row between small"><span>${bytes(disk.total - disk.free)} of ${bytes(disk.total)} used</span><span class="faint number">${Math.round(used * 100)} %</span></div>
         <div class=${`meter ${ink}`}><span style=${{ width: `${used * 100}%` }}></span></div></div>`}
-      <${Facts} of=${[['Log', bytes(disk.log)], ['Free', bytes(disk.free)], ['Topics', html`<a href="#/topics">${count(data.topics)}</a>`], ['Queues', html`<a href="#/groups">${count(data.queues)}</a>`], ['Groups', html`<a href=${link('groups')}>${count(data.groups)}</a>`]]} />
+      <${Facts} of=${[['Log', bytes(disk.log)], ['Free', bytes(disk.free)], ['Topics', html`<a href="#/topics">${count(data.topics)}</a>`], ['Queues', html`<a href="#/groups">${count(data.queues)}</a>`], ['Groups', html`<a href=${link('groups')}>${count(data.groups)}</a>`], ['Retained', html`<a href="#/retained">${count(data.retained)}</a>`], ['Delayed', html`<a href="#/delayed">${count(data.delayed)}</a>`]]} />
     </div><//>`;
 }
 
@@ -100,9 +100,10 @@ function Safety({ data }) {
     </div><//>`;
 }
 
-/** @param {{ port?: number }} props */
-function FirstMessage({ port }) {
+function FirstMessage() {
   const host = location.hostname;
+  const proxies = useResource('/proxies', { limit: 1 }, 2000);
+  const port = proxies.data?.items[0]?.listeners?.tcp;
   const where = port && port !== 1883 ? ` -p ${port}` : '';
   return html`<${Card} title="Send the first message">
     <div class="grid two">

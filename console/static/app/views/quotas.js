@@ -23,22 +23,12 @@ export function Quotas() {
   <//>`;
 }
 
-/**
- * What a counter with its labels says: `rocketmq_mqtt_refused_total` and `reason="quota"` are "quota" of "mqtt refused".
- * @param {{ counter: string, reason: string }} one
- * @returns {{ what: string, where: string }}
- */
-export function refusal(one) {
-  const labels = Object.fromEntries([...one.reason.matchAll(/([a-z_]+)="([^"]*)"/g)].map((found) => [found[1], found[2]]));
-  const counter = words(one.counter.replace(/^rocketmq_/, '').replace(/_total$/, ''));
-  const { reason, ...rest } = labels;
-  const others = Object.entries(rest).map(([name, value]) => `${words(name)} ${value}`);
-  return { what: reason ? words(reason) : counter, where: [reason ? counter : '', ...others].filter(Boolean).join(', ') };
-}
+/** The words of a counter's name: `rocketmq_mqtt_denials_total` is "mqtt denials". @param {string} counter */
+const counted = (counter) => words(counter.replace(/^rocketmq_/, '').replace(/_total$/, ''));
 
 const refusalColumns = [
-  { name: 'Reason', lead: true, of: (/** @type {any} */ one) => html`<b>${refusal(one).what}</b>` },
-  { name: 'Counter', of: (/** @type {any} */ one) => refusal(one).where },
+  { name: 'Refused', lead: true, of: (/** @type {any} */ one) => html`<b>${counted(one.counter)}</b>` },
+  { name: 'Reason', of: (/** @type {any} */ one) => words(one.reason) || html`<span class="faint">–</span>` },
   { name: 'Now', right: true, of: (/** @type {any} */ one) => html`<span class=${one.rate > 0 ? 'warned' : 'faint'}>${rate(one.rate)}</span>` },
   { name: 'Since the start', right: true, of: (/** @type {any} */ one) => count(one.total) },
 ];

@@ -4,7 +4,7 @@ import { mayAct, part, remove } from '../core/api.js';
 import { ago, bytes, count } from '../core/format.js';
 import { html, useEffect, useState } from '../core/lib.js';
 import { adjust, link } from '../core/router.js';
-import { useNow, usePaged, useResource, useSettled } from '../core/resource.js';
+import { useNow, usePaged, useSettled, useStored } from '../core/resource.js';
 import { attempt } from '../core/say.js';
 import { Confirm, Dialog } from '../parts/dialog.js';
 import { Field } from '../parts/field.js';
@@ -44,9 +44,8 @@ export function Retained({ route }) {
 
 /** The message itself, found in the history of its topic. @param {{ one: any, onClose: () => void }} props */
 function Value({ one, onClose }) {
-  const found = useResource(`/topics/${part(one.topic)}`, { history: 200 });
-  const message = found.data?.messages.find((/** @type {any} */ each) => each.position === one.position && each.broker === one.broker);
-  if (message) return html`<${MessageDialog} message=${message} onClose=${onClose} />`;
+  const found = useStored(one.topic, one.position);
+  if (found.message) return html`<${MessageDialog} message=${found.message} onClose=${onClose} />`;
   return html`<${Dialog} kind="drawer" title=${html`<span class="mono">${one.topic}</span>`} onClose=${onClose}>
     <${Shown} of=${found}>${() => html`<p class="quiet">Many messages have been published to this topic since. <a href=${link('topics', { topic: one.topic })}>Subscribe to it</a> with any client to receive the retained one.</p>`}<//><//>`;
 }

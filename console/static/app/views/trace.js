@@ -1,17 +1,25 @@
 // @ts-check
 /** Trace: one message from the device to Spark and back, as far as the server knows. */
-import { clock, moment, plural, span } from '../core/format.js';
+import { bytes, clock, count, plural, span } from '../core/format.js';
 import { html, useState } from '../core/lib.js';
 import { adjust, link } from '../core/router.js';
-import { useResource } from '../core/resource.js';
+import { useResource, useStored } from '../core/resource.js';
 import { Field } from '../parts/field.js';
 import { Icon } from '../parts/icon.js';
 import { Banner, Card, Facts, Page } from '../parts/page.js';
 import { Payload } from '../parts/payload.js';
 import { Empty, Shown } from '../parts/states.js';
 
-/** Icon for a place, by a word in its name. @type {[RegExp, string][]} */
-const ICONS = [[/device|client|publish/i, 'clients'], [/proxy/i, 'broker'], [/spark/i, 'spark'], [/timer|delay/i, 'delayed'], [/dead|dlq/i, 'dead'], [/group|consumer|session|queue/i, 'groups'], [/command|caus/i, 'send'], [/log|record|broker|store/i, 'message']];
+/** Icon of a place. @type {Record<string, string>} */
+const ICONS = { device: 'clients', producer: 'send', log: 'message', queue: 'groups', session: 'clients', group: 'groups', spark: 'spark', delayed: 'delayed', 'dead letter': 'dead' };
+/** What happened, by place and event. @type {Record<string, string>} */
+const TITLES = {
+  'device published': 'Published by a device', 'producer published': 'Published by a producer', 'delayed delivered': 'Delivered at its time',
+  'log stored': 'Stored in the log', 'queue placed': 'Placed in a queue', 'session passed': 'A session has passed it',
+  'session waits': 'Waits for a session', 'session others': 'More sessions', 'group passed': 'A group has passed it', 'group waits': 'Waits for a group',
+  'spark passed': 'Read by a Spark query', 'spark waits': 'Waits for a Spark query', 'log sent again': 'Sent again',
+  'dead letter sent again': 'Given up by a group', 'log caused by it': 'Caused another message', 'log answer': 'Answered',
+};
 
 /** @param {{ route: import('../core/router.js').Route }} props */
 export function Trace({ route }) {
@@ -39,46 +47,42 @@ export function Trace({ route }) {
 
 /** @param {{ query: Record<string, string> }} props */
 function Path({ query }) {
-  const found = useResource('/trace', query, 3000);
-  const steps = found.data?.steps ?? found.data?.items ?? [];
+  const found = useResource('/trace', query, 5000);
+  const steps = found.data?.steps ?? [];
   return html`<${Shown} of=${found} isEmpty=${steps.length === 0} empty=${html`<section class="card"><${Empty} icon="search" title="No such message"><p>It may have been deleted with the oldest part of the log, or the id belongs to another server.</p><//></section>`}>${() => html`
     <div class="trace-split">
-      <${Card} title=${plural(steps.length, 'step')} extra=${html`<span class="small faint number">${span(length(steps))} from first to last</span>`}><${Steps} steps=${steps} /><//>
-      ${found.data.message && html`<${MessageCard} message=${found.data.message} />`}
+      <${Card} title=${plural(steps.length, 'step')} extra=${html`<span class="small faint number">${span(length(steps))} from first to last</span>`}><${Steps} steps=${steps} />
+        ${found.data.complete === false && html`<${Banner}>Only part of the log was searched for what this message caused: there is more behind it.<//>`}<//>
+      <${MessageCard} message=${found.data.message} />
     </div>`}<//>`;
 }
 
 /** @param {any[]} steps */
 function length(steps) {
-  const times = steps.map((step) => step.time_ms).filter((time) => typeof time === 'number' && time > 0);
+  const times = steps.map((step) => step.time_ms).filter(Boolean);
   return times.length > 1 ? Math.max(...times) - Math.min(...times) : 0;
 }
 
 /** @param {{ steps: any[] }} props */
 function Steps({ steps }) {
   const first = steps.find((step) => step.time_ms)?.time_ms ?? 0;
-  return html`<ol class="steps">${steps.map((step) => {
-    const waiting = step.waiting || /wait|pending|not yet/i.test(step.what);
-    const bad = /dead|fail|refus|error|dropp/i.test(`${step.where} ${step.what}`);
-    return html`<li class=${bad ? 'bad' : waiting ? 'waiting' : ''}>
-      <span class="node-mark"><${Icon} name=${ICONS.find(([shape]) => shape.test(step.where))?.[1] ?? 'message'} /></span>
-      <div class="step"><div class="row between"><b>${step.what}</b><span class="mono small faint nowrap">${step.time_ms ? html`${clock(step.time_ms, true)} <span class="delta">+${span(step.time_ms - first)}</span>` : ''}</span></div>
-        <div class="small quiet">${step.where}</div><${Detail} of=${step.detail} /></div></li>`;
-  })}</ol>`;
-}
-
-/** @param {{ of: any }} props */
-function Detail({ of }) {
-  if (!of) return null;
-  if (typeof of !== 'object') return html`<div class="small mono quiet">${String(of)}</div>`;
-  const entries = Object.entries(of).filter(([, value]) => value !== null && value !== '').slice(0, 12);
-  return html`<div class="small"><${Facts} of=${entries.map(([name, value]) => /** @type {[any, any]} */ ([name.replaceAll('_', ' '), html`<span class="mono">${name.endsWith('_ms') && Number(value) > 1e12 ? moment(value) : typeof value === 'object' ? JSON.stringify(value) : String(value)}</span>`]))} /></div>`;
+  return html`<ol class="steps">${steps.map((step) => html`<li class=${step.where === 'dead letter' ? 'bad' : step.what === 'waits' ? 'waiting' : ''}>
+      <span class="node-mark"><${Icon} name=${ICONS[step.where] ?? 'message'} /></span>
+      <div class="step"><div class="row between"><b>${TITLES[`${step.where} ${step.what}`] ?? `${step.where}: ${step.what}`}</b>
+        ${step.time_ms ? html`<span class="mono small faint nowrap">${clock(step.time_ms, true)} <span class="delta">+${span(step.time_ms - first)}</span></span>` : ''}</div>
+        ${step.detail && html`<div class="small mono quiet">${step.detail}</div>`}</div></li>`)}</ol>`;
 }
 
 /** @param {{ message: any }} props */
 function MessageCard({ message }) {
+  const stored = useStored(message.topic, message.position);
+  const properties = Object.entries(message.properties ?? {});
   return html`<${Card} title="The message"><div class="stack">
-    <${Facts} of=${[['Topic', html`<a class="mono" href=${link('topics', { topic: message.topic })}>${message.topic}</a>`], ['Time', moment(message.time_ms)], ['Id', html`<span class="mono">${message.message_id ?? '–'}</span>`]]} />
-    ${message.payload !== undefined && message.payload !== null ? html`<${Payload} text=${message.payload} encoding=${message.encoding} />` : html`<${Banner}>Your rights do not include the body of this message.<//>`}
+    <${Facts} of=${[['Topic', html`<a class="mono" href=${link('topics', { topic: message.topic })}>${message.topic}</a>`], ['Queue', html`<span class="mono">${message.queue}</span>`], ['Offset', count(message.offset)],
+      ['Position', count(message.position)], ['Size', bytes(message.bytes)]]} />
+    ${stored.message && html`<${Payload} text=${stored.message.payload} encoding=${stored.message.encoding} />`}
+    ${stored.error?.status === 403 && html`<${Banner}>Your rights do not include the body of this message.<//>`}
+    ${properties.length > 0 && html`<details><summary class="quiet small">${plural(properties.length, 'property', 'properties')}</summary>
+      <${Facts} of=${properties.map(([name, value]) => [html`<span class="mono">${name}</span>`, html`<span class="mono">${value}</span>`])} /></details>`}
   </div><//>`;
 }
