@@ -1,0 +1,74 @@
+"""The console in a browser, in short: sign-in, live messages from and to a real device, an act, and no obstacle."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.visitor import LIGHT, PHONE, Visitor
+from tests.processes.rig import Client, Server
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.processes
+
+
+def test_the_link_signs_in_and_leaves_the_address(visitor: Visitor) -> None:
+    """The token is in no address that the browser keeps; signing out ends what the cookie stands for."""
+    assert "token" not in visitor.page.url
+    visitor.page.go_back()
+    visitor.page.wait_for_timeout(0)
+    assert "token" not in visitor.page.evaluate("location.href")
+    visitor.page.goto(visitor.address())
+    visitor.heading("Overview").wait_for()
+    assert not visitor.findings()
+    visitor.press("Sign out")
+    visitor.heading("Sign in").wait_for()
+    visitor.page.reload()
+    visitor.heading("Sign in").wait_for()
+    visitor.fill("Administrator token", "wrong")
+    visitor.press("Sign in")
+    visitor.sees("not the administrator token")
+    assert not visitor.findings()
+
+
+def test_messages_go_both_ways_and_a_client_is_disconnected(visitor: Visitor, server: Server) -> None:
+    """A device publishes, and is seen; the page publishes, and the device receives; the device is disconnected."""
+    device = Client(server, "press-7", clean=False)
+    device.subscribe(("plant/7/commands", 1))
+    visitor.go("#/topics?topic=plant/7/temperature", "Topics")
+    visitor.sees("Waiting for messages")
+    device.publish("plant/7/temperature", json.dumps({"value": 21.5}).encode())
+    visitor.page.get_by_role("list", name="Messages, newest first").get_by_text('{"value": 21.5}').wait_for()
+
+    visitor.go("#/topics?topic=plant/7/commands&tab=publish", "Topics")
+    visitor.fill("Message", "cool down")
+    visitor.press("Publish")
+    visitor.sees("Acknowledged at offset")
+    device.until(lambda: device.latest.get("plant/7/commands") == b"cool down")
+
+    visitor.go("#/clients", "Clients")
+    visitor.page.get_by_role("link", name="press-7").click()
+    visitor.press("Disconnect")
+    visitor.sees("Disconnect this client?")
+    assert not visitor.findings()
+    visitor.press("Disconnect")
+    visitor.sees("press-7 was disconnected")
+    device.close()
+
+
+def test_live_values_on_a_phone(server: Server, chromium: Browser) -> None:
+    """Numbers in JSON become tiles, at the width of a phone too."""
+    device = Client(server, "oven-3")
+    with Visitor(chromium, server, PHONE, LIGHT) as walker:
+        walker.sign_in()
+        walker.go("#/live?filter=site/%23", "Live values")
+        walker.sees("Waiting for the first message")
+        device.publish("site/oven-3/temperature", json.dumps({"value": 181.5}).encode())
+        walker.page.get_by_label("site/oven-3/temperature: 182 °C").wait_for()
+        assert walker.overhang() == 0
+        assert not walker.findings()
+    device.close()

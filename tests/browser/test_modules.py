@@ -1,0 +1,87 @@
+"""The console's pure modules: figures as people read them, readings in messages, the past of a group of brokers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.browser.visitor import Visitor
+
+pytestmark = pytest.mark.processes
+
+FORMATS: list[tuple[str, str, Any]] = [
+    ("span", "[999]", "999 ms"),
+    ("span", "[1500]", "1.5 s"),
+    ("span", "[60000]", "1 min"),
+    ("span", "[3723000]", "1 h 2 min"),
+    ("span", "[90000000]", "1 d 1 h"),
+    ("span", "[undefined]", "\N{EN DASH}"),
+    ("ago", "[1000, 62000]", "1 min ago"),
+    ("ago", "[1000, 1900]", "now"),
+    ("ago", "[9000, 1000]", "in 8 s"),
+    ("ago", "[0]", "\N{EN DASH}"),
+    ("bytes", "[999]", "999 B"),
+    ("bytes", "[1234567]", "1.23 MB"),
+    ("short", "[9999]", "9,999"),
+    ("short", "[12345]", "12.3 k"),
+    ("short", "[-2500000]", "-2.5 M"),
+    ("short", "[NaN]", "\N{EN DASH}"),
+    ("digits", "[0.00123]", "0.0012"),
+    ("plural", "[1, 'message']", "1 message"),
+    ("plural", "[2, 'property', 'properties']", "2 properties"),
+]
+READINGS: list[tuple[Any, list[list[Any]], str]] = [
+    (21.5, [["value", 21.5]], ""),
+    ({"value": 3, "unit": "kPa", "time_ms": 1, "seq": 9}, [["value", 3]], "kPa"),
+    ({"outer": {"inner": {"deep": {"deeper": 1}, "x": 2}}, "list": [1]}, [["outer.inner.x", 2]], ""),
+    ({"text": "1", "flag": True, "nothing": None}, [], ""),
+    ({f"field{number}": number for number in range(20)}, [[f"field{number}", number] for number in range(8)], ""),
+    ("words", [], ""),
+]
+
+UNITS = {
+    "temperature": "\N{DEGREE SIGN}C", "disk_read_bytes_per_s": "B/s", "vibration_mm_s": "mm/s", "delay_ms": "ms",
+    "memory_percent": "%", "speed": "",
+}  # fmt: skip
+
+
+def test_pure_modules(visitor: Visitor) -> None:
+    """In one page, because a page costs more than all of them."""
+
+    def run(module: str, script: str) -> Any:
+        return visitor.page.evaluate(f"import('/console/static/app/{module}.js').then((it) => {script})")
+
+    for name, arguments, expected in FORMATS:
+        assert run("core/format", f"it.{name}(...{arguments})") == expected, (name, arguments)
+    for payload, numbers, unit in READINGS:
+        text = json.dumps(json.dumps(payload))
+        assert run("core/readings", f"it.numbersIn({text})") == {"numbers": numbers, "unit": unit}, payload
+    assert run("core/readings", "it.numbersIn('{broken')") == {"numbers": [], "unit": ""}
+    for name, unit in UNITS.items():
+        assert run("core/readings", f"it.unitOf('{name}')") == unit, name
+    changes = [
+        {"time_ms": 0, "master": "1", "sync_state_set": ["1", "2"], "master_epoch": 1},
+        {"time_ms": 50, "master": "1", "sync_state_set": ["1"], "master_epoch": 1},
+        {"time_ms": 70, "master": "2", "sync_state_set": ["2"], "master_epoch": 2},
+    ]
+    drawn = run("parts/history", f"it.stretches({json.dumps(changes)}, '1', 10, 100)")
+    assert drawn == [{"from": 10, "to": 70, "state": "master", "epoch": 1}]
+    drawn = run("parts/history", f"it.stretches({json.dumps(changes)}, '2', 10, 100)")
+    assert [(one["from"], one["to"], one["state"]) for one in drawn] == [(10, 50, "in-sync"), (70, 100, "master")]
+    route = run("core/router", "it.parse('#/clients/a%2Fb?search=x%20y')")
+    assert route == {"view": "clients", "rest": "a/b", "params": {"search": "x y"}}
+    assert run("core/router", "it.link('live', { filter: 'a/#', none: '' })") == "#/live?filter=a%2F%23"
+
+
+@pytest.mark.slow
+def test_a_message_cannot_become_markup(visitor: Visitor) -> None:
+    """What devices send is shown as text, whatever it is."""
+    visitor.go("#/topics?topic=evil&tab=publish", "Topics")
+    visitor.fill("Message", "<img src=x onerror=alert(1)><b id=evil>bold</b>")
+    visitor.press("Publish")
+    visitor.sees("Acknowledged at offset")
+    visitor.go("#/topics?topic=evil", "Topics")
+    visitor.page.get_by_role("list", name="Messages, newest first").get_by_text("<img src=x").wait_for()
+    assert visitor.page.locator("#evil").count() == 0
