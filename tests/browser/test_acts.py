@@ -127,9 +127,10 @@ def test_what_was_done_is_in_the_audit(visitor: Visitor, server: Server) -> None
     visitor.page.get_by_role("row").filter(has_text="audited").first.wait_for()
 
 
-def test_a_message_is_followed(visitor: Visitor, server: Server) -> None:
+def test_a_message_is_followed(visitor: Visitor, server: Server, screenshots: Path) -> None:
     """From its line in the live tail to its way through the server."""
-    device = Client(server, "traced")
+    device = Client(server, "traced", clean=False)
+    device.subscribe(("way/+", 1))
     device.publish("way/1", json.dumps({"value": 1}).encode())
     visitor.go("#/topics?topic=way/1", "Topics")
     visitor.page.get_by_role("list", name="Messages, newest first").get_by_role("button").first.click()
@@ -137,6 +138,9 @@ def test_a_message_is_followed(visitor: Visitor, server: Server) -> None:
     visitor.heading("Trace").wait_for()
     visitor.page.get_by_role("heading", name=re.compile(r"\d+ steps?")).wait_for()
     visitor.sees("way/1")
+    visitor.settled()
+    visitor.page.screenshot(path=screenshots / "trace-light.png")
+    assert not visitor.findings()
     device.close()
 
 

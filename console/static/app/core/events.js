@@ -49,7 +49,8 @@ function deliver(name, text) {
 
 /** @param {Figures} data */
 export function keep(data) {
-  past.push({ time_s: Date.now() / 1000, of: data });
+  const time_s = (data.time_ms ?? Date.now()) / 1000;
+  if (time_s > (past[past.length - 1]?.time_s ?? 0)) past.push({ time_s, of: data });
   if (past.length > HISTORY_SECONDS) past.splice(0, past.length - HISTORY_SECONDS);
   if (Array.isArray(data.alarms)) alarms.set(data.alarms);
   figures.set(data);
