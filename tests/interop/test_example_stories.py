@@ -68,6 +68,15 @@ def test_vehicles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_maintenance(tmp_path: Path) -> None:
+    """Failures after the training are foreseen, by the query that judged the history."""
+    pytest.importorskip("sklearn")
+    said = tell("maintenance", tmp_path / "out", "--seconds", "15")
+    assert "failures are foreseen (recall)" in said
+    assert "history is read at 1,000 times its speed" in said
+
+
+@pytest.mark.slow
 def test_sparkplug(tmp_path: Path) -> None:
     """Values keep their names through new aliases; a lost message leads to a rebirth."""
     said = tell("sparkplug", tmp_path / "out", "--seconds", "20")
