@@ -85,6 +85,15 @@ def test_sparkplug(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_ai(tmp_path: Path) -> None:
+    """No request is lost with a worker, answers follow documents, the assistant speaks first."""
+    pytest.importorskip("sklearn")
+    said = tell("ai", tmp_path / "out", "--seconds", "25")
+    assert "is killed (kill -9) with request" in said
+    assert "requests: asked" in said
+
+
+@pytest.mark.slow
 def test_chaos(tmp_path: Path) -> None:
     """Acknowledged is delivered through two changes of master."""
     said = tell("chaos", tmp_path / "out", "--seconds", "30")
