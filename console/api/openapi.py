@@ -17,11 +17,21 @@ from console.api.problems import CONTENT_TYPE, Problem
 VERSION = "1"
 JSON = "application/json"
 ERRORS = {
-    400: "The request does not fit.", 401: "Nobody is signed in.", 403: "The viewer may not do this.",
-    404: "There is no such thing.", 409: "The broker refused.", 413: "The body is too large.",
-    415: "The body is not JSON.", 429: "Too many failed sign-ins from this address.",
-    503: "A broker or controller does not answer.", 504: "A broker did not answer in time.",
-}  # fmt: skip
+    400: "The request does not fit.",
+    401: "Nobody is signed in.",
+    403: "The viewer may not do this.",
+    404: "There is no such thing.",
+    405: "The path has no such method.",
+    409: "The broker refused.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    429: "Too many failed sign-ins from this address.",
+    431: "The request's head is longer than 8,192 bytes; this answer is plain text.",
+    501: "The brokers of this installation do not offer this.",
+    502: "A broker's answer cannot be read.",
+    503: "A broker or controller does not answer.",
+    504: "A broker did not answer in time.",
+}
 TYPES = {TEXT: "string", INTEGER: "integer", FLAG: "boolean"}
 INTRODUCTION = """\
 Everything that the console shows and does. Lists are pages: `items`, `next` (the cursor of the next page, empty on the
