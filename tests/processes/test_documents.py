@@ -42,6 +42,7 @@ NOT_RUN = {
     "docs/howto/backup-and-disk.md": 1,
     "docs/howto/bridge.md": 1,
     "docs/howto/cluster.md": 2,
+    "docs/howto/console.md": 1,
     "docs/howto/decode.md": 1,
     "docs/howto/deploy.md": 3,
     "docs/howto/find-messages.md": 1,
