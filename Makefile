@@ -5,7 +5,7 @@ MINUTES ?= 10
 
 NAME ?= laptop
 
-.PHONY: demo example test setup check bench chaos wheels clean
+.PHONY: demo example test setup check bench chaos site wheels clean
 
 demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
 	@$(PYTHON) demo.py $(ARGS)
@@ -31,8 +31,12 @@ chaos:           ## break a running cluster for a while and judge what survived:
 	@$(PYTHON) tools/bootstrap.py dev
 	@.venv/bin/python -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
+site:            ## the documentation as a site: make site, then open site/index.html
+	@$(PYTHON) tools/bootstrap.py site
+	@.venv/bin/python -m tools.site $(ARGS)
+
 wheels:          ## wheels with the compiled core for CPython 3.11 to 3.13 in dist/: make wheels ARGS="--python 3.12"
 	@$(PYTHON) tools/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv build dist demo-out example-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv build dist site demo-out example-out lightmq-data .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -27,12 +27,19 @@ PYTHON = ENVIRONMENT / "bin" / "python"
 LAYERS: dict[str, tuple[str, ...]] = {
     "core": (".", "psutil>=6"),
     "compiled": (".", "psutil>=6"),
+    "site": (".", "mkdocs-material>=9.7,<10", "mkdocstrings[python]>=1,<2"),
     "full": (".[spark,examples]",),
     "dev": (".[spark,examples,dev]",),
 }
-"""What each layer installs. The core alone is not compiled, so that a first start does not wait for the compiler."""
+"""What each layer installs. The core alone and the site are not compiled, so that nothing waits for the compiler."""
 COMPILING = ("compiled", "full", "dev")
-FREE_BYTES_NEEDED = {"core": 500_000_000, "compiled": 500_000_000, "full": 3_000_000_000, "dev": 3_000_000_000}
+FREE_BYTES_NEEDED = {
+    "core": 500_000_000,
+    "compiled": 500_000_000,
+    "site": 500_000_000,
+    "full": 3_000_000_000,
+    "dev": 3_000_000_000,
+}
 PURE_VARIABLE = "LIGHTMQ_PURE"
 """Tells the build to leave the compiler alone."""
 UV_NAMES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
@@ -50,6 +57,7 @@ class SetupFailed(Exception):
 NOTES = {
     "core": "installing the broker's requirements (about 40 MB, a few seconds)",
     "compiled": "compiling the core (about half a minute on two idle cores)",
+    "site": "installing the generator of the documentation (about 80 MB, a few seconds)",
     "full": "installing Spark and compiling the core (Spark alone is about 450 MB; some minutes)",
     "dev": "installing Spark and the tools of the tests, compiling the core (about 600 MB; some minutes)",
 }
@@ -252,15 +260,15 @@ def install_browser() -> None:
 
 
 def ensure(layer: str) -> None:
-    """Bring the environment to a layer: `core`, `compiled`, `full` or `dev`."""
+    """Bring the environment to a layer: `core`, `compiled`, `site`, `full` or `dev`."""
     check_python()
-    if stamp_is_current(layer) or (layer == "core" and is_compiled()):
+    if stamp_is_current(layer) or (layer == "core" and is_compiled()) or (layer == "site" and stamp_is_current("dev")):
         return
     check_disk(layer)
     make_environment()
     say(NOTES[layer])
     begun = time.monotonic()
-    install(requirements(layer), pure=layer == "core")
+    install(requirements(layer), pure=layer not in COMPILING and not is_compiled())
     if layer == "dev":
         install_browser()
     stamp_path(layer).write_text(stamp_text(layer))
@@ -268,7 +276,7 @@ def ensure(layer: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Command line: `python3 tools/bootstrap.py [core|compiled|full|dev]`."""
+    """Command line: `python3 tools/bootstrap.py [core|compiled|site|full|dev]`."""
     parser = argparse.ArgumentParser(description="make .venv/ with what LightMQ needs")
     parser.add_argument("layer", nargs="?", choices=sorted(LAYERS), default="full")
     layer = parser.parse_args(arguments).layer

@@ -1,6 +1,7 @@
 """Runs Python blocks of the documents in one Spark session; the parent process sends them as JSON on its input.
 
-Changed for the run: the address 127.0.0.1:9876 becomes the server's, also where a block relies on it as the default.
+Changed for the run: the addresses 127.0.0.1:9876 and ("127.0.0.1", 1883) become the server's, the first of them also
+where a block relies on it as the default.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ import traceback
 from typing import Any
 
 
-def prepared(text: str, server: str) -> str:
-    """The block with the server's address."""
+def prepared(text: str, server: str, mqtt_port: int) -> str:
+    """The block with the server's addresses."""
+    text = text.replace('"127.0.0.1", 1883', f'"127.0.0.1", {mqtt_port}')
     if "nameServer" not in text and "bootstrap.servers" not in text:
         text = text.replace('.format("rocketmq")', f'.format("rocketmq").option("nameServer", "{server}")')
     return text.replace("127.0.0.1:9876", server)
@@ -28,7 +30,7 @@ def main() -> int:
     failed = 0
     for document, text in given["snippets"]:
         try:
-            code = compile(prepared(text, given["server"]), document, "exec")
+            code = compile(prepared(text, given["server"], given["mqtt_port"]), document, "exec")
             exec(code, names.setdefault(document, {"__name__": "__main__"}))
             for query in spark.streams.active:
                 query.processAllAvailable()

@@ -26,7 +26,7 @@ from pathlib import Path
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (ROOT, ROOT / "benchmarks", ROOT / "docs", ROOT / "docs" / "howto")
+FOLDERS = (ROOT, *(ROOT / name for name in ("benchmarks", "docs", "docs/tutorial", "docs/howto")))
 DOCUMENTS = sorted(document for folder in FOLDERS for document in folder.glob("*.md"))
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^>]+) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL

@@ -57,6 +57,7 @@ NOT_RUN = {
     "docs/howto/spark.md": 3,
     "docs/howto/spark-cluster.md": 5,
     "docs/howto/store-commands.md": 1,
+    "docs/tutorial/README.md": 1,
     "benchmarks/README.md": 2,
 }
 """Blocks that are not run; the document gives the reason for each."""
@@ -91,6 +92,7 @@ def test_python_blocks_run_in_one_session(reader: Reader) -> None:
     reader.type(Command("lightmq topics create metrics --batch --queues 2"))
     given = {
         "server": f"127.0.0.1:{reader.ports[9876]}",
+        "mqtt_port": reader.ports[1883],
         "snippets": [(name(block.document), block.text) for block in snippets],
     }
     done = subprocess.run(

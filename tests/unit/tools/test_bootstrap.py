@@ -117,16 +117,16 @@ def test_every_compiled_source_is_watched(bootstrap) -> None:
         assert name in bootstrap.compiled_rooms()
 
 
-@pytest.mark.parametrize("layer", ["core", "compiled", "full", "dev"])
+@pytest.mark.parametrize("layer", ["core", "compiled", "site", "full", "dev"])
 def test_the_core_alone_is_not_compiled(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch, layer: str) -> None:
-    """A first start waits for no compiler; whatever else is installed brings the compiled core."""
+    """A first start waits for no compiler, nor does the site; whatever else is installed brings the compiled core."""
     taken: list[bool] = []
     bootstrap.ENVIRONMENT.mkdir()
     monkeypatch.setattr(bootstrap, "check_disk", lambda _: None)
     monkeypatch.setattr(bootstrap, "make_environment", lambda: None)
     monkeypatch.setattr(bootstrap, "install", lambda _, *, pure: taken.append(pure))
     bootstrap.ensure(layer)
-    assert taken == [layer == "core"]
+    assert taken == [layer in {"core", "site"}]
 
 
 def test_what_is_compiled_stays_so(bootstrap: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,6 +136,7 @@ def test_what_is_compiled_stays_so(bootstrap: ModuleType, monkeypatch: pytest.Mo
     bootstrap.stamp_path("dev").write_text(bootstrap.stamp_text("dev"))
     monkeypatch.setattr(bootstrap, "install", lambda *_, **__: pytest.fail("installed"))
     bootstrap.ensure("core")
+    bootstrap.ensure("site")  # the tests have the generator too
 
 
 def test_the_core_does_not_count_as_compiled(bootstrap: ModuleType) -> None:

@@ -1,0 +1,23 @@
+/** The selector of versions: `versions.js` in the folder above lists them; a script, so that it is read without a server too. */
+(() => {
+  "use strict";
+  const root = new URL("..", document.currentScript.src);
+  const list = document.createElement("script");
+  list.src = new URL("../versions.js", root).href;
+  list.onload = () => {
+    const versions = window.documentationVersions ?? [];
+    const header = document.querySelector(".md-header__topic");
+    document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+    if (versions.length < 1 || !header) return;
+    const select = document.createElement("select");
+    select.className = "versions";
+    select.setAttribute("aria-label", "Version");
+    const here = root.pathname.split("/").at(-2);
+    for (const version of versions) select.add(new Option(version, version, false, version === here));
+    select.addEventListener("change", () => {
+      location.href = new URL(`../${select.value}/index.html`, root).href;
+    });
+    header.append(select);
+  };
+  document.head.append(list);
+})();
