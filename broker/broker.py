@@ -185,16 +185,7 @@ class BrokerParts:
             self.sink,
             self.sessions,
             self.wills,
-            OperatingFeature(
-                tools,
-                sessions=self.sessions.table,
-                shared=self.shared,
-                verdicts=self.wills.verdicts,
-                appender=self.publishing.appender,
-                topics=topics,
-                retained=self.retained.table,
-                groups=self.groups,
-            ),
+            self._operating(registry),
             self.subscriptions,
             self.shared,
             self.retained,
@@ -203,6 +194,20 @@ class BrokerParts:
             self.groups,
             HistoryFeature(tools, topics=topics.table, visible=topics.visible),
         ]
+
+    def _operating(self, registry: Registry) -> OperatingFeature:
+        """What operators ask for, over the parts of the others."""
+        return OperatingFeature(
+            self.tools,
+            sessions=self.sessions.table,
+            shared=self.shared,
+            verdicts=self.wills.verdicts,
+            appender=self.publishing.appender,
+            topics=self.topics,
+            retained=self.retained.table,
+            groups=self.groups,
+            registry=registry,
+        )
 
     def _configure(self) -> None:
         """Make every part take over the options in force."""

@@ -120,7 +120,7 @@ class ProxyApp:
             metrics=metrics,
             counters=counters,
         )
-        self._operating = Operating(self._services, version())
+        self._operating = Operating(self._services, version(), registry.values)
         self._listener = self._make_listener(clock, counters, quotas)
         self._listening = Listening(config, self._listener, counters)
         self._gate.on_change(self._services.owners.rules_changed)

@@ -15,13 +15,17 @@ import heapq
 import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 
 from mqtt_proxy.link import Link, LinkDownError
 from mqtt_proxy.mqtt.codec.packets import LEVEL_5
 from mqtt_proxy.sessions.services import Owner, Services
+from remoting.access.rules import Action, Identity
 from remoting.protocol.bodies.operating_body import (
+    ASK_ACCESS,
     ASK_CLIENTS,
     ASK_KICK,
+    ASK_QUOTAS,
     PAGE_MAX,
     ClientLine,
     ClientPage,
@@ -29,12 +33,16 @@ from remoting.protocol.bodies.operating_body import (
     ProxyAnswered,
     ProxyAsked,
     ProxyPresent,
+    QuotaAnswer,
+    RuleAnswer,
+    RuleQuestion,
     decode,
     encode,
 )
-from remoting.protocol.errors import LightMQError
+from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.topics import validate_filter, validate_topic_name
 from runtime.logs import get_logger
 
 LOG = get_logger("proxy.operating")
@@ -42,22 +50,28 @@ LOG = get_logger("proxy.operating")
 STEP = 1_000
 """Client ids looked at in one turn of the loop, some 0.3 ms of work."""
 QUESTIONS_MAX = 16
+ASKED_ACTIONS = (Action.PUBLISH, Action.WILL, Action.SUBSCRIBE, Action.HISTORY, Action.DELIVER)
+ASKED_WITH_FILTER = (Action.SUBSCRIBE, Action.HISTORY)
 KICKED = "kicked: disconnected by an operator"
 
 
 class Operating:
     """Answers the broker's questions."""
 
-    def __init__(self, services: Services, version: str) -> None:
+    def __init__(self, services: Services, version: str, figures: Callable[[], Mapping[str, float]] = dict) -> None:
+        """`figures`: every counter of this process by name and label."""
         self._services = services
         self._link: Link = services.link
         self._version = version
+        self._figures = figures
         self._since_ms = services.clock.now_ms()
         self._present: ProxyPresent | None = None
         self._pending = 0
         self._answers: dict[str, Callable[[bytes], Awaitable[bytes]]] = {
             ASK_CLIENTS: self._clients,
             ASK_KICK: self._kick,
+            ASK_ACCESS: self._access,
+            ASK_QUOTAS: self._quotas,
         }
         self._link.on_push(RequestCode.PROXY_ASKED, self._asked)
         self._link.on_up(self._show)
@@ -133,6 +147,34 @@ class Operating:
         line = described(query.client, owner)
         owner.evict(KICKED, fenced=False)
         return encode(ClientPage([line], len(owners), 1))
+
+    async def _access(self, body: bytes) -> bytes:
+        """What the rules in force say about a client, which need not be connected; nothing is counted."""
+        asked = decode(RuleQuestion, body)
+        wrong = f"there is no action {asked.action!r}" if asked.action not in ASKED_ACTIONS else ""
+        if not wrong:
+            validate = validate_filter if asked.action in ASKED_WITH_FILTER else validate_topic_name
+            wrong = validate(asked.topic) or ""
+        if wrong or asked.qos not in (0, 1, 2):
+            raise LocalMisuse(wrong or f"QoS is 0, 1 or 2, not {asked.qos}")
+        identity = Identity(asked.user, anonymous=not asked.user, client_id=asked.client)
+        access = self._services.access
+        verdict = access.decide(identity, asked.action, asked.topic.encode(), qos=asked.qos, retain=asked.retain)
+        return encode(RuleAnswer(verdict.allowed, verdict.reason, "" if verdict.rule is None else str(verdict.rule)))
+
+    async def _quotas(self, body: bytes) -> bytes:
+        """The quotas in force, what is used, and how often something was refused, by reason."""
+        del body
+        config = self._services.config
+        limits = {name: float(value) for name, value in asdict(config.quotas).items() if isinstance(value, int | float)}
+        limits["connections_max"] = float(config.connections_max)
+        figures = self._figures()
+        refusals = {name: value for name, value in figures.items() if "_mqtt_" in name and "refused" in name and value}
+        used = {
+            "connections_max": figures.get("rocketmq_mqtt_connections", 0.0),
+            "sessions": float(len(self._services.owners)),
+        }
+        return encode(QuotaAnswer(limits, used, refusals))
 
 
 def described(client_id: str, owner: Owner) -> ClientLine:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from broker.operating.clients import MqttClientRequests
 from broker.operating.retained import RetainedRequests
+from broker.operating.rules import RuleRequests
 from broker.operating.spark_queries import SparkRequests
 from broker.operating.topic_tree import TopicTreeRequests
 from broker.operating.trace import TraceRequests
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from broker.topics.feature import TopicFeature
     from broker.wills.feature import WillVerdicts
     from remoting.transport.contracts import Handler
+    from runtime.metrics import Registry
 
 
 class OperatingFeature(Feature):
@@ -40,6 +42,7 @@ class OperatingFeature(Feature):
         topics: TopicFeature,
         retained: Retained,
         groups: ConsumerGroups,
+        registry: Registry,
     ) -> None:
         self._clients = MqttClientRequests(tools, sessions, shared=shared, verdicts=verdicts, appender=appender)
         self._retained = RetainedRequests(tools, retained, appender)
@@ -54,9 +57,20 @@ class OperatingFeature(Feature):
             spark=self._spark,
         )
 
+        self._rules = RuleRequests(
+            tools,
+            self._clients.proxies,
+            figures=registry.values,
+            used=lambda: {
+                "sessions_max": len(sessions),
+                "topics_max": len(topics.table),
+                "retained_messages_max": len(retained),
+            },
+        )
+
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        parts = (self._clients, self._retained, self._tree, self._spark, self._trace)
+        parts = (self._clients, self._retained, self._tree, self._spark, self._trace, self._rules)
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def maintain(self, now_ms: int) -> dict[str, int]:

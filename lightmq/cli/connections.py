@@ -108,6 +108,9 @@ class ServerTarget:
     security: Security = Security()
 
 
+ROAD = "lightmq"
+
+
 class Broker:
     """One broker group's master and the connection to it."""
 
@@ -122,6 +125,7 @@ class Broker:
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused when the broker refuses it."""
+        command.fields.setdefault("road", ROAD)  # what the broker's record of acts says about the tool
         return checked(self.connection.request(command))
 
     def ask_again(self, code: int, body: bytes) -> Command:

@@ -159,6 +159,11 @@ class AccessControl(Protocol):
     ) -> Verdict:
         """Whether the identity may do this with the topic or filter; a refusal is counted and logged."""
 
+    def decide(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """The same without counting and logging, for those who only ask."""
+
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """Which messages the identity may publish to the topic, as bits of `rules.write_bit`; nothing is counted."""
 

@@ -335,6 +335,13 @@ class Gate:
         """See `Authority.authorize`."""
         return self.authority.authorize(identity, action, topic, qos=qos, retain=retain)
 
+    def decide(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """The decision alone: nothing is counted."""
+        raw = topic.encode() if isinstance(topic, str) else topic
+        return self.authority.decide(identity, action, raw, qos=qos, retain=retain)
+
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """See `Authority.write_mask`."""
         return self.authority.write_mask(identity, topic)

@@ -83,7 +83,10 @@ RIGHTS: dict[int, Right] = {
         Code.TRACE_MESSAGE, Code.SPARK_REPORT,
     ),
     **_rows("topic", READ, MONITOR, Code.RETAINED_LIST, Code.TOPIC_TREE, Code.TIMERS),
-    **_rows("broker", READ, MONITOR, Code.AUDIT_LIST, Code.SPARK_QUERIES, Code.CLUSTER_STATUS, Code.CLIENT_LIST),
+    **_rows(
+        "broker", READ, MONITOR, Code.AUDIT_LIST, Code.SPARK_QUERIES, Code.CLUSTER_STATUS, Code.CLIENT_LIST,
+        Code.ACCESS_TEST, Code.QUOTAS,
+    ),
     **_rows(
         "group", READ, CONSUME,
         Code.QUERY_CONSUMER_OFFSET, Code.GET_CONSUMER_LIST_BY_GROUP, Code.GET_CONSUME_STATS,

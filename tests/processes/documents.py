@@ -86,6 +86,23 @@ def free_ports() -> dict[int, int]:
     return {default: free_port() for default in PORT_KEYS}
 
 
+ASKING = (
+    "tail", "topics", "sessions", "lag", "timers", "doctor", "clients", "retained", "groups", "trace", "audit",
+    "health", "spark",
+)  # fmt: skip
+"""Commands that take the address of a name server."""
+
+
+WITH_PLACE = re.compile(
+    r"lightmq ((?:topics|sessions|clients|retained|groups|acl) (?:create|update|end|kick|clear|skip|reset|test)|\w+)"
+)
+
+
+def asks_servers(words: list[str]) -> bool:
+    """Whether a command of `lightmq` needs the port of this test's server."""
+    return words[1] in ASKING or words[1:3] == ["acl", "test"]
+
+
 def rewrite(text: str, ports: dict[int, int]) -> str:
     """The command with free ports in place of the default ones."""
     text = re.sub(r"\b(1883|9876|8080|10911|8081|8082)\b", lambda m: str(ports[int(m[1])]), text)
@@ -94,10 +111,8 @@ def rewrite(text: str, ports: dict[int, int]) -> str:
         return text
     if words[1] in ("pub", "sub") and not {"-p", "--port"} & set(words):
         return re.sub(r"lightmq (\w+)", rf"lightmq \1 -p {ports[1883]}", text, count=1)
-    if words[1] in ("tail", "topics", "sessions", "lag", "timers", "doctor") and "--server" not in words:
-        return re.sub(
-            r"lightmq (topics create|topics update|\w+)", rf"lightmq \1 --server 127.0.0.1:{ports[9876]}", text, count=1
-        )
+    if asks_servers(words) and "--server" not in words:
+        return WITH_PLACE.sub(rf"lightmq \1 --server 127.0.0.1:{ports[9876]}", text, count=1)
     return text
 
 

@@ -1,6 +1,7 @@
-"""``lightmq acl check`` and ``lightmq acl explain``: whether an access list can be used, and which rule decides what.
+"""``lightmq acl check``, ``explain`` and ``test``: whether an access list can be used, and which rule decides what.
 
-Invariant: the verdict is made by the code that decides in the proxy, on the same file; nothing is sent.
+Invariant: the verdict is made by the code that decides in the proxy; `check` and `explain` read a file and send
+nothing, `test` asks a running installation.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
-from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.outcome import FAILED, CommandFailed, json_object
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
 
 if TYPE_CHECKING:
     from remoting.access.rights import Right
 
-acl = App(name="acl", help="Check an access list, or explain what it decides.", help_format="plaintext")
+acl = App(
+    name="acl", help="Check an access list, explain what it decides, or ask a running server.", help_format="plaintext"
+)
 NONE = ConfigOptions()
+HERE = ServerTarget()
 Asked = Literal["publish", "will", "subscribe", "history", "deliver"]
 
 WORDS = {
@@ -156,3 +163,38 @@ def _right(request: str) -> tuple[str, Right | None]:
     if code is None or code not in RIGHTS:
         raise CommandFailed(f"no broker or controller answers {request!r}: see docs/request-rights.md for the codes")
     return request_name(code), RIGHTS[code]
+
+
+@acl.command(name="test")
+def ask(
+    *,
+    topic: Annotated[str, Parameter(name=["--topic", "-t"], help="Topic name, or filter to subscribe to.")],
+    client: Annotated[str, Parameter(help="Client id, for %c.")] = "",
+    user: Annotated[str, Parameter(name=["--user", "-u"], help="Authenticated user name; default: none.")] = "",
+    action: Annotated[Asked, Parameter(help="What is to be done.")] = "publish",
+    qos: Annotated[int, Parameter(help="QoS of the message.")] = 0,
+    retain: Annotated[bool, Parameter(negative=(), help="Retained message.")] = False,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Ask a running installation what its rules in force decide, and which rule; exit status 1 if it is refused.
+
+    Example: lightmq acl test --user anna --client press-7 --action subscribe --topic 'plant/#'
+    """
+    check_qos(qos)
+    fields = {
+        "topic": topic, "client": client, "user": user, "action": action, "qos": str(qos),
+        "retain": str(retain).lower(),
+    }  # fmt: skip
+    with brokers(target) as found:
+        body = found[0].ask(Command(RequestCode.ACCESS_TEST, fields=fields)).body
+    verdict = json_object(body, "to ACCESS_TEST")
+    if json_output:
+        sys.stdout.write(json.dumps(verdict) + "\n")
+    else:
+        lines = [f"{'allowed' if verdict['allowed'] else 'refused'}: {action} {topic!r}"]
+        lines += [f"    {WORDS.get(verdict['reason'], verdict['reason'])}"] if verdict["reason"] else []
+        lines += [f"    {verdict['rule']}"] if verdict["rule"] else []
+        sys.stdout.write("\n".join([*lines, f"    decided by {verdict['by']}"]) + "\n")
+    if not verdict["allowed"]:
+        raise SystemExit(FAILED)

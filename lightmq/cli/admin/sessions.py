@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
@@ -28,7 +28,11 @@ HEADINGS = ("CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED"
 FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
 
 
-def sessions(
+sessions = App(name="sessions", help="List MQTT sessions with their backlog, end one.", help_format="plaintext")
+
+
+@sessions.default
+def listing(
     client: Annotated[str, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
     *,
     count: Annotated[int, Parameter(help="Maximum number of sessions to list, by client id.")] = COUNT_DEFAULT,
@@ -43,6 +47,29 @@ def sessions(
             return
         rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
     print_rows(rows[:count], HEADINGS, summary, json_output=json_output)
+
+
+@sessions.command
+def end(
+    client: Annotated[str, Parameter(help="Client id.")],
+    *,
+    target: ServerTarget = HERE,
+) -> None:
+    """End a session: its subscriptions, offsets and backlog are removed; a connected client is disconnected.
+
+    Wills that wait are published. Example: lightmq sessions end press-7
+    """
+    with brokers(target) as found:
+        for broker in found:
+            try:
+                broker.ask(Command(RequestCode.SESSION_END, fields={"client": client}))
+            except Refused as refused:
+                if refused.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+            else:
+                sys.stdout.write(f"ended the session of {printable(client)}\n")
+                return
+    raise CommandFailed(f"no broker has a session of client id {client!r}")
 
 
 def _one(found: list[Broker], client: str) -> dict[str, Any]:
@@ -153,14 +180,14 @@ def lag(
     begins, so up to one batch of what is shown as waiting may be done.
     """
     with brokers(target) as found:
-        rows = [row for broker in found for row in _rows(broker, group)]
+        rows = [row for broker in found for row in lag_rows(broker, group)]
     if group and not rows:
         raise CommandFailed(f"no broker has offsets of group {group!r}; it never committed, or its topics were deleted")
     rows.sort(key=lambda row: (row["group"], row["topic"], row["broker"], row["queue"]))
     print_rows(rows, LAG_HEADINGS, _cells, json_output=json_output)
 
 
-def _rows(broker: Broker, group: str) -> Iterator[dict[str, Any]]:
+def lag_rows(broker: Broker, group: str) -> Iterator[dict[str, Any]]:
     """One row per queue that a group has an offset in."""
     if group:
         asked = Command(RequestCode.GET_CONSUME_STATS, fields={"consumerGroup": group})

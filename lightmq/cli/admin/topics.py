@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -113,6 +114,31 @@ def update(
             kept = {"topicFilterType": known["topicFilterType"], "topicSysFlag": str(known["topicSysFlag"])}
             fields |= {**kept, "order": str(known["order"]).lower()}
             broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+
+
+@topics.command
+def delete(
+    name: Annotated[str, Parameter(help="Name of the topic.")],
+    *,
+    yes: Annotated[bool, Parameter(name=["--yes"], negative=(), help="Do not ask.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Delete a topic with its messages and the offsets of groups in it, on every broker.
+
+    Example: lightmq topics delete orders --yes
+    """
+    if not yes:
+        raise CommandFailed(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
+    with brokers(target) as found:
+        known = 0
+        for broker in found:
+            listed = parse(broker.ask(Command(RequestCode.TOPIC_LIST)).body)
+            if any(row["topic"] == name for row in listed):
+                broker.ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": name}))
+                known += 1
+    if not known:
+        raise CommandFailed(f"no broker has a topic {name!r}")
+    sys.stdout.write(f"deleted {name} on {known} {'broker' if known == 1 else 'brokers'}\n")
 
 
 def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None]:

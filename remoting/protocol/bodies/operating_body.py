@@ -22,6 +22,9 @@ __all__ = [
     "ProxyAnswered",
     "ProxyAsked",
     "ProxyPresent",
+    "QuotaAnswer",
+    "RuleAnswer",
+    "RuleQuestion",
     "SparkReport",
     "decode",
     "encode",
@@ -29,6 +32,8 @@ __all__ = [
 
 ASK_CLIENTS = "clients"
 ASK_KICK = "kick"
+ASK_ACCESS = "access"
+ASK_QUOTAS = "quotas"
 """The questions; a proxy that does not know one says so in `ProxyAnswered.error`."""
 
 PAGE_MAX = 200
@@ -107,6 +112,36 @@ class ClientPage(msgspec.Struct, array_like=True):
     clients: list[ClientLine]
     total: int
     matching: int
+
+
+class RuleQuestion(msgspec.Struct, array_like=True):
+    """Whether a client may do something by the rules that a proxy has in force."""
+
+    action: str
+    """publish, will, subscribe, history or deliver."""
+    topic: str
+    user: str = ""
+    """Empty: a client without a proven name."""
+    client: str = ""
+    qos: int = 0
+    retain: bool = False
+
+
+class RuleAnswer(msgspec.Struct, array_like=True):
+    """The verdict; `rule` is the deciding rule with its place in the file, empty without one."""
+
+    allowed: bool
+    reason: str
+    rule: str
+
+
+class QuotaAnswer(msgspec.Struct, array_like=True):
+    """What one proxy allows and uses."""
+
+    limits: dict[str, float]
+    used: dict[str, float]
+    refusals: dict[str, float]
+    """Counter{reason} -> how often, since the start."""
 
 
 PLACES_MAX = 1_000

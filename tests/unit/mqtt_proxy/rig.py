@@ -72,6 +72,14 @@ class FakeAccess:
         self.asked.append((action, raw))
         return Verdict(allowed=raw not in self.forbidden, qos_max=self.qos_max)
 
+    def decide(
+        self, identity: Identity, action: str, topic: bytes | str, *, qos: int = 0, retain: bool = False
+    ) -> Verdict:
+        """As `authorize`, but the question is not kept."""
+        verdict = self.authorize(identity, action, topic, qos=qos, retain=retain)
+        self.asked.pop()
+        return verdict
+
     def write_mask(self, identity: Identity, topic: bytes) -> int:
         """As `authorize`."""
         return 0 if topic in self.forbidden else WRITE_ALL_MASK

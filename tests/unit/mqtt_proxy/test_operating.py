@@ -8,7 +8,17 @@ from mqtt_proxy import operating
 from mqtt_proxy.mqtt.codec import packets
 from mqtt_proxy.mqtt.codec.packets import Will
 from mqtt_proxy.operating import Operating
-from remoting.protocol.bodies.operating_body import ClientPage, ClientQuery, ProxyAnswered, ProxyAsked, decode, encode
+from remoting.protocol.bodies.operating_body import (
+    ClientPage,
+    ClientQuery,
+    ProxyAnswered,
+    ProxyAsked,
+    QuotaAnswer,
+    RuleAnswer,
+    RuleQuestion,
+    decode,
+    encode,
+)
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode
 from tests.unit.mqtt_proxy.rig import Rig, publish, running, settle
@@ -114,3 +124,26 @@ async def test_what_is_not_understood_or_too_much_gets_an_error(monkeypatch: pyt
         assert "malformed ClientQuery" in (await answer(rig, "clients", b"\x00")).error
         monkeypatch.setattr(operating, "QUESTIONS_MAX", 0)
         assert "try later" in (await answer(rig, "clients", b"")).error
+
+
+async def test_rules_and_quotas_in_force() -> None:
+    """A test of a rule is not counted as a refusal."""
+    async with running(connections_max=7) as rig:
+        made = Operating(rig.services, "1.2", lambda: {"rocketmq_mqtt_x_refused_total{y}": 2.0, "other": 1.0})
+        made.opened({"tcp": 1883})
+        await settle()
+        rig.access.forbidden.add(b"secret")
+        for question, allowed in (
+            (RuleQuestion("publish", "secret"), False), (RuleQuestion("subscribe", "a/#", "anna"), True),
+        ):  # fmt: skip
+            answered = decode(RuleAnswer, (await answer(rig, "access", encode(question))).body)
+            assert answered == RuleAnswer(allowed, "", "")
+        for wrong in (
+            RuleQuestion("fly", "a"),
+            RuleQuestion("publish", "a/#"),
+            RuleQuestion("publish", "a", qos=3),
+        ):
+            assert (await answer(rig, "access", encode(wrong))).error
+        quotas = decode(QuotaAnswer, (await answer(rig, "quotas", b"")).body)
+        assert (quotas.limits["connections_max"], quotas.used["sessions"]) == (7.0, 0.0)
+        assert quotas.refusals == {"rocketmq_mqtt_x_refused_total{y}": 2.0}

@@ -1,0 +1,161 @@
+"""``lightmq trace``, ``audit``, ``spark`` and ``health``: one message's way, who did what, queries, what is wrong."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from lightmq.cli.admin.clients import first_that_has
+from lightmq.cli.admin.times import moment, time_ms
+from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
+from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.commands import Command
+
+HERE = ServerTarget()
+STEP_HEADINGS = ("TIME", "WHERE", "WHAT", "DETAIL")
+AUDIT_HEADINGS = ("TIME", "WHO", "ROLE", "ADDRESS", "ACT", "TARGET", "OUTCOME", "BY")
+SPARK_HEADINGS = ("QUERY", "STATUS", "BATCH", "ROWS/S", "BATCH MS", "LAG", "LAG S", "STATE ROWS", "REPORTED")
+HEALTH_HEADINGS = ("BROKER", "STATE", "PROBLEM")
+PAGE = 200
+
+
+def trace(
+    message: Annotated[str, Parameter(help="MQTT topic, or the id of a message.")],
+    offset: Annotated[int, Parameter(help="Number of the message in its topic, from 0; -1: MESSAGE is an id.")] = -1,
+    *,
+    queue: Annotated[int, Parameter(help="Queue of a RocketMQ topic; default: MESSAGE is an MQTT topic.")] = -1,
+    topic: Annotated[str, Parameter(help="Topic of an id that is a producer's unique key.")] = "",
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Follow one message: sender, log, queues, sessions and groups that have it or wait for it, Spark queries, what it
+    caused.
+
+    Examples: lightmq trace plant/7/temp 0    lightmq trace 7F00000100002A9F0000000000000B40
+    """
+    if offset >= 0:
+        fields = {"topic": message, "offset": str(offset)} | ({"queue": str(queue)} if queue >= 0 else {})
+    else:
+        fields = {"id": message} | ({"topic": topic} if topic else {})
+    found = first_that_has(target, Command(RequestCode.TRACE_MESSAGE, fields=fields), "no broker has such a message")
+    if json_output:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    try:
+        shown = found["message"]
+        head = f"{printable(shown['topic'])} at {shown['offset']}, id {shown['id']}, {shown['bytes']} bytes\n"
+        lines = [
+            (moment(step["time_ms"]), step["where"], step["what"], printable(step["detail"])) for step in found["steps"]
+        ]
+        tail = "" if found["complete"] else f"searched up to position {found['searched_until']}; there may be more\n"
+    except (KeyError, TypeError) as error:
+        raise unreadable("to TRACE_MESSAGE", error) from error
+    sys.stdout.write(head + columns(STEP_HEADINGS, lines) + tail)
+
+
+def audit(
+    *,
+    since: Annotated[str, Parameter(help="From this time (2026-11-22T10:15) or this long ago (10m, 2h, 7d).")] = "",
+    until: Annotated[str, Parameter(help="Up to this time, or this long ago.")] = "",
+    count: Annotated[int, Parameter(help="Maximum number of acts, the newest first.")] = 50,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per act.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Show who did what: every administrative act, by whatever tool, with its outcome.
+
+    Example: lightmq audit --since 24h
+    """
+    fields = {"from_ms": str(time_ms(since))} if since else {}
+    fields |= {"until_ms": str(time_ms(until))} if until else {}
+    with brokers(target) as found:
+        rows = [row for broker in found for row in _acts(broker, fields, count)]
+    rows.sort(key=lambda row: -int(row["time_ms"]))
+    print_rows(rows[:count], AUDIT_HEADINGS, _act, json_output=json_output)
+
+
+def _acts(broker: Broker, fields: dict[str, str], count: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    before: dict[str, str] = {}
+    while len(rows) < count:
+        asked = fields | before | {"limit": str(min(PAGE, count - len(rows)))}
+        answer = json_object(broker.ask(Command(RequestCode.AUDIT_LIST, fields=asked)).body, "to AUDIT_LIST")
+        try:
+            rows += [{"broker": broker.name, **record} for record in answer["records"]]
+            before = {"before": answer["next"]}
+        except KeyError as error:
+            raise unreadable("to AUDIT_LIST", error) from error
+        if not answer["next"]:
+            break
+    return rows
+
+
+def _act(row: dict[str, Any]) -> tuple[str, ...]:
+    texts = [printable(row[name]) or "-" for name in ("who", "role", "address", "act", "target", "outcome", "road")]
+    return (moment(row["time_ms"]), *texts)
+
+
+def spark(
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per query.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Show the Spark queries that report to brokers: pace, duration of batches, lag, state, the last error.
+
+    A query reports with RocketMQProgressListener().report("host:port"). Example: lightmq spark --json
+    """
+    with brokers(target) as found:
+        rows = [
+            {"broker": broker.name, **row}
+            for broker in found
+            for row in json_object(broker.ask(Command(RequestCode.SPARK_QUERIES)).body, "about queries")["queries"]
+        ]
+    print_rows(rows, SPARK_HEADINGS, _query, json_output=json_output)
+    if not json_output:
+        errors = [f"{printable(row['name'])}: {printable(row['last_error'])}\n" for row in rows if row["last_error"]]
+        sys.stdout.write("".join(errors))
+
+
+def _query(row: dict[str, Any]) -> tuple[str, ...]:
+    return (
+        printable(row["name"]), row["status"], str(row["batch"]), f"{row['rows_per_s']:.0f}", str(row["batch_ms"]),
+        str(row["lag_messages"]), f"{row['lag_s']:.1f}", str(row["state_rows"]), moment(row["updated_ms"]),
+    )  # fmt: skip
+
+
+def health(
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """Check that every broker group has a master that takes messages; exit status 1 if one does not.
+
+    Example: lightmq health && echo well
+    """
+    with brokers(target) as found:
+        rows = [_health(broker) for broker in found]
+    print_rows(rows, HEALTH_HEADINGS, _state, json_output=json_output)
+    bad = [row["broker"] for row in rows if row["state"] != "ok"]
+    if bad:
+        raise CommandFailed(f"not well: {', '.join(bad)}")
+
+
+def _state(row: dict[str, Any]) -> tuple[str, ...]:
+    return row["broker"], row["state"], row["problem"] or "-"
+
+
+def _health(broker: Broker) -> dict[str, Any]:
+    status = json_object(broker.ask(Command(RequestCode.CLUSTER_STATUS)).body, "to CLUSTER_STATUS")
+    store = status.get("store") or {}
+    problem = ""
+    if store.get("failed"):
+        problem = "the log failed: restart it, then lightmq store verify"
+    elif store.get("disk_full"):
+        problem = "the disk is full: free space or shorten the retention"
+    elif status.get("quarantined"):
+        problem = "the log is damaged in places: lightmq store verify; see docs/howto/damaged-store.md"
+    numbers = {name: status.get(name, 0) for name in ("clients_connected", "sessions", "proxies", "topics")}
+    return {"broker": broker.name, "state": "failed" if problem else "ok", "problem": problem, **numbers}
