@@ -35,7 +35,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import FaultPoints
 from runtime.files import WatchedFile
 from runtime.logs import get_logger
-from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, RequestTimes, UnsupportedRequests, declare_port_metrics
 
 
 class BrokerApp:
@@ -73,6 +73,7 @@ class BrokerApp:
         self.authorizer = Authorizer(self._policy)
         """Who may do what, in whatever role."""
         unsupported = UnsupportedRequests(self.registry, self._clock, self._log)
+        self._times = RequestTimes(self.registry)
         self.not_offered = _noting(unsupported, self._clock, lambda: self.broker)
         """Counts requests for what is not offered, for a router that has this broker's handlers."""
         if config.replication.enabled:
@@ -86,6 +87,7 @@ class BrokerApp:
                 log=self._log,
             )  # fmt: skip
             self._member.gate.not_offered = self.not_offered
+            self._member.gate.took = self._times
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -268,7 +270,7 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
-        router = Router(serving.handlers, access=access, not_offered=self.not_offered)
+        router = Router(serving.handlers, access=access, not_offered=self.not_offered, took=self._times)
         self._clients = clients = ClientPort(self.config, router, access, self._log)
         declare_port_metrics(self.registry, clients.server)
         self.port = await clients.start()

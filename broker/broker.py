@@ -15,6 +15,7 @@ import msgspec
 from broker.access.feature import AccessFeature
 from broker.audit.feature import AuditFeature
 from broker.delayed.feature import DelayedFeature
+from broker.figures import Backlog, GroupLag, declare_figures
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.lite.feature import LiteFeature
@@ -114,6 +115,11 @@ class BrokerParts:
             OptionFeature(self.tools, options, self.topics.table, self._configure),
         ]
         self.status = BrokerStatus(self.tools, self.features, registry)
+        self._backlog = Backlog(store, self.sessions.table)
+        declare_figures(
+            registry, lag=GroupLag(store, self.groups.offsets, self.topics.queues), backlog=self._backlog,
+            sessions=self.sessions.table, retained=self.retained.table,
+        )  # fmt: skip
 
     def _open_mqtt(self, registry: Registry) -> None:
         """Sessions with the parts of other features they use, and publishing, which checks their packet ids."""
@@ -133,7 +139,7 @@ class BrokerParts:
             now_ms=now_ms,
         )
         choice = queue_choice(tools, self.topics, subscriptions, self.retained)
-        appender, visible = Appender(store, tools.metrics), self.topics.visible
+        appender, visible = Appender(store, tools.metrics, tools.clock.monotonic_ns), self.topics.visible
         self.delayed = DelayedFeature(tools, Placement(choice), appender, self.topics, registry)
         placement = Placement(choice, self.delayed.diversion)
         self.publishing = PublishingFeature(
@@ -244,6 +250,7 @@ class BrokerParts:
         """Expire what is no longer used and sample the rates; called every `maintain_interval_ms`."""
         tools = self.tools
         tools.metrics.read_store(tools.store)
+        self._backlog.step()
         for feature in self.features:
             for reason, count in feature.maintain(now_ms).items():
                 if count:

@@ -17,6 +17,12 @@ class BrokerMetrics:
 
     def __init__(self, registry: Registry) -> None:
         self.messages_in = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
+        self.append_s = registry.histogram(
+            "rocketmq_append_seconds", "Writing what gathered in one turn of the loop to the log"
+        )
+        self.confirm_s = registry.histogram(
+            "rocketmq_confirm_seconds", "From written to confirmed: flushed, and at the replicas that are needed"
+        )
         self.messages_out = registry.counter("rocketmq_messages_out_total", "Messages sent to consumers")
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
         self.withheld = registry.counter(
@@ -93,6 +99,7 @@ def watch_store(registry: Registry, store: LogStore) -> None:
         "Bytes written but not confirmed",
         function=lambda: store.end_position - store.confirm_position,
     )
+    store.positions.on_flush(registry.histogram("rocketmq_flush_seconds", "One flush of the log (fdatasync)").observe)
     gauge("rocketmq_disk_free_bytes", "Free space of the data directory", function=lambda: store.disk.free_bytes)
     gauge("rocketmq_disk_full", "1 while messages are refused for lack of space", function=lambda: int(store.disk.full))
     gauge(

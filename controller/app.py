@@ -25,7 +25,7 @@ from remoting.transport.contracts import Dial, Handler
 from runtime.clock import Clock, SystemClock
 from runtime.files import DirectoryLock, WatchedFile, make_directory
 from runtime.logs import get_logger
-from runtime.metrics import Registry, UnsupportedRequests, declare_port_metrics
+from runtime.metrics import Registry, RequestTimes, UnsupportedRequests, declare_port_metrics
 
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  # compared with, never bound to
 """Wildcard addresses to listen on, and the address that reaches them on this machine."""
@@ -176,13 +176,15 @@ class ControllerApp:
 
     def _make_server(self) -> RemotingServer:
         config, access = self.config, self.access
-        not_offered = UnsupportedRequests(self._registry or Registry(), self._clock, self._log).record
+        registry = self._registry or Registry()
+        not_offered = UnsupportedRequests(registry, self._clock, self._log).record
         return RemotingServer(
             Router(
                 self.handlers,
                 access=access,
                 not_offered=not_offered,
                 judge_unserved=partial(judge_unserved, self.authorizer),
+                took=RequestTimes(registry),
             ),
             frame_size_bytes_max=config.frame_size_bytes_max,
             output_bytes_max=config.connection_output_bytes_max,

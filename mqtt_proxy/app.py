@@ -74,7 +74,7 @@ def _delivery_tools(config: ProxyConfig, link: Link, clock: Clock, metrics: Prox
     cache = RecordCache(config.cache_bytes_max)
     return DeliveryTools(
         cache,
-        Notifier(link, cache),
+        Notifier(link, cache, metrics.deliveries.delivery_s.observe, clock),
         Puller(link, cache, config, metrics),
         Pump(),
         OffsetCommitter(link, interval_ms=config.offsets_commit_interval_ms),

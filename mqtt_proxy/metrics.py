@@ -34,11 +34,17 @@ class SessionCounters:
 class PublishCounters:
     """From a client's PUBLISH to the broker's confirmation."""
 
-    __slots__ = ("bytes_in", "confirmed", "pauses", "rate_pauses", "refused", "repeated", "requests")
+    __slots__ = (
+        "acknowledge_s", "bytes_in", "confirmed", "pauses", "rate_pauses", "refused", "repeated", "requests",
+    )  # fmt: skip
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter
         self.confirmed = counter("rocketmq_mqtt_messages_in_total", "Messages confirmed by the broker for publishers")
+        self.acknowledge_s = registry.histogram(
+            "rocketmq_mqtt_publish_acknowledge_seconds",
+            "From receipt until confirmed; of each append request the message that waited longest",
+        )
         self.bytes_in = counter("rocketmq_mqtt_bytes_in_total", "Bytes of PUBLISH packets received")
         self.requests = counter("rocketmq_mqtt_append_requests_total", "Append requests sent to the broker")
         self.refused = counter("rocketmq_mqtt_publishes_refused_total", "Messages not accepted; see below", ("reason",))
@@ -54,11 +60,15 @@ class PublishCounters:
 class DeliveryCounters:
     """From the broker's queues to the sockets of subscribers."""
 
-    __slots__ = ("_skipped", "acknowledged", "merged", "pulled", "pulls", "repeated", "retained", "sent")
+    __slots__ = ("_skipped", "acknowledged", "delivery_s", "merged", "pulled", "pulls", "repeated", "retained", "sent")
 
     def __init__(self, registry: Registry) -> None:
         counter = registry.counter
         self.sent = counter("rocketmq_mqtt_messages_out_total", "Messages handed to subscribers' sockets")
+        self.delivery_s = registry.histogram(
+            "rocketmq_mqtt_delivery_seconds",
+            "From storing a message until the proxy has it for its subscribers; one value for each notification",
+        )
         self.repeated = counter("rocketmq_mqtt_redeliveries_total", "Messages sent again after a session resumed")
         self.retained = counter("rocketmq_mqtt_retained_out_total", "Retained messages sent on SUBSCRIBE")
         self.merged = counter(

@@ -45,6 +45,7 @@ class Request:
     host: str
     """The client's name for this server; without a Host header the address that it connected to."""
     authorization: str
+    accept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,6 @@ class AttachedSite(Protocol):
         ...
 
 
-METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 READY, READY_PARTS = "/readyz", "/readyz parts"
 """The page, and its details on single parts, which need a separate right."""
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="LightMQ", charset="UTF-8"'}
@@ -145,7 +145,7 @@ class AdminServer:
         )
         self._refused = {reason: refused.child(reason) for reason in REASONS}
         self._pages: dict[str, Pages] = {
-            "/metrics": lambda _request, _address: Answer(200, METRICS_TYPE, registry.page()),
+            "/metrics": lambda request, _address: Answer(200, *registry.page(request.accept)),
             "/livez": lambda _request, _address: _json({"live": True}),
             "/startupz": lambda _request, _address: _json({"started": True}),
             READY: self._ready_page,
@@ -254,7 +254,10 @@ def _json(content: Mapping[str, Any], status: int = 200) -> Answer:
 
 
 def _request_of(request: web.Request) -> Request:
-    return Request(request.method, request.path, request.host, request.headers.get("Authorization", ""))
+    headers = request.headers
+    return Request(
+        request.method, request.path, request.host, headers.get("Authorization", ""), headers.get("Accept", "")
+    )
 
 
 def _address_of(request: web.Request) -> str:

@@ -10,6 +10,8 @@ A component declares what it counts once, when it is built::
 Every remoting port shows TLS, unfinished frames and requests for what is not offered. The label `code` of such a
 request is one of RocketMQ's or our own numbers and `other` for the rest, so that a peer that tries all numbers cannot
 make the page grow.
+A histogram takes a value for a batch or a request, never for a message. The page also has what Prometheus' own clients
+show of a process (`process_*`, `python_info`) and `lightmq_build_info`.
 Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``; those
 of counters, and no others, end with ``_total``. Thread rule: a metric is written by one thread (the owner of what it
 counts); the page may read it at any time. ``prometheus_client`` is imported only when the page is rendered.
@@ -18,6 +20,7 @@ counts); the page may read it at any time. ``prometheus_client`` is imported onl
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -36,6 +39,17 @@ if TYPE_CHECKING:
 NAME = re.compile(r"rocketmq_[a-z0-9_]+\Z")
 CHILDREN_MAX = 1_000
 """Most label combinations of one metric; further ones are counted together under the label value ``other``."""
+OTHER = "other"
+LATENCY_S = (
+    *(0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+"""Upper ends of the ranges of durations: from a write into the page cache to a disk or a network that hangs."""
+OPENMETRICS = "application/openmetrics-text"
+PAGE_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
+
+Rows = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
+"""(label values, number) of everything there is at the moment."""
 
 M = TypeVar("M", bound="Metric")
 S = TypeVar("S", bound="SingleValue")
@@ -53,11 +67,25 @@ class Metric:
         self.labels = tuple(labels)
         self.children: dict[tuple[str, ...], Any] = {}
 
+    def child(self, *values: str) -> Self:
+        """The metric for these label values, made on first use; keep it, do not look it up per message."""
+        assert len(values) == len(self.labels), (self.name, values)
+        if values not in self.children and len(self.children) >= CHILDREN_MAX:
+            values = (OTHER,) * len(values)
+        child: Self | None = self.children.get(values)
+        if child is None:
+            child = self.children[values] = self.unlabelled()
+        return child
+
+    def unlabelled(self) -> Self:
+        """A new metric like this one for one combination of label values."""
+        raise NotImplementedError
+
 
 class SingleValue(Metric):
     """A counter or a gauge: one number, or one for each combination of label values."""
 
-    __slots__ = ("function", "value")
+    __slots__ = ("function", "rows", "value")
 
     def __init__(
         self, name: str, help_text: str, labels: Sequence[str] = (), function: Callable[[], float] | None = None
@@ -66,22 +94,23 @@ class SingleValue(Metric):
         self.value: float = 0
         self.function = function
         """What the page shows instead of `value`, read when it is rendered."""
+        self.rows: Rows | None = None
+        """With labels: what the page shows instead of children, read when it is rendered; its maker bounds it."""
+
+    def unlabelled(self) -> Self:
+        """A new one for one combination of label values."""
+        return type(self)(self.name, self.help)
+
+    def child(self, *values: str, function: Callable[[], float] | None = None) -> Self:
+        """As every metric's; with ``function`` it is read when the page is rendered."""
+        child = super().child(*values)
+        if function is not None:
+            child.function = function  # a restarted component takes its metric over
+        return child
 
     def read(self) -> float:
         """The present value."""
         return self.function() if self.function is not None else float(self.value)
-
-    def child(self, *values: str, function: Callable[[], float] | None = None) -> Self:
-        """The metric for these label values, made on first use; keep it, do not look it up per message."""
-        assert len(values) == len(self.labels), (self.name, values)
-        if values not in self.children and len(self.children) >= CHILDREN_MAX:
-            values = ("other",) * len(values)
-        child: Self | None = self.children.get(values)
-        if child is None:
-            child = self.children[values] = type(self)(self.name, self.help)
-        if function is not None:
-            child.function = function  # a restarted component takes its metric over
-        return child
 
 
 class Counter(SingleValue):
@@ -100,7 +129,7 @@ class Gauge(SingleValue):
 
 
 class Histogram(Metric):
-    """How often values fell into which range: ``histogram.add(counts, total)``. It has no labels.
+    """How often values fell into which range: ``histogram.observe(seconds)`` or, for many, ``add(counts, total)``.
 
     A value belongs to the first range whose upper end it does not exceed.
     """
@@ -108,13 +137,22 @@ class Histogram(Metric):
     __slots__ = ("bounds", "counts", "total")
     kind = "histogram"
 
-    def __init__(self, name: str, help_text: str, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, help_text: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> None:
         """`bounds`: upper ends of the ranges, rising; one more range is without an end."""
-        super().__init__(name, help_text, ())
+        super().__init__(name, help_text, labels)
         self.bounds = tuple(bounds)
         self.counts = [0] * (len(bounds) + 1)
         """Values per range; of a range without the ranges below it."""
         self.total = 0.0
+
+    def unlabelled(self) -> Self:
+        """A new one for one combination of label values."""
+        return type(self)(self.name, self.help, self.bounds)
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Count many values: how many fell into each range from the first on, and their sum."""
@@ -153,9 +191,15 @@ class Registry:
             known.function = metric.function  # a restarted component takes its metric over
         return known
 
-    def histogram(self, name: str, help_text: str, bounds: Sequence[float]) -> Histogram:
+    def rows(self, name: str, help_text: str, labels: Sequence[str], rows: Rows) -> None:
+        """Declare (or take over) a gauge whose label values and numbers are read when the page is rendered."""
+        self._declare(Gauge(name, help_text, labels)).rows = rows
+
+    def histogram(
+        self, name: str, help_text: str, bounds: Sequence[float] = LATENCY_S, labels: Sequence[str] = ()
+    ) -> Histogram:
         """Declare (or get again) a histogram with these upper bounds."""
-        histogram = self._declare(Histogram(name, help_text, bounds))
+        histogram = self._declare(Histogram(name, help_text, bounds, labels))
         assert histogram.bounds == tuple(bounds), f"{name} is declared twice, differently"
         return histogram
 
@@ -182,22 +226,43 @@ class Registry:
                 picture[metric.name + suffix] = float(leaf.read())
         return picture
 
-    def page(self) -> bytes:
-        """The Prometheus text page of everything declared here."""
-        from prometheus_client import CollectorRegistry, generate_latest
+    def page(self, accepted: str = "") -> tuple[str, bytes]:
+        """(content type, everything declared here and what is known of the process).
+
+        In OpenMetrics' format if the header `accepted` names it, else in that of Prometheus.
+        """
+        from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
+        from prometheus_client.openmetrics import exposition
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
-        return generate_latest(registry)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        if OPENMETRICS in accepted:
+            return OPENMETRICS_TYPE, bytes(exposition.generate_latest(registry))  # type: ignore[no-untyped-call]
+        return PAGE_TYPE, generate_latest(registry)
 
     def collect(self) -> Iterator[PrometheusMetric]:
         """What a prometheus_client Collector is: one family per metric."""
         for metric in list(self._metrics.values()):
             yield _family(metric)
+        yield _build()
 
 
 def _leaves(metric: Metric) -> list[tuple[tuple[str, ...], Any]]:
+    if isinstance(metric, SingleValue) and metric.rows is not None:
+        return [(labels, _Number(value)) for labels, value in metric.rows()]
     return list(metric.children.items()) if metric.labels else [((), metric)]
+
+
+class _Number(float):
+    """One number of rows, read as metrics are."""
+
+    __slots__ = ()
+
+    def read(self) -> float:
+        """The number."""
+        return float(self)
 
 
 def _family(metric: Metric) -> PrometheusMetric:
@@ -205,13 +270,30 @@ def _family(metric: Metric) -> PrometheusMetric:
 
     if isinstance(metric, Histogram):
         ends = [*map(str, metric.bounds), "+Inf"]
-        buckets = list(zip(ends, accumulate(metric.counts), strict=True))
-        return HistogramMetricFamily(metric.name, metric.help, buckets=buckets, sum_value=metric.total)
+        ranges = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+        for labels, leaf in _leaves(metric):
+            ranges.add_metric(labels, list(zip(ends, accumulate(leaf.counts), strict=True)), leaf.total)
+        return ranges
     family = (CounterMetricFamily if isinstance(metric, Counter) else GaugeMetricFamily)(
         metric.name, metric.help, labels=metric.labels
     )
     for labels, leaf in _leaves(metric):
         family.add_metric(labels, float(leaf.read()))
+    return family
+
+
+def _build() -> PrometheusMetric:
+    """The installed version, as the label of a constant."""
+    from importlib import metadata
+
+    from prometheus_client.core import GaugeMetricFamily
+
+    try:
+        version = metadata.version("lightmq")
+    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
+        version = "unknown"
+    family = GaugeMetricFamily("lightmq_build_info", "Always 1; the label has the version", labels=("version",))
+    family.add_metric((version,), 1)
     return family
 
 
@@ -240,7 +322,6 @@ READ = {
 }
 """By the keys of `PortCounts.read_counts`."""
 LOG_INTERVAL_S = 60
-OTHER = "other"
 
 
 class PortCounts(Protocol):
@@ -270,6 +351,30 @@ def declare_port_metrics(registry: Registry, server: PortCounts) -> None:
             text,
             function=lambda key=key: server.read_counts()[key],  # type: ignore[misc]
         )
+
+
+HANDLING_S = (0.000_01, 0.000_05, 0.000_1, 0.000_5, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5)
+"""Upper ends of the ranges of a handler's time: one that keeps the loop for long delays all others."""
+
+
+class RequestTimes:
+    """How long handlers keep the loop, by request; call it with the code and nanoseconds."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._seconds = registry.histogram(
+            "rocketmq_request_handling_seconds",
+            "Time that the loop spent on a request, without what it then waits for",
+            HANDLING_S,
+            labels=("request",),
+        )
+        self._by_code: dict[int, Histogram] = {}
+
+    def __call__(self, code: int, elapsed_ns: int) -> None:
+        """A handler has returned."""
+        histogram = self._by_code.get(code)
+        if histogram is None:
+            histogram = self._by_code[code] = self._seconds.child(NAMES.get(code, OTHER))
+        histogram.observe(elapsed_ns / 1e9)
 
 
 class UnsupportedRequests:

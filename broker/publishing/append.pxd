@@ -12,7 +12,7 @@ from remoting.transport.turn cimport soon
 cdef class Appender:
     cdef bint _has_exact
     cdef Py_ssize_t _count
-    cdef object _messages_in
+    cdef object _messages_in, _append_s, _monotonic_ns
     cdef object _metrics
     cdef object _store
     cdef list _waiting
@@ -21,12 +21,13 @@ cdef class Appender:
     cpdef add(self, Placed placed, done, exact=*)
     cpdef catch_up(self)
     cpdef flush(self)
-    @cython.locals(count=Py_ssize_t, placed=Placed, parts=list)
+    @cython.locals(count=Py_ssize_t, placed=Placed, parts=list, started_ns=cython.longlong, written_ns=cython.longlong)
     cpdef _append(self, list waiting)
 
 cdef class _Written:
-    cdef object _metrics, _appended
+    cdef object _metrics, _appended, _monotonic_ns
     cdef list _waiting
+    cdef long long _written_ns
 
     cpdef confirmed(self, error)
 

@@ -288,6 +288,8 @@ class HaServer:
         self.port = 0
         self.connections: set[ReplicaConnection] = set()
         self.sent_bytes = 0
+        self.on_acknowledged: Callable[[float], object] = float
+        """Called with the seconds from sending the end of the log to a replica until it has acknowledged it."""
         self.refused = 0
         """Connections that got a refusal, or were closed before their HELLO."""
         self.admission = ReplicaAdmission(log, keys, permitted, open_to_all=open_to_all)
@@ -403,7 +405,9 @@ class HaServer:
 
     def acknowledged(self, connection: ReplicaConnection, ack: Ack) -> None:
         """The replica's disk has more; `advance` follows."""
-        self._known().leader.acknowledged(connection.number, ack, self.now_ms())
+        waited_ms = self._known().leader.acknowledged(connection.number, ack, self.now_ms())
+        if waited_ms is not None:
+            self.on_acknowledged(waited_ms / 1_000)
 
     def refill(self, connection: ReplicaConnection) -> None:
         """Send what the replica lacks, as much as it may get now."""

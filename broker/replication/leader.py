@@ -393,8 +393,11 @@ class Leader:
         replica.heard_ms = now_ms
         return None
 
-    def acknowledged(self, connection: int, ack: Ack, now_ms: int) -> None:
-        """A replica has flushed its log up to an end. Raises RemoteViolation when it never got those bytes."""
+    def acknowledged(self, connection: int, ack: Ack, now_ms: int) -> int | None:
+        """A replica has flushed its log up to an end. Raises RemoteViolation when it never got those bytes.
+
+        Returns how many milliseconds before that end was sent to it, where that was noted.
+        """
         replica = self._replica(connection)
         if ack.epoch != self.epoch or not replica.acknowledged <= ack.end <= replica.sent:
             raise RemoteViolation(f"acknowledges {ack.end} of epoch {ack.epoch}, {replica}")
@@ -405,6 +408,8 @@ class Leader:
         if 0 <= replica.mark_end <= ack.end:
             replica.caught_up_ms = replica.mark_ms
             replica.mark_end = -1
+            return now_ms - replica.mark_ms
+        return None
 
     def disconnected(self, connection: int, now_ms: int) -> None:
         """The connection ended; idempotent."""

@@ -106,6 +106,10 @@ def declare_metrics(registry: Registry, member: MemberView) -> None:
         "How long the replica that is furthest behind has been behind",
         function=lambda: lag_ms(member) / 1_000,
     )
+    member.replicas.on_acknowledged = registry.histogram(
+        "rocketmq_replication_acknowledge_seconds",
+        "From sending the end of the log to a replica until it acknowledged it; one end at a time and replica",
+    ).observe
     _declare_group(registry, member)
 
 

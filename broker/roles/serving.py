@@ -48,7 +48,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.peer import IntakeLimits
-from remoting.server.router import Access, NotOfferedNote, Router
+from remoting.server.router import Access, NotOfferedNote, Router, Took
 from remoting.server.server import RemotingServer
 from remoting.transport.certificates import ServerTls
 from remoting.transport.contracts import Dial, Handler, Peer
@@ -343,6 +343,8 @@ class RoleGate:
         self._router: Router | None = None
         self.not_offered: NotOfferedNote | None = None
         """Called with each request for what is not offered."""
+        self.took: Took | None = None
+        """Called with the time of each handler."""
         self._may_answer: Callable[[], bool] = _always
         self.master_address = ""
         self.master_epoch = 0
@@ -384,7 +386,7 @@ class RoleGate:
             for code in APPENDS & set(handlers):
                 handlers[code] = _admitted(handlers[code], admission)
         self.master_address, self.master_epoch = "", epoch
-        self._router = Router(handlers, access=self._access, not_offered=self.not_offered)
+        self._router = Router(handlers, access=self._access, not_offered=self.not_offered, took=self.took)
         self._close_peers("this broker is the master now")
 
     def refuse(self, master_address: str, epoch: int) -> None:

@@ -32,6 +32,7 @@ class Listeners:
     advance: list[tuple[Listener, Sized | None]] = field(default_factory=list)
     written: list[PositionListener] = field(default_factory=list)
     kept: list[PositionListener] = field(default_factory=list)
+    flush_s: list[Callable[[float], None]] = field(default_factory=list)
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -88,6 +89,7 @@ class ConfirmPositions:
             on_failed=failure.flush_failed,
             position=log.end,
             inline=self._inline(tools),
+            monotonic_ns=tools.clock.monotonic_ns,
         )
 
     def _inline(self, tools: FlushTools) -> Inline | None:
@@ -147,6 +149,10 @@ class ConfirmPositions:
         """Call `listener(kept position)` each time it may have moved and what it allows has been confirmed."""
         self._listeners.kept.append(listener)
 
+    def on_flush(self, listener: Callable[[float], None]) -> None:
+        """Call `listener(seconds)` for every flush of the log, in the place of the listener before: there is one."""
+        self._listeners.flush_s[:] = [listener]
+
     # -- movements -----------------------------------------------------------------------------------------------------
 
     def take_written(self) -> None:
@@ -171,6 +177,11 @@ class ConfirmPositions:
         restart."""
         if self._whole_below is not None:
             position = self._whole_below(position)
+        times = self._flusher.times
+        while times:
+            elapsed_ns = times.popleft()
+            for listener in self._listeners.flush_s:
+                listener(elapsed_ns / 1e9)
         self.flushed = position
         self._keep(position)
 

@@ -41,7 +41,7 @@ from runtime.clock import Clock, SystemClock
 from runtime.faults import parse_faults
 from runtime.files import DirectoryLock, make_directory
 from runtime.logs import get_logger
-from runtime.metrics import Registry, declare_port_metrics
+from runtime.metrics import Registry, RequestTimes, declare_port_metrics
 from runtime.service import ServiceGroup
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ class AllInOne:
             self._router = Router(
                 merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
                 not_offered=self._broker.not_offered,
-                advertised_host=self._configuration.broker.advertised_host,
+                advertised_host=self._configuration.broker.advertised_host, took=RequestTimes(self._registry),
             )  # fmt: skip
             self._server = self._make_server(self._router)
             declare_port_metrics(self._registry, self._server)

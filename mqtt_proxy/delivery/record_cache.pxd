@@ -42,7 +42,7 @@ cdef class Notifier:
     cdef dict _added
     cdef RecordCache _cache
     cdef object _link
-    cdef object _log
+    cdef object _log, _took, _now_ms
     cdef dict _removed
     cdef bint _scheduled
     cdef public dict feeds

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Protocol
 
@@ -26,8 +27,9 @@ from remoting.native import packets
 from remoting.protocol.bodies.follow_body import decode_follow_reply, decode_notify, encode_follow
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from remoting.protocol.records.record import publish_fields
+from remoting.protocol.records.record import publish_fields, stored_ms
 from remoting.transport.turn import soon
+from runtime.clock import Clock, SystemClock
 from runtime.logs import get_logger
 
 Record = tuple[bytes, "memoryview | bytes", int, int]
@@ -272,7 +274,16 @@ class RecordCache:
 class Notifier:
     """Follows queues on behalf of sessions."""
 
-    def __init__(self, link: Link, cache: RecordCache) -> None:
+    def __init__(
+        self,
+        link: Link,
+        cache: RecordCache,
+        took: Callable[[float], object] = float,
+        clock: Clock | None = None,
+    ) -> None:
+        """`took`: called with the seconds between storing the first record of a notification and its receipt."""
+        self._took = took
+        self._now_ms = (clock or SystemClock()).now_ms
         self.feeds: dict[int, Feed] = {}
         self._link = link
         self._cache = cache
@@ -344,6 +355,8 @@ class Notifier:
         moved = []
         wanted = {}
         is_pushed = len(records) > 0
+        if is_pushed:
+            self._took(max(0, self._now_ms() - stored_ms(records)) / 1_000)  # two machines' clocks may differ
         for queue_id, end in ends:
             feed = feeds.get(queue_id)
             if feed is not None:

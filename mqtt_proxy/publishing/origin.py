@@ -130,4 +130,4 @@ def again(run: PublishRun, each: Sequence[int]) -> PublishRun | None:
     kept = [bytes(image.raw) for image in iter_images(run.images) if image.flags & FLAG_QOS_MASK]
     if not kept:
         return None
-    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept))
+    return type(run)(run.origin, b"".join(kept), run.packet_ids, len(kept), run.taken_ns)

@@ -9,6 +9,7 @@ cdef class PublishRun:
     cdef public bytes images
     cdef public list packet_ids
     cdef public Py_ssize_t size_bytes, count
+    cdef public long long taken_ns
 
 cdef class Frame:
     cdef Publisher _publisher
@@ -31,7 +32,7 @@ cdef class Backpressure:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _log, _drained, _lost
+    cdef object _now_ns, _log, _drained, _lost, _acknowledge_s
     cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
     cdef Backpressure _pressure
     cdef list _gathered
@@ -39,7 +40,7 @@ cdef class Publisher:
     cdef bint _scheduled, _asks
     cdef public object counts
 
-    @cython.locals(run=PublishRun, images=bytes, packet_ids=list, born_ms=cython.longlong)
+    @cython.locals(run=PublishRun, images=bytes, packet_ids=list, born_ms=cython.longlong, taken_ns=cython.longlong)
     cpdef take(self, origin, bytes client_id, list publishes, bint exact)
     cpdef go_on(self)
     cpdef _schedule(self)
@@ -48,6 +49,6 @@ cdef class Publisher:
     cpdef bint _disk_is_behind(self)
     cpdef _send(self, Frame frame)
     cpdef answered(self, Frame frame, bytes reply, error)
-    @cython.locals(run=PublishRun, count=Py_ssize_t)
+    @cython.locals(run=PublishRun, count=Py_ssize_t, waited_ns=cython.longlong)
     cpdef _confirm(self, Frame frame)
     cpdef _check_idle(self)

@@ -66,9 +66,11 @@ _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
 class PublishRun:
     """Consecutive messages of one origin, as record images back to back."""
 
-    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes")
+    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes", "taken_ns")
 
-    def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int) -> None:
+    def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int, taken_ns: int) -> None:
+        """`taken_ns`: when they were received, by the clock of the machine."""
+        self.taken_ns = taken_ns
         self.origin = origin
         self.images = images
         self.packet_ids = packet_ids
@@ -79,7 +81,9 @@ class PublishRun:
         """The same messages as runs of one each."""
         ids = iter(self.packet_ids)
         return [
-            PublishRun(self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1)
+            PublishRun(
+                self.origin, bytes(image.raw), [next(ids)] if image.flags & FLAG_QOS_MASK else [], 1, self.taken_ns
+            )
             for image in iter_images(self.images)
         ]
 
@@ -159,6 +163,7 @@ class Publisher:
         """Set while `drain` waits for all answers."""
         self._log = get_logger("proxy.publish")
         self.counts = metrics.publishes
+        self._acknowledge_s = metrics.publishes.acknowledge_s
         link.on_up(self._came_up)
 
     @property
@@ -175,14 +180,15 @@ class Publisher:
 
     def take(self, origin: Origin, client_id: bytes, publishes: list[Publish], exact: bool) -> None:
         """`publish` as the hot path calls it."""
-        born_ms = self._now_ns() // 1_000_000
+        taken_ns = self._now_ns()
+        born_ms = taken_ns // 1_000_000
         try:
             images, packet_ids = scan.choice.core.images(publishes, client_id, born_ms, exact)
         except LocalMisuse as error:
             self.counts.refused.child("broker_refused").value += len(publishes)
             origin.rejected(f"broker_refused: {error}")
             return
-        run = PublishRun(origin, images, packet_ids, len(publishes))
+        run = PublishRun(origin, images, packet_ids, len(publishes), taken_ns)
         self._gathered.append(run)
         self._gathered_bytes += run.size_bytes
         self._pressure.add(origin, run.size_bytes)
@@ -297,6 +303,8 @@ class Publisher:
             count += run.count
             run.origin.confirmed(run.packet_ids)
         self.counts.confirmed.value += count
+        waited_ns = self._now_ns() - frame.runs[0].taken_ns
+        self._acknowledge_s.observe(waited_ns / 1e9 if waited_ns > 0 else 0.0)  # the clock may be set
         self._pressure.settle(frame.size_bytes)
 
     def _refused(self, frame: Frame, error: Refused) -> None:

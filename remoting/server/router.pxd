@@ -1,5 +1,7 @@
 # Types of router.py; see remoting/native/typed.py.
 
+cimport cython
+
 from remoting.protocol.frames.commands cimport Command
 
 cdef class Access:
@@ -12,4 +14,7 @@ cdef class Access:
 cdef class Router:
     cdef dict _handlers
     cdef Access _access
-    cdef object _not_offered, _judge_unserved, _advertised_host
+    cdef object _not_offered, _judge_unserved, _advertised_host, _took
+
+    @cython.locals(started_ns=cython.longlong)
+    cdef _handled(self, handler, peer, Command command)

@@ -18,6 +18,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from time import monotonic_ns
 from typing import Protocol, cast, runtime_checkable
 
 from remoting.protocol.bodies.controller_body import (
@@ -321,6 +322,10 @@ def not_supported(code: int) -> str:
     return f"{remark}: {request_name(code)} is a request to {place}"
 
 
+Took = Callable[[int, int], None]
+"""(request code, nanoseconds that its handler kept the loop)."""
+
+
 class Router:
     """The handler of a whole server: checks access, then calls the table's entry for the request's code."""
 
@@ -332,15 +337,17 @@ class Router:
         not_offered: NotOfferedNote | None = None,
         judge_unserved: Judge | None = None,
         advertised_host: str = "",
+        took: Took | None = None,
     ) -> None:
         """`not_offered(peer, request, refusal)` is called for requests for features that are not offered, among them
         those without a handler, unless `judge_unserved` raises, as a handler's check of rights would;
-        `advertised_host`: see `refusal_route`."""
+        `advertised_host`: see `refusal_route`; `took(code, nanoseconds)` is called when a handler has returned."""
         self._handlers = dict(handlers)
         self._advertised_host = advertised_host
         self._access = access
         self._not_offered = not_offered
         self._judge_unserved = judge_unserved
+        self._took = took
 
     def __call__(self, peer: Peer, command: Command) -> Command | None:
         """Answer one request; raises what the handler raises, `Refused` for an unknown code or missing access."""
@@ -362,7 +369,7 @@ class Router:
             self._note(peer, command, missing)
             raise missing
         try:
-            return handler(peer, command)
+            return self._handled(handler, peer, command)
         except NotOffered as refused:
             self._note(peer, command, refused)
             raise
@@ -371,6 +378,14 @@ class Router:
             if answered is None:
                 raise
             return answered
+
+    def _handled(self, handler: Handler, peer: Peer, command: Command) -> Command | None:
+        if self._took is None:
+            return handler(peer, command)
+        started_ns = monotonic_ns()
+        answered = handler(peer, command)
+        self._took(command.code, monotonic_ns() - started_ns)
+        return answered
 
     def _note(self, peer: Peer, command: Command, refused: NotOffered) -> None:
         if self._not_offered is not None:

@@ -50,8 +50,9 @@ cdef class Flusher:
     cdef object _schedule
     cdef object _sync
     cdef object _thread
-    cdef object _wanted
+    cdef object _wanted, _monotonic_ns
     cdef public long long flushes_total
+    cdef public object times
 
     cpdef request(self)
     cdef _want(self)

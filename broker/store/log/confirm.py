@@ -27,6 +27,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from remoting.native.contracts import Encoded, Ring
+from runtime.clock import SystemClock
 
 Schedule = Callable[[Callable[[], None]], None]
 
@@ -34,6 +35,8 @@ INLINE_BYTES_MAX = 8 * 1024
 """More than this is the thread's: writing it takes the disk long enough for the loop to do something else meanwhile."""
 INLINE_NS_MAX = 3_000_000
 """A flush on the loop that took longer was slow: the loop serves nothing meanwhile."""
+TIMES_MAX = 1_024
+"""Times of flushes that are kept for one who reads them; the oldest are forgotten where nobody does."""
 SLOW_PAUSE_MIN, SLOW_PAUSE_MAX = 16, 4_096
 """Flushes the thread does after a slow one, before the loop tries again."""
 
@@ -113,8 +116,10 @@ class Flusher:
         on_failed: Callable[[OSError], None],
         position: int,
         inline: Inline | None = None,
+        monotonic_ns: Callable[[], int] = SystemClock.monotonic_ns,
     ) -> None:
         self._sync = sync
+        self._monotonic_ns = monotonic_ns
         self._inline = inline if not interval_ms else None
         self._asked = False
         self._handed_over = False
@@ -131,6 +136,8 @@ class Flusher:
         self._ended = False
         """Nothing is flushed on the loop any more: a flush has failed, or the flusher is closed."""
         self.flushes_total = 0
+        self.times: deque[int] = deque(maxlen=TIMES_MAX)
+        """Nanoseconds that flushes took, for who reads them on the loop."""
         self._thread = threading.Thread(target=self._run, name="log-flusher", daemon=True)
         self._thread.start()
 
@@ -165,7 +172,9 @@ class Flusher:
             self._outcome.error = error
         else:
             self.flushes_total += 1
-            self._slow.took(inline.monotonic_ns() - started_ns)
+            elapsed_ns = inline.monotonic_ns() - started_ns
+            self.times.append(elapsed_ns)
+            self._slow.took(elapsed_ns)
         self._report()
 
     def close(self) -> None:
@@ -184,6 +193,7 @@ class Flusher:
                 self._closing.wait(self._interval_s)
             self._wanted.clear()
             self._requested = False  # before the flush: what is written from here on asks for the next one
+            started_ns = self._monotonic_ns()
             try:
                 self._position = self._sync()
             except OSError as error:
@@ -191,6 +201,7 @@ class Flusher:
                 self._schedule(self._report)
                 return
             self.flushes_total += 1
+            self.times.append(self._monotonic_ns() - started_ns)
             if closing:
                 return
             if self._closing.is_set():

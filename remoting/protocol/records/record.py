@@ -26,6 +26,7 @@ Buffer = bytes | bytearray | memoryview
 
 HEADER = struct.Struct("<IIIIQqqIIIIHHHHHHIQ")
 HEADER_SIZE = HEADER.size
+_STORE_MS, _STORE_MS_AT = struct.Struct("<q"), 32
 DISPATCH = struct.Struct("<IIQ")
 DISPATCH_SIZE = DISPATCH.size
 CRC_START = 12
@@ -215,6 +216,11 @@ def dispatch_fields(buffer: Buffer, offset: int) -> list[tuple[int, int]]:
     (count,) = _U16.unpack_from(buffer, offset + 56)
     start = offset + HEADER_SIZE
     return list(_ONE_QUEUE.iter_unpack(buffer[start : start + DISPATCH_SIZE * count]))
+
+
+def stored_ms(buffer: Buffer) -> int:
+    """Return when the record at the beginning of `buffer` was stored, or 0 where there is none."""
+    return int(_STORE_MS.unpack_from(buffer, _STORE_MS_AT)[0]) if len(buffer) >= HEADER_SIZE else 0
 
 
 def publish_fields(buffer: Buffer, offset: int) -> tuple[bytes, Buffer, int, int, int]:

@@ -17,7 +17,7 @@ def test_gauges_read_the_store(bench) -> None:
     assert values["rocketmq_storage_bytes"] == bench.store.end_position > 0
     bench.settle()
     assert registry.values()["rocketmq_confirm_lag_bytes"] == 0
-    assert b"rocketmq_flush_behind_bytes" in registry.page()
+    assert b"rocketmq_flush_behind_bytes" in registry.page()[1]
 
 
 def test_expired_records_are_counted_by_reason(bench, monkeypatch) -> None:
@@ -28,7 +28,7 @@ def test_expired_records_are_counted_by_reason(bench, monkeypatch) -> None:
     monkeypatch.setattr(type(bench.store), "metrics", lambda _self: {**found, "retention_cut_short_bytes_total": 5})
     metrics.read_store(bench.store)
     metrics.read_store(bench.store)
-    page = registry.page().decode()
+    page = registry.page()[1].decode()
     assert 'rocketmq_expired_bytes_total{reason="size"} 7' in page
     assert 'rocketmq_expired_messages_total{reason="age"} 3' in page
     assert "rocketmq_retention_cut_short_bytes_total 5" in page

@@ -11,7 +11,15 @@ import pytest
 from remoting.protocol.errors import NotOffered
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
-from runtime.metrics import CHILDREN_MAX, LOG_INTERVAL_S, READ, Registry, UnsupportedRequests, declare_port_metrics
+from runtime.metrics import (
+    CHILDREN_MAX,
+    LOG_INTERVAL_S,
+    READ,
+    Registry,
+    RequestTimes,
+    UnsupportedRequests,
+    declare_port_metrics,
+)
 from tests.support.clock import ManualClock
 
 REFUSED = NotOffered(3, " not offered")
@@ -65,7 +73,7 @@ def test_a_histogram_counts_by_ranges() -> None:
         registry.histogram("rocketmq_lateness_seconds", "Lateness", (0.5, 2))
     assert (histogram.counts, histogram.total) == ([2, 1, 1], pytest.approx(4.3))
     assert registry.values() == {"rocketmq_lateness_seconds": 4}
-    page = registry.page().decode()
+    page = registry.page()[1].decode()
     for line in (
         'rocketmq_lateness_seconds_bucket{le="0.5"} 2.0',
         'rocketmq_lateness_seconds_bucket{le="1"} 3.0',
@@ -84,7 +92,7 @@ def test_the_page_is_what_prometheus_reads() -> None:
     registry.gauge("rocketmq_lag", "Lag", labels=("queue",)).child("a").value = 1.5
     samples = {
         (sample.name, tuple(sample.labels.values())): sample.value
-        for family in text_string_to_metric_families(registry.page().decode())
+        for family in text_string_to_metric_families(registry.page()[1].decode())
         for sample in family.samples
     }
     assert samples["rocketmq_messages_in_total", ()] == 3
@@ -101,7 +109,7 @@ def test_a_counter_may_be_read_from_what_counts_and_is_the_only_kind_that_ends_w
     lost.child("b").value += 1
     values = {"rocketmq_sent_total": 7, "rocketmq_lost_total{a}": 3, "rocketmq_lost_total{b}": 1}
     assert registry.values() == values
-    page = registry.page().decode()
+    page = registry.page()[1].decode()
     assert "# TYPE rocketmq_sent_total counter\nrocketmq_sent_total 7.0" in page
     with pytest.raises(AssertionError, match="no counter"):
         registry.counter("rocketmq_sent", "Sent")
@@ -126,7 +134,7 @@ def test_every_count_is_shown_as_it_is_now() -> None:
     port.tls = (5, 2, 1, 3)
     values = registry.values()
     assert [values[name] for name in TLS_NAMES] == [5, 2, 1, 3]
-    page = registry.page().decode()
+    page = registry.page()[1].decode()
     for at, (name, _) in enumerate(READ.values(), 1):
         assert f"\nrocketmq_remoting_read_{name} {at}" in page
 
@@ -156,7 +164,7 @@ def test_known_numbers_have_a_label_and_all_others_share_one() -> None:
     requests = UnsupportedRequests(registry, ManualClock(), log)
     for code in [RequestCode.POP_MESSAGE, RequestCode.POP_MESSAGE, *range(1_000_000, 1_003_000)]:
         requests.record(client_at("10.0.0.1:5"), Command(code), REFUSED)
-    page = registry.page().decode()
+    page = registry.page()[1].decode()
     assert 'rocketmq_unsupported_requests_total{code="200050"} 2.0' in page
     assert 'rocketmq_unsupported_requests_total{code="other"} 3000.0' in page
     assert page.count("rocketmq_unsupported_requests_total{") == 2
@@ -178,3 +186,60 @@ def test_a_line_names_the_client_and_comes_again_after_a_while() -> None:
     }  # fmt: skip
     assert second["client"] == "10.0.0.2:5"
     assert second["since_last"] == 5
+
+
+def test_a_histogram_with_labels_takes_single_values() -> None:
+    """Each on the page for itself, and a value at the end of a range belongs to it."""
+    registry = Registry()
+    times = registry.histogram("rocketmq_request_seconds", "Times", (0.5, 1), labels=("request",))
+    for seconds in (0.5, 0.6, 7.0):
+        times.child("PULL").observe(seconds)
+    times.child("SEND").observe(0.1)
+    assert times.child("PULL").counts == [1, 1, 1]
+    page = registry.page()[1].decode()
+    assert 'rocketmq_request_seconds_bucket{le="1",request="PULL"} 2.0' in page
+    assert 'rocketmq_request_seconds_count{request="SEND"} 1.0' in page
+    assert registry.values()["rocketmq_request_seconds{PULL}"] == 3
+
+
+def test_rows_are_read_anew_for_each_page() -> None:
+    """Label values come and go with what they name."""
+    registry, rows = Registry(), {("a",): 1.0}
+    registry.rows("rocketmq_lag_messages", "Lag", ("consumer_group",), rows.items)
+    assert registry.values() == {"rocketmq_lag_messages{a}": 1}
+    rows.clear()
+    rows["b",] = 2.0
+    assert 'rocketmq_lag_messages{consumer_group="b"} 2.0' in registry.page()[1].decode()
+    assert registry.values() == {"rocketmq_lag_messages{b}": 2}
+
+
+def test_the_page_is_openmetrics_for_who_accepts_it() -> None:
+    """With the process and the build, in both formats."""
+    from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+    registry = Registry()
+    registry.counter("rocketmq_messages_in_total", "Messages in").value += 3
+    kind, page = registry.page("application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert kind.startswith("application/openmetrics-text")
+    families = {family.name: family for family in text_string_to_metric_families(page.decode())}
+    assert families["rocketmq_messages_in"].samples[0].value == 3
+    assert {
+        "process_cpu_seconds",
+        "process_resident_memory_bytes",
+        "python_info",
+        "lightmq_build_info",
+    } <= families.keys()
+    assert registry.page("text/plain")[0].startswith("text/plain")
+
+
+def test_handlers_times_have_the_names_of_their_requests() -> None:
+    """Unknown codes share one label value."""
+    registry = Registry()
+    times = RequestTimes(registry)
+    times(RequestCode.PULL_MESSAGE, 2_000_000)
+    for code in (1_000_000, 1_000_001):
+        times(code, 1_000)
+    assert registry.values() == {
+        "rocketmq_request_handling_seconds{PULL_MESSAGE}": 1,
+        "rocketmq_request_handling_seconds{other}": 2,
+    }

@@ -83,7 +83,7 @@ async def test_a_repeated_copy_changes_nothing_and_a_gap_is_refused(topic: Any) 
     assert (reply.code, reply.fields["next"]) == (ResponseCode.ILLEGAL_OPERATION, "9")
     assert [one.body for one in await pulled(connection)] == [b"5", b"6", b"7", b"8"]
     assert (await connection.request(copying(12, expected=9))).fields["next"] == "13"  # 9 to 11 were deleted there
-    counts = topic.registry.page().decode()
+    counts = topic.registry.page()[1].decode()
     assert "rocketmq_migrated_messages_total 5.0" in counts
     assert "rocketmq_migrated_repeats_total 5.0" in counts
     (queue,) = await shown(connection, source="old/")

@@ -136,7 +136,7 @@ async def test_each_code_of_rocketmq_without_a_handler_is_refused_by_name_and_co
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, NAMES[code]
         named = "LightMQ does not offer .+|is a request to (controllers|clients|replicated brokers)"
         assert re.search(named, answer.remark), answer.remark
-    page = running.registry.page().decode()
+    page = running.registry.page()[1].decode()
     assert all(f'rocketmq_unsupported_requests_total{{code="{code}"}} 1.0' in page for code in missing)
     assert RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC in missing
     assert "LightMQ does not offer static topics and their logical queues" in not_supported(513)

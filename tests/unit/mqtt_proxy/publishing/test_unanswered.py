@@ -14,7 +14,7 @@ def run_of(origin: Origin, *each: int) -> PublishRun:
     ids = [10 + at if qos else 0 for at, qos in enumerate(each)]
     publishes = [publish("t", b"%d" % one, qos, one) for qos, one in zip(each, ids, strict=True)]
     made, packet_ids = images(publishes, b"c", 1, False)
-    return PublishRun(origin, made, packet_ids, len(each))
+    return PublishRun(origin, made, packet_ids, len(each), 0)
 
 
 def test_what_may_be_sent_twice_is_kept_in_order() -> None:
