@@ -232,14 +232,14 @@ class Registry:
         In OpenMetrics' format if the header `accepted` names it, else in that of Prometheus.
         """
         from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
-        from prometheus_client.openmetrics import exposition
+        from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(self)
         ProcessCollector(registry=registry)
         PlatformCollector(registry=registry)
         if OPENMETRICS in accepted:
-            return OPENMETRICS_TYPE, bytes(exposition.generate_latest(registry))  # type: ignore[no-untyped-call]
+            return OPENMETRICS_TYPE, bytes(generate_openmetrics(registry))  # type: ignore[no-untyped-call]
         return PAGE_TYPE, generate_latest(registry)
 
     def collect(self) -> Iterator[PrometheusMetric]:
