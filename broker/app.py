@@ -73,7 +73,6 @@ class BrokerApp:
         self.authorizer = Authorizer(self._policy)
         """Who may do what, in whatever role."""
         unsupported = UnsupportedRequests(self.registry, self._clock, self._log)
-        self._times = RequestTimes(self.registry)
         self.not_offered = _noting(unsupported, self._clock, lambda: self.broker)
         """Counts requests for what is not offered, for a router that has this broker's handlers."""
         if config.replication.enabled:
@@ -87,7 +86,7 @@ class BrokerApp:
                 log=self._log,
             )  # fmt: skip
             self._member.gate.not_offered = self.not_offered
-            self._member.gate.took = self._times
+            self._member.gate.took = RequestTimes(self.registry)
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -270,7 +269,7 @@ class BrokerApp:
 
     async def _open_port(self, serving: Serving) -> None:
         access = self.access
-        router = Router(serving.handlers, access=access, not_offered=self.not_offered, took=self._times)
+        router = Router(serving.handlers, access=access, not_offered=self.not_offered, took=RequestTimes(self.registry))
         self._clients = clients = ClientPort(self.config, router, access, self._log)
         declare_port_metrics(self.registry, clients.server)
         self.port = await clients.start()

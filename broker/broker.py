@@ -19,7 +19,7 @@ from broker.figures import Backlog, GroupLag, declare_figures
 from broker.groups.feature import ConsumerGroups
 from broker.history.feature import HistoryFeature
 from broker.lite.feature import LiteFeature
-from broker.metrics import BrokerMetrics, watch_store
+from broker.metrics import AppendTimes, BrokerMetrics, watch_store
 from broker.migration.feature import MigrationFeature
 from broker.operating.feature import OperatingFeature
 from broker.options.feature import OptionFeature, OptionsInForce
@@ -115,9 +115,10 @@ class BrokerParts:
             OptionFeature(self.tools, options, self.topics.table, self._configure),
         ]
         self.status = BrokerStatus(self.tools, self.features, registry)
-        self._backlog = Backlog(store, self.sessions.table)
+        backlog = Backlog(store, self.sessions.table)
+        self.features.append(backlog)
         declare_figures(
-            registry, lag=GroupLag(store, self.groups.offsets, self.topics.queues), backlog=self._backlog,
+            registry, lag=GroupLag(store, self.groups.offsets, self.topics.queues), backlog=backlog,
             sessions=self.sessions.table, retained=self.retained.table,
         )  # fmt: skip
 
@@ -139,7 +140,10 @@ class BrokerParts:
             now_ms=now_ms,
         )
         choice = queue_choice(tools, self.topics, subscriptions, self.retained)
-        appender, visible = Appender(store, tools.metrics, tools.clock.monotonic_ns), self.topics.visible
+        appender, visible = (
+            Appender(store, tools.metrics, AppendTimes(registry, tools.clock.monotonic_ns)),
+            self.topics.visible,
+        )
         self.delayed = DelayedFeature(tools, Placement(choice), appender, self.topics, registry)
         placement = Placement(choice, self.delayed.diversion)
         self.publishing = PublishingFeature(
@@ -250,7 +254,6 @@ class BrokerParts:
         """Expire what is no longer used and sample the rates; called every `maintain_interval_ms`."""
         tools = self.tools
         tools.metrics.read_store(tools.store)
-        self._backlog.step()
         for feature in self.features:
             for reason, count in feature.maintain(now_ms).items():
                 if count:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from broker.requests import Feature
 from remoting.protocol.errors import LocalMisuse, Refused
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class GroupLag:
         return max(0, high - max(offset, low))
 
 
-class Backlog:
+class Backlog(Feature):
     """What sessions have not been given, summed up a part at a time."""
 
     def __init__(self, store: LogStore, sessions: Sessions) -> None:
@@ -74,8 +75,12 @@ class Backlog:
         self.messages = 0
         """As of the last whole sum."""
 
-    def step(self) -> None:
-        """Look at the next sessions."""
+    def maintain(self, now_ms: int) -> dict[str, int]:  # noqa: ARG002 - as every feature's
+        """Look at the next sessions; drops nothing."""
+        self._step()
+        return {}
+
+    def _step(self) -> None:
         for _ in range(SESSIONS_A_ROUND):
             name = next(self._names, None)
             if name is None:

@@ -5,6 +5,7 @@ Counters are plain integers written by the loop thread; gauges read the store wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,12 +18,6 @@ class BrokerMetrics:
 
     def __init__(self, registry: Registry) -> None:
         self.messages_in = registry.counter("rocketmq_messages_in_total", "Messages accepted from producers")
-        self.append_s = registry.histogram(
-            "rocketmq_append_seconds", "Writing what gathered in one turn of the loop to the log"
-        )
-        self.confirm_s = registry.histogram(
-            "rocketmq_confirm_seconds", "From written to confirmed: flushed, and at the replicas that are needed"
-        )
         self.messages_out = registry.counter("rocketmq_messages_out_total", "Messages sent to consumers")
         self.bytes_out = registry.counter("rocketmq_bytes_out_total", "Bytes of records sent to consumers")
         self.withheld = registry.counter(
@@ -79,6 +74,21 @@ class BrokerMetrics:
         for reason in ("age", "size"):
             self.expired_messages.child(reason).value = found[f"topics_expired_{reason}_messages_total"]
         self.cut_short_bytes.value = found["retention_cut_short_bytes_total"]
+
+
+class AppendTimes:
+    """How long appends take, one value for each."""
+
+    __slots__ = ("confirm_s", "monotonic_ns", "write_s")
+
+    def __init__(self, registry: Registry, monotonic_ns: Callable[[], int]) -> None:
+        self.monotonic_ns = monotonic_ns
+        self.write_s = registry.histogram(
+            "rocketmq_append_seconds", "Writing what gathered in one turn of the loop to the log"
+        ).observe
+        self.confirm_s = registry.histogram(
+            "rocketmq_confirm_seconds", "From written to confirmed: flushed, and at the replicas that are needed"
+        ).observe
 
 
 def watch_store(registry: Registry, store: LogStore) -> None:

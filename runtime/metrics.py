@@ -150,7 +150,7 @@ class Histogram(Metric):
         return type(self)(self.name, self.help, self.bounds)
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Add one to the range of this value, and the value to the sum."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
@@ -261,7 +261,7 @@ class _Number(float):
     __slots__ = ()
 
     def read(self) -> float:
-        """The number."""
+        """Return itself, so that rows are read like metrics."""
         return float(self)
 
 

@@ -12,7 +12,7 @@ from remoting.transport.turn cimport soon
 cdef class Appender:
     cdef bint _has_exact
     cdef Py_ssize_t _count
-    cdef object _messages_in, _append_s, _monotonic_ns
+    cdef object _messages_in, _times
     cdef object _metrics
     cdef object _store
     cdef list _waiting
@@ -25,7 +25,7 @@ cdef class Appender:
     cpdef _append(self, list waiting)
 
 cdef class _Written:
-    cdef object _metrics, _appended, _monotonic_ns
+    cdef object _metrics, _appended, _times
     cdef list _waiting
     cdef long long _written_ns
 

@@ -25,10 +25,9 @@ from remoting.protocol.records.image import client_id_of, image_views, packet_id
 from remoting.protocol.records.record import FLAG_MQTT, RecordView
 from remoting.transport.contracts import Peer
 from remoting.transport.turn import soon
-from runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from broker.metrics import BrokerMetrics
+    from broker.metrics import AppendTimes, BrokerMetrics
     from broker.publishing.placement import Placement
     from broker.requests import RequestTools
     from broker.retained.feature import RetainedQuota
@@ -76,9 +75,7 @@ Waiting = tuple[int, Placed, Done, ExactIds]
 class Appender:
     """Gathers messages of one loop turn into one append."""
 
-    def __init__(
-        self, store: LogStore, metrics: BrokerMetrics, monotonic_ns: Callable[[], int] = SystemClock.monotonic_ns
-    ) -> None:
+    def __init__(self, store: LogStore, metrics: BrokerMetrics, times: AppendTimes | None = None) -> None:
         self._metrics = metrics
         self._count = 0
         """Images that have gathered."""
@@ -88,8 +85,7 @@ class Appender:
         """What stands between the messages that have gathered and the next ones."""
         self._store = store
         self._messages_in = metrics.messages_in
-        self._append_s = metrics.append_s
-        self._monotonic_ns = monotonic_ns
+        self._times = times
 
     def add(self, placed: Placed, done: Done, exact: ExactIds = NO_EXACT_IDS) -> None:
         """Append the messages at the end of this turn and call `done` when they are in the log and confirmed.
@@ -139,7 +135,8 @@ class Appender:
             parts.append(placed)
             count += placed.count
             exact += ids
-        started_ns = self._monotonic_ns()
+        times = self._times
+        started_ns = 0 if times is None else times.monotonic_ns()
         try:
             if exact:
                 appended = self._store.append(*parts, changes=_noted(exact))
@@ -160,16 +157,18 @@ class Appender:
                 done(None, 0, refusal_of(metrics, error))
             return
         self._messages_in.value += count
-        written_ns = self._monotonic_ns()
-        self._append_s.observe((written_ns - started_ns) / 1e9)
-        written = _Written(metrics, appended, waiting, written_ns, self._monotonic_ns)
+        written_ns = 0
+        if times is not None:
+            written_ns = times.monotonic_ns()
+            times.write_s((written_ns - started_ns) / 1e9)
+        written = _Written(metrics, appended, waiting, written_ns, times)
         self._store.when_confirmed(appended.end_position, written.confirmed)
 
 
 class _Written:
     """One append of the log, until it is confirmed."""
 
-    __slots__ = ("_appended", "_metrics", "_monotonic_ns", "_waiting", "_written_ns")
+    __slots__ = ("_appended", "_metrics", "_times", "_waiting", "_written_ns")
 
     def __init__(
         self,
@@ -177,18 +176,18 @@ class _Written:
         appended: Appended,
         waiting: list[Waiting],
         written_ns: int,
-        monotonic_ns: Callable[[], int],
+        times: AppendTimes | None,
     ) -> None:
         self._metrics = metrics
         self._appended = appended
         self._waiting = waiting
         self._written_ns = written_ns
-        self._monotonic_ns = monotonic_ns
+        self._times = times
 
     def confirmed(self, error: Exception | None) -> None:
         """Report the result to all senders of its messages."""
-        if error is None:
-            self._metrics.confirm_s.observe((self._monotonic_ns() - self._written_ns) / 1e9)
+        if error is None and self._times is not None:
+            self._times.confirm_s((self._times.monotonic_ns() - self._written_ns) / 1e9)
         for first, _placed, done, _ids in self._waiting:
             done(self._appended, first, None if error is None else refusal_of(self._metrics, error))
 

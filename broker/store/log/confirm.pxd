@@ -30,7 +30,7 @@ cdef class FlushOutcome:
     cdef object _on_failed
     cdef object _on_flushed
     cdef long long _reported
-    cdef public object error
+    cdef public object error, times, monotonic_ns
 
     cpdef flushed(self, long long position)
     cpdef failed(self)
@@ -50,9 +50,8 @@ cdef class Flusher:
     cdef object _schedule
     cdef object _sync
     cdef object _thread
-    cdef object _wanted, _monotonic_ns
+    cdef object _wanted
     cdef public long long flushes_total
-    cdef public object times
 
     cpdef request(self)
     cdef _want(self)

@@ -81,9 +81,18 @@ class SlowFlushes:
 class FlushOutcome:
     """What flushes have reached, and who is informed of it."""
 
-    __slots__ = ("_on_failed", "_on_flushed", "_reported", "error")
+    __slots__ = ("_on_failed", "_on_flushed", "_reported", "error", "monotonic_ns", "times")
 
-    def __init__(self, on_flushed: Callable[[int], None], on_failed: Callable[[OSError], None], position: int) -> None:
+    def __init__(
+        self,
+        on_flushed: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+        position: int,
+        monotonic_ns: Callable[[], int],
+    ) -> None:
+        self.monotonic_ns = monotonic_ns
+        self.times: deque[int] = deque(maxlen=TIMES_MAX)
+        """Nanoseconds that flushes took, for who reads them on the loop; appended to by either thread."""
         self._on_flushed = on_flushed
         self._on_failed = on_failed
         self._reported = position
@@ -119,14 +128,13 @@ class Flusher:
         monotonic_ns: Callable[[], int] = SystemClock.monotonic_ns,
     ) -> None:
         self._sync = sync
-        self._monotonic_ns = monotonic_ns
         self._inline = inline if not interval_ms else None
         self._asked = False
         self._handed_over = False
         self._slow = SlowFlushes()
         self._interval_s = interval_ms / 1000
         self._schedule = schedule
-        self._outcome = FlushOutcome(on_flushed, on_failed, position)
+        self._outcome = FlushOutcome(on_flushed, on_failed, position, monotonic_ns)
         self._wanted = threading.Event()
         self._requested = False
         """Whether `_wanted` is set; cheaper to read than the event."""
@@ -136,10 +144,13 @@ class Flusher:
         self._ended = False
         """Nothing is flushed on the loop any more: a flush has failed, or the flusher is closed."""
         self.flushes_total = 0
-        self.times: deque[int] = deque(maxlen=TIMES_MAX)
-        """Nanoseconds that flushes took, for who reads them on the loop."""
         self._thread = threading.Thread(target=self._run, name="log-flusher", daemon=True)
         self._thread.start()
+
+    @property
+    def times(self) -> deque[int]:
+        """Nanoseconds that flushes took, the oldest first; the reader on the loop takes them out."""
+        return self._outcome.times
 
     def request(self) -> None:
         """Ask for a flush of what has been written so far; cheap when one is already asked for."""
@@ -173,7 +184,7 @@ class Flusher:
         else:
             self.flushes_total += 1
             elapsed_ns = inline.monotonic_ns() - started_ns
-            self.times.append(elapsed_ns)
+            self._outcome.times.append(elapsed_ns)
             self._slow.took(elapsed_ns)
         self._report()
 
@@ -193,7 +204,7 @@ class Flusher:
                 self._closing.wait(self._interval_s)
             self._wanted.clear()
             self._requested = False  # before the flush: what is written from here on asks for the next one
-            started_ns = self._monotonic_ns()
+            started_ns = self._outcome.monotonic_ns()
             try:
                 self._position = self._sync()
             except OSError as error:
@@ -201,7 +212,7 @@ class Flusher:
                 self._schedule(self._report)
                 return
             self.flushes_total += 1
-            self.times.append(self._monotonic_ns() - started_ns)
+            self._outcome.times.append(self._outcome.monotonic_ns() - started_ns)
             if closing:
                 return
             if self._closing.is_set():
