@@ -146,3 +146,46 @@ async def test_waiting_for_the_last_call():
     assert not waiting.done()
     rules.over()
     await asyncio.wait_for(waiting, 5)
+
+
+async def test_a_socket_beyond_connections_max_is_closed_at_once(tmp_path):
+    bench = ProxyBench(tmp_path / "data", limits=GrpcLimitsConfig(connections_max=2))
+    await bench.start()
+    async with RawClient(bench.app.port) as first, RawClient(bench.app.port) as second:
+        for client in (first, second):
+            client.writer.write(HELLO)
+            await client.until(Kind.SETTINGS, 0)
+        async with RawClient(bench.app.port) as third:
+            await third.ended()
+        assert bench.counted(CONNECTIONS_ENDED) == {"connections_max": 1}
+        first.writer.write(headers(1, IDENTITY) + data(1, framed(b""), end=True))
+        await first.until(Kind.DATA, 1)
+    await bench.stop()
+
+
+async def test_incomplete_requests_beyond_held_bytes_max_end_their_call(tmp_path):
+    limits = GrpcLimitsConfig(held_bytes_max=100_000, request_bytes_max=100_000)
+    bench = ProxyBench(tmp_path / "data", limits=limits)
+    await bench.start()
+    part = (b"\0" + number(90_000) + bytes(60_000))[:60_000]
+    frames = [part[at : at + 16_000] for at in range(0, len(part), 16_000)]
+    async with RawClient(bench.app.port) as first, RawClient(bench.app.port) as second:
+        for client in (first, second):
+            client.writer.write(HELLO + headers(1, IDENTITY) + b"".join(data(1, each) for each in frames))
+            if client is second:
+                assert (await client.until(Kind.HEADERS, 1))[0] & END_STREAM
+        assert bench.counted(CALLS_ENDED) == {"held_bytes_max": 1}
+        second.writer.write(headers(3, IDENTITY) + data(3, framed(b""), end=True))
+        await second.until(Kind.DATA, 3)
+    await bench.stop()
+
+
+async def test_a_client_that_takes_nothing_for_stall_ms_max_is_cut_off(tmp_path):
+    bench = ProxyBench(tmp_path / "data", stall_ms_max=1_000)
+    await bench.start()
+    no_window = frame(Kind.SETTINGS, 0, 0, b"\0\4" + number(0))
+    async with RawClient(bench.app.port) as client:
+        client.writer.write(HELLO + no_window + headers(1, IDENTITY) + data(1, framed(b""), end=True))
+        await client.ended()
+    assert bench.counted(CONNECTIONS_ENDED) == {"slow_reader": 1}
+    await bench.stop()
