@@ -7,6 +7,7 @@ They pass `grpc_proxy.app`, `grpc_proxy.service`, `grpc_proxy.routes`, `grpc_pro
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import grpc
@@ -160,6 +161,35 @@ async def test_a_port_with_a_certificate_takes_tls_only(tmp_path: Path):
         authority.certificate.read_bytes(), known.key.read_bytes(), known.certificate.read_bytes()
     )
     bench.channel = grpc.aio.secure_channel(f"localhost:{bench.app.port}", credentials)
+    assert (await bench.send(message())).status.code == Code.OK
+    await bench.stop()
+
+
+@pytest.mark.skipif(not HAVE_OPENSSL, reason="makes its certificates with openssl")
+async def test_certificates_are_read_again_when_they_change(tmp_path: Path):
+    """A connection that is open keeps the one that it began with."""
+    authority = Authority(tmp_path / "authority")
+    first, second = authority.issue(), authority.issue()
+    bench = ProxyBench(tmp_path / "data", tls_certificate=first.certificate, tls_key=first.key)
+    await bench.start()
+    context = authority.trusting()
+
+    async def shown() -> bytes:
+        _reader, writer = await asyncio.open_connection("127.0.0.1", bench.app.port, ssl=context)
+        found: bytes = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        writer.close()
+        return found
+
+    await bench.channel.close()
+    credentials = grpc.ssl_channel_credentials(authority.certificate.read_bytes())
+    bench.channel = grpc.aio.secure_channel(f"localhost:{bench.app.port}", credentials)
+    assert (await bench.send(message())).status.code == Code.OK
+    before = await shown()
+    shutil.copy(second.key, first.key)
+    shutil.copy(second.certificate, first.certificate)
+    async with asyncio.timeout(30):
+        while await shown() == before:
+            await asyncio.sleep(0.1)
     assert (await bench.send(message())).status.code == Code.OK
     await bench.stop()
 
