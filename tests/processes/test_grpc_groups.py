@@ -230,7 +230,7 @@ def test_queues_are_read_by_offset_at_the_group_that_has_them(calls: GrpcCalls, 
 
 
 def test_lite_topics_have_one_home_each_and_are_read_at_all_groups(groups: TwoGroups, calls: GrpcCalls) -> None:
-    names = [f"s-{number}" for number in range(8)]
+    names = [f"home-{number}" for number in range(8)]
     parts = {"topic": {"name": "agents"}, "group": {"name": "workers"}, "version": 1}
     wanted = {**parts, "action": d.LiteSubscriptionAction.PARTIAL_ADD, "lite_topic_set": names}
     assert calls.code("SyncLiteSubscription", wanted) == "OK"
