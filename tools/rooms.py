@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: written by python -m tools.rooms -->\n```text\n", "```\n<!-- end of rooms -->"
+BEGIN, END = "<!-- rooms: written by python -m tools.rooms -->\n```text\n", "```\n\n<!-- end of rooms -->"
 PACKAGES = (
     "lightmq",
     "pyspark_rocketmq",

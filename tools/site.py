@@ -28,7 +28,7 @@ SITE = ROOT / "site"
 SCREENSHOTS = ROOT / "tests" / "browser" / "screenshots"
 PICTURES = ROOT / "docs" / "assets" / "console"
 PICTURE_NAMES = ("overview", "clients", "topics", "live", "groups", "cluster", "trace", "spark", "access")
-"""Views of the console that the documents show; the browser tests name their screenshots after the view."""
+"""Views of the console that the documents show; the browser tests name their screenshots after the view and its colours."""
 
 
 def command_line() -> str:
@@ -75,14 +75,14 @@ def take_pictures(source: Path = SCREENSHOTS, target: Path = PICTURES) -> list[s
     left_out = []
     target.mkdir(parents=True, exist_ok=True)
     for name in PICTURE_NAMES:
-        made = [source / f"{name}{suffix}" for suffix in (".webp", ".png")]
+        made = [source / f"{name}-light{suffix}" for suffix in (".webp", ".png")]
         picture = next(filter(Path.is_file, made), None)
         if picture is None:
             left_out.append(f"{name}: the browser tests have made none")
         elif picture.stat().st_size > site_pages.PICTURES_BYTES_MAX:
             left_out.append(f"{name}: {picture.stat().st_size} bytes, at most {site_pages.PICTURES_BYTES_MAX}")
         else:
-            shutil.copyfile(picture, target / picture.name)
+            shutil.copyfile(picture, target / f"{name}{picture.suffix}")
     return left_out
 
 

@@ -109,9 +109,9 @@ def test_small_pictures_are_taken(tmp_path: Path) -> None:
     """Of the views that documents show; the others are named with the reason."""
     source, target = tmp_path / "screenshots", tmp_path / "assets"
     source.mkdir()
-    (source / "overview.png").write_bytes(b"1")
-    (source / "clients.png").write_bytes(bytes(site_pages.PICTURES_BYTES_MAX + 1))
-    (source / "other.png").write_bytes(b"1")
+    (source / "overview-light.png").write_bytes(b"1")
+    (source / "clients-light.png").write_bytes(bytes(site_pages.PICTURES_BYTES_MAX + 1))
+    (source / "other-light.png").write_bytes(b"1")
     left_out = site.take_pictures(source, target)
     assert [path.name for path in target.iterdir()] == ["overview.png"]
     assert any(each.startswith("clients: 150001 bytes") for each in left_out)
