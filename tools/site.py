@@ -28,7 +28,7 @@ SITE = ROOT / "site"
 SCREENSHOTS = ROOT / "tests" / "browser" / "screenshots"
 PICTURES = ROOT / "docs" / "assets" / "console"
 PICTURE_NAMES = ("overview", "clients", "topics", "live", "groups", "cluster", "trace", "spark", "access")
-"""Views of the console that the documents show; the browser tests name their screenshots after the view and its colours."""
+"""Views of the console that the documents show; screenshots are named after the view and its colours."""
 
 
 def command_line() -> str:

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from kit.claims import Claim
 from kit.stage import Example, Run, Simulation, Stage
-from kit.view import Shown, View, console_address
+from kit.view import Shown, View
 from lightmq.demo.stack import Ports, Stack, StackFailed
 from lightmq.demo.view import SparkDriver, SparkFailed
 from runtime.clock import SystemClock
@@ -169,7 +169,7 @@ class Play:
             mqtt, from_ms = ("127.0.0.1", ports.mqtt), 0
             self._view.note(f"server is up: mqtt {ports.mqtt}, remoting {ports.nameserver}")
             for topic_filter in self._example.filters:
-                self._view.note(f"console: {console_address(ports.admin[0], topic_filter)}")
+                self._view.note(f"console: {ports.console_link(topic_filter)}")
         return Stage(
             server=server, mqtt_host=mqtt[0], mqtt_port=mqtt[1], out=str(self._out), from_ms=from_ms,
             seconds=options.seconds, speed=options.speed, seed=options.seed,

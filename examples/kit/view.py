@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
-from urllib.parse import quote
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,11 +23,6 @@ PLAIN_INTERVAL_S = 2.0
 REFRESHES_PER_S = 4
 BARS = " ▁▂▃▄▅▆▇█"
 RATES_KEPT = 48
-
-
-def console_address(admin_port: int, topic_filter: str) -> str:
-    """Where the web console shows the messages of a filter as they arrive."""
-    return f"http://127.0.0.1:{admin_port}/console/#/live?filter={quote(topic_filter, safe='')}"
 
 
 @dataclass(slots=True)

@@ -158,6 +158,9 @@ class Demo:
         self._view.note(
             f"broker is up after {started_s:.1f} s ({form}): mqtt {self._ports.mqtt}, remoting {self._ports.nameserver}"
         )
+        if self._ports.console_token:
+            link = self._ports.console_link(f"machines/{self._options.host}/#")
+            self._view.note(f"watch it live in a browser: {link}")
         self._compilation.begin()
         if self._compilation.running:
             self._view.note("in pure Python this time: the core is compiled beside it, at the lowest priority")

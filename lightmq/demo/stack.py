@@ -28,6 +28,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, Queue
+from typing import Any
+from urllib.parse import quote
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -198,6 +200,14 @@ class Ports:
     admin: tuple[int, ...]
     others: tuple[int, ...] = ()
     """Ports of further name servers."""
+    console_token: str = ""
+    """Signs in at the console; a server gives it at its first start on a data directory only."""
+
+    def console_link(self, topic_filter: str) -> str:
+        """Return the address of the console's page that shows the messages of a filter as they arrive."""
+        view = f"/live?filter={quote(topic_filter, safe='')}"
+        sign_in = f"token={quote(self.console_token, safe='')}&to={quote(view, safe='')}"
+        return f"http://127.0.0.1:{self.admin[0]}/console/#{sign_in if self.console_token else view}"
 
 
 class Stack:
@@ -217,7 +227,8 @@ class Stack:
             mqtt, remoting, admin = (ports.mqtt, ports.nameserver, ports.admin[0]) if ports else (0, 0, 0)
             options = {"mqtt-port": mqtt, "remoting-port": remoting, "admin-port": admin, "data": self._folder}
             ready = self._launch("up", *(word for name, value in options.items() for word in (f"--{name}", str(value))))
-            return Ports(ready["mqtt"], ready["remoting"], (ready["admin"],))
+            token = ready.get("console_token", ports.console_token if ports else "")
+            return Ports(ready["mqtt"], ready["remoting"], (ready["admin"],), console_token=token)
         controller = self._launch(
             "controller", "--remoting-port", "0", "--admin-port", "0", "--data", str(self._folder / "controller")
         )
@@ -236,7 +247,7 @@ class Stack:
         proxy = self._launch("proxy", "--mqtt-port", "0", "--admin-port", "0", "--controllers", address)
         return Ports(proxy["mqtt"], controller["remoting"], (controller["admin"], broker["admin"], proxy["admin"]))
 
-    def _launch(self, part: str, *arguments: str) -> dict[str, int]:
+    def _launch(self, part: str, *arguments: str) -> dict[str, Any]:
         self._folder.mkdir(parents=True, exist_ok=True)
         log_path = self._folder.parent / f"{part}.log"
         with log_path.open("w") as log:
@@ -257,8 +268,8 @@ class Stack:
             line = ""
         if not line.strip():
             raise StackFailed(f"lightmq {part} did not become ready:\n{log_path.read_text()[-2000:]}")
-        ports: dict[str, int] = json.loads(line)
-        return ports
+        ready: dict[str, Any] = json.loads(line)
+        return ready
 
     def kill(self) -> None:
         """End every child by kill -9, as a machine that fails would; `start` begins again on the same data."""

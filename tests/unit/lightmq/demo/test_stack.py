@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 import time
+import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from lightmq.demo.stack import (
     Compilation,
     Installation,
     InstallationFailed,
+    Ports,
     Stack,
     StackFailed,
     totals,
@@ -37,10 +39,24 @@ def test_start_and_stop(tmp_path: Path, processes: bool, children: int) -> None:
     assert ports.mqtt > 0
     assert ports.nameserver > 0
     assert all(ports.admin)
+    if not processes:
+        key = {"Authorization": f"Bearer {ports.console_token}"}
+        page = urllib.request.Request(f"http://127.0.0.1:{ports.admin[0]}/api/v1/overview", headers=key)
+        with urllib.request.urlopen(page, timeout=10) as answer:
+            assert answer.status == 200
     stack.stop()
     for pid in stack.pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
+
+
+def test_the_link_to_the_console_signs_in_and_keeps_the_filter() -> None:
+    """A server started again gives no token, and then the link leads to the page that asks for one."""
+    ports = Ports(1, 2, (8080,), console_token="lmq_a")
+    assert ports.console_link("a/+/#") == (
+        "http://127.0.0.1:8080/console/#token=lmq_a&to=%2Flive%3Ffilter%3Da%252F%252B%252F%2523"
+    )
+    assert Ports(1, 2, (8080,)).console_link("a/#") == "http://127.0.0.1:8080/console/#/live?filter=a%2F%23"
 
 
 def test_killed_and_started_again_on_the_same_ports(tmp_path: Path) -> None:
