@@ -73,7 +73,7 @@ def test_a_claim_shows_its_figures() -> None:
 def test_a_query_without_rows_is_named(tmp_path: Path) -> None:
     kit = load("kit")
     place = {"server": "h:1", "mqtt_host": "h", "mqtt_port": 2, "out": str(tmp_path), "from_ms": 0}
-    stage = kit.Stage(**place, seconds=3.0, speed=1.0, seed=1, options={})
+    stage = kit.Stage(**place, seconds=3.0, speed=1.0, seed=1, options={}, words={})
     with pytest.raises(RuntimeError, match="the query visits has written nothing"):
         kit.read_rows(stage, "visits")
 
@@ -85,7 +85,7 @@ def test_rates_are_drawn_as_bars() -> None:
 def test_a_stage_travels_to_spark_and_back(tmp_path: Path) -> None:
     stage = load("kit").Stage(
         server="h:1", mqtt_host="h", mqtt_port=2, out=str(tmp_path), from_ms=0, seconds=3.0, speed=10.0, seed=4,
-        options={"late": 0.5},
+        options={"late": 0.5}, words={"model": "a"},
     )  # fmt: skip
     assert load("kit").Stage.load(str(stage.save())) == stage
     assert stage.story_s == 30.0
