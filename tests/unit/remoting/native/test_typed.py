@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import broker
+import grpc_proxy
 import mqtt_proxy
 import remoting
 from remoting.native.choice import PURE_VARIABLE
 from remoting.native.typed import Sources, TypedModules, typed
 
 ROOT = Path(__file__).resolve().parents[4]
-PACKAGES = (remoting, broker, mqtt_proxy)
+PACKAGES = (remoting, broker, grpc_proxy, mqtt_proxy)
 
 
 @pytest.fixture(autouse=True)
