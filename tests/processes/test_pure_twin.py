@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 import broker
+import grpc_proxy
 import mqtt_proxy
 import remoting
 from remoting.native.choice import PURE_VARIABLE
@@ -30,7 +31,9 @@ def rooms(package: ModuleType) -> list[str]:
 
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(bool(mqtt_proxy.TYPED.reason), reason="this whole run is on the pure twin already")
-@pytest.mark.parametrize("package", [remoting, broker, mqtt_proxy], ids=lambda package: str(package.__name__))
+@pytest.mark.parametrize(
+    "package", [remoting, broker, grpc_proxy, mqtt_proxy], ids=lambda package: str(package.__name__)
+)
 def test_unit_tests_pass_on_the_pure_twin(package: ModuleType) -> None:
     """In a process of its own, because the twin is chosen when a package is imported."""
     found = subprocess.run(
