@@ -181,7 +181,7 @@ class AdminServer:
         """Refuse requests under names that a web page may have pointed here, and what can be read in two ways."""
         if request.version.major != 1 or len(request.headers.getall("Authorization", ())) > 1:
             self._malformed()
-            return _response(text_answer(400, "not an HTTP/1 request with one authorization at most"))
+            return _response(text_answer(400, "not a request of HTTP version 1 with one authorization at most"))
         refusal = self._refused_host(_request_of(request), request.remote or "local")
         return await handler(request) if refusal is None else _response(refusal)
 

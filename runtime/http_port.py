@@ -74,7 +74,7 @@ class _Http(web.RequestHandler):
             self._malformed()
         else:
             LOG.error("request %s failed", request.path, exc_info=exc)
-        text = "not an HTTP/1 request" if status < 500 else "the request failed; see the log"
+        text = "not a request of HTTP version 1" if status < 500 else "the request failed; see the log"
         answer = web.Response(status=status, text=f"{text}\n", headers={"Server": SERVER_NAME})
         answer.force_close()
         return answer

@@ -20,7 +20,7 @@ from broker.groups.groups import GroupConfig, changed_attributes, retry_topic
 from broker.requests import flag, json_body, number, text
 from broker.rocketmq.statistics import Rates, offset_table, put_per_second, queue_key, stored_ms
 from broker.topics.topics import TopicSettings, changed
-from remoting.access.rights import ADMIN, LOCATE, PUBLISH
+from remoting.access.rights import ADMIN, INSPECT, LOCATE, PUBLISH
 from remoting.protocol.bodies.controller_body import HaFollowing, HaState, encode_body
 from remoting.protocol.errors import NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -203,8 +203,9 @@ class AdminRequests:
         }
         return command.reply(body=_encode({"table": table}))
 
-    def alone(self, _peer: Peer, command: Command) -> Command:
+    def alone(self, peer: Peer, command: Command) -> Command:
         """907 at a broker that is no member of a group: a master without replicas. Members answer it themselves."""
+        self.tools.authorizer.authorize(peer, command, INSPECT, "replicas")
         end = self.tools.store.end_position
         return command.reply(body=encode_body(HaState(True, end, 0, [], HaFollowing())))
 

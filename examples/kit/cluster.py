@@ -24,10 +24,10 @@ from typing import Any
 
 import numpy as np
 
+from lightmq import LightMQError
 from lightmq.cli.admin.cluster import replicas
 from lightmq.cli.connections import ServerTarget, leading_controller
 from lightmq.demo.stack import READY_TIMEOUT_S, Ports, StackFailed, forward_lines
-from remoting.protocol.errors import LightMQError
 from runtime.clock import SystemClock
 
 GROUP = "broker-a"

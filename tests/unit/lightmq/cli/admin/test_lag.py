@@ -33,7 +33,7 @@ def test_one_group_as_json(log_server: Any, capsys: pytest.CaptureFixture[str]) 
     row = json.loads(capsys.readouterr().out)
     assert row["group"] == "spark"
     assert (row["offset"], row["end"], row["messages"], row["seconds"]) == (2, 9, 5, 1.5)
-    assert log_server.queries == [{"consumerGroup": "spark"}]
+    assert log_server.queries == [{"consumerGroup": "spark", "road": "lightmq"}]
     log_server.stats_body = b'{"offsetTable":{}}'
     assert run(["lag", "nobody", "--server", log_server.address]) == 1
     assert "no broker has offsets of group 'nobody'" in capsys.readouterr().err

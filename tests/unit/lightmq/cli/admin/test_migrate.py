@@ -11,7 +11,10 @@ from lightmq.cli.application import run
 from lightmq.migrate import report
 from lightmq.migrate.migration import Migration
 
-ROW = {"topic": "orders", "source": "a/0", "target": "b/0", "copied": 7, "returned": 1, "lag": 2, "state": "behind"}
+ROW = {
+    "topic": "orders", "source": "a/0", "target": "b/0", "copied": 7, "returned": 1, "lag": 2, "state": "behind",
+    "reason": "the disk is full",
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -59,7 +62,7 @@ def test_the_status(calls: list[str], capsys: pytest.CaptureFixture[str]) -> Non
     assert migrate("status") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE"]
-    assert lines[1].split() == ["orders", "a/0", "b/0", "7", "1", "2", "behind"]
+    assert lines[1].split() == ["orders", "a/0", "b/0", "7", "1", "2", "behind:", "the", "disk", "is", "full"]
     assert migrate("status", "--json") == 0
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"left_out": "lite\x1b", "reason": "not offered"}, ROW,

@@ -54,7 +54,7 @@ def test_the_next_ones_page_by_page(log_server: Any, capsys: pytest.CaptureFixtu
     assert lines[0] == ["DUE", "TOPIC", "BYTES", "BROKER", "HANDLE"]
     assert lines[1] == [moment(TIMER["due_ms"]), "plant/a", "9", "broker-a", HANDLE]
     assert lines[2][1] == "plant/\\u001b"
-    assert log_server.queries[-1] == {"limit": "8", "after": "5/3"}
+    assert log_server.queries[-1] == {"limit": "8", "after": "5/3", "road": "lightmq"}
     assert run(["timers", "--count", "1", "--json", "--server", log_server.address]) == 0
     assert json.loads(capsys.readouterr().out) == {"broker": "broker-a", **TIMER}
 
@@ -79,7 +79,8 @@ def test_a_change_of_its_time(log_server: Any, capsys: pytest.CaptureFixture[str
     server = ["--server", log_server.address]
     assert run(["timers", HANDLE, "--delay", "1.5", *server]) == 0
     assert capsys.readouterr().out == "bW92ZWQ=\n"
-    assert log_server.queries[-1] == {"topic": "plant", "recallHandle": HANDLE, "delayMs": "1500"}
+    sent = {"topic": "plant", "recallHandle": HANDLE, "delayMs": "1500", "road": "lightmq"}
+    assert log_server.queries[-1] == sent
     assert run(["timers", HANDLE, "--delay", "0", *server]) == 0
     assert capsys.readouterr().out == "delivered 7F00\n"
 
