@@ -42,7 +42,8 @@ def test_building(tmp_path: Path) -> None:
     said = tell("building", tmp_path / "out", "--seconds", "12")
     assert "windows by room equal a batch recompute: streamed" in said
     assert "console: http://127.0.0.1:" in said
-    assert "#/live?filter=site%2F%2B%2Ffloor" in said
+    assert "/console/#token=" in said
+    assert "&to=%2Flive%3Ffilter%3Dsite%252F%252B%252Ffloor" in said
 
 
 @pytest.mark.slow
