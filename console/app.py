@@ -45,10 +45,7 @@ class Console:
         node: str,
         version: str,
     ) -> None:
-        """`controllers`: addresses of name servers; `directory`: where token hashes are, None: nobody has a token.
-
-        Raises LocalMisuse for a certificate that cannot be used.
-        """
+        """`controllers`: addresses of name servers; `directory`: where token hashes are, None: nobody has a token."""
         self._config = config
         self._identities = identities
         self._clock = clock
@@ -60,8 +57,6 @@ class Console:
         )  # fmt: skip
         self.first_token = ""
         """The administrator token, if this start has made it."""
-        self.tls = _context(config)
-        """The TLS that the port is served with."""
 
     async def start(self) -> None:
         """Sample figures from now on; the first start makes the administrator token. OSError."""
@@ -84,7 +79,11 @@ class Console:
         )  # fmt: skip
 
 
-def _context(config: ConsoleConfig) -> ssl.SSLContext | None:
+def admin_tls(config: ConsoleConfig) -> ssl.SSLContext | None:
+    """The TLS of the administration port, with or without a console; None: plain HTTP.
+
+    Raises LocalMisuse for a certificate that cannot be used.
+    """
     certificate, key = config.tls.certificate, config.tls.key
     if certificate is None or key is None:
         return None

@@ -14,7 +14,7 @@ from runtime.tls_config import DialTlsConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleTlsConfig:
-    """TLS of the administration port: the console, its API and all pages."""
+    """TLS of the administration port of every part, with a console or without: its pages, the console, the API."""
 
     certificate: Path | None = None
     """The certificate and those up to its authority, PEM. With it the port speaks HTTPS only. Read at the start."""

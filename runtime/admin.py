@@ -70,11 +70,6 @@ Pages = Callable[[Request, str], Answer]
 class AttachedSite(Protocol):
     """Further paths of the port."""
 
-    @property
-    def tls(self) -> ssl.SSLContext | None:
-        """The TLS that the port is served with; None without."""
-        ...
-
     def attach(self, application: web.Application) -> None:
         """Add routes to the application, which is not yet started."""
         ...
@@ -122,10 +117,11 @@ class AdminServer:
         hosts: Collection[str] = (),
         degraded: Callable[[], Mapping[str, str]] = dict,
         site: AttachedSite | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         """``reasons``: part -> why it cannot work; ``degraded``: part -> what is wrong although it can work.
 
-        ``hosts``: its further names. Raises LightMQError for a page unknown to the guard.
+        ``hosts``: its further names; ``tls``: None for plain HTTP. Raises LightMQError for a page unknown to the guard.
         """
         self._degraded = degraded
         self.host = host
@@ -135,6 +131,7 @@ class AdminServer:
         self._reasons = reasons
         self._hosts = (host, *hosts)
         self._site = site
+        self._tls = tls
         self._http: HttpPort | None = None
         self._log = get_logger("admin")
         self._logged: dict[str, tuple[float, int]] = {}
@@ -167,7 +164,7 @@ class AdminServer:
             self._site.attach(application)
         application.router.add_route("*", "/{page:.*}", self._serve_page)
         http: HttpPort = http_port.HttpPort(application, self._malformed)
-        self.port = await http.start(self.host, self.port, None if self._site is None else self._site.tls)
+        self.port = await http.start(self.host, self.port, self._tls)
         self._http = http
         return self.port
 

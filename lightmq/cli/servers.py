@@ -176,7 +176,10 @@ def _parts() -> ModuleType:
 
 def _proxy(config: Configuration) -> Server:
     proxy, parts = config.proxy, _parts()
-    made: Server = parts.proxies_part(proxy, config.logs) if proxy.listen.processes > 1 else parts.proxy_part(proxy)
+    if proxy.listen.processes > 1:
+        pool: Server = parts.proxies_part(proxy, config.logs, config.console)
+        return pool
+    made: Server = parts.proxy_part(proxy, config.console)
     return made
 
 
@@ -235,13 +238,13 @@ PROXY = ServerCommand(
 GRPC = ServerCommand(
     "grpc",
     ports=lambda config: (_grpc(config, config.grpc.port), _admin(config.grpc)),
-    make=lambda config: _parts().grpc_part(config.grpc),
+    make=lambda config: _parts().grpc_part(config.grpc, config.console),
     greeting=lambda _, ports, __: part_greeting("grpc-proxy", ports),
 )
 BRIDGE = ServerCommand(
     "bridge",
     ports=lambda config: (_admin(config.bridge),),
-    make=lambda config: _parts().bridge_part(config.bridge),
+    make=lambda config: _parts().bridge_part(config.bridge, config.console),
     greeting=lambda _, ports, __: part_greeting("bridge", ports),
 )
 

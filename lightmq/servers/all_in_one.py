@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.app import BrokerApp
 from broker.roles.serving import intake_limits, open_vip_port
-from console.app import Console
+from console.app import Console, admin_tls
 from controller.app import ControllerApp
 from grpc_proxy.metrics import GrpcMetrics
 from lightmq.configuration import Configuration
@@ -105,7 +105,7 @@ class AllInOne:
             reasons=lambda: {
                 "broker": self._broker.unready_reason(), "bridge": self._bridge.reason() if self._bridge else "",
             },
-            degraded=lambda: {"broker": self._broker.degraded_reason()},
+            degraded=lambda: {"broker": self._broker.degraded_reason()}, tls=admin_tls(configuration.console),
         )  # fmt: skip
         self._server: RemotingServer | None = None
         self._vip_port = 0

@@ -16,9 +16,10 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from ssl import SSLContext
 from typing import TYPE_CHECKING, Any
 
-from console.app import Console
+from console.app import Console, admin_tls
 from lightmq.servers.serving import client_host
 from lightmq.version import VERSION
 from remoting.access.key_policy import KeyPolicy
@@ -109,7 +110,8 @@ class Part:
         reload: Callable[[], None] = nothing,
         stop_deadline_s: float | None = None,
         keys: AdminKeys | None = None,
-        console: Console | None = None,
+        site: Console | None = None,
+        tls: SSLContext | None = None,
     ) -> None:
         """``guard`` protects the administration pages, ``keys`` are its own if the application has none.
         ``port`` is the protocol of the application's port and how to read its number, if it has one; ``reason`` why it
@@ -125,15 +127,16 @@ class Part:
             status=status,
             reasons=lambda: {name: reason()},
             hosts=admin[2],
-            site=console,
+            site=site,
+            tls=tls,
         )
         self._keys = keys
-        self._console = console
+        self._console = site
         self._port = port
         self._more_ports = more_ports
         self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
-        if console is not None:
-            self._group.add("console", console)
+        if site is not None:
+            self._group.add("console", site)
         self._group.add("admin", self._admin)
 
     async def start(self) -> None:
@@ -159,10 +162,11 @@ class Part:
         return {"console_token": token} if token else {}
 
 
-def _part(name: str, application: Service, config: PartConfig, **offers: Any) -> Part:
+def _part(name: str, application: Service, config: PartConfig, console: ConsoleConfig | None, **offers: Any) -> Part:
     """What all parts have in common; ``offers`` are the arguments of Part in which they differ."""
     admin = (config.admin_host, config.admin_port, config.admin_hosts)
-    return Part(name, application, admin=admin, **offers)
+    tls = None if console is None else admin_tls(console)
+    return Part(name, application, admin=admin, tls=tls, **offers)
 
 
 def _console(
@@ -198,8 +202,9 @@ def _remoting_part(
         name,
         application,
         config,
+        console,
         guard=guard,
-        console=_console(console, application, config, guard, offers["registry"]),
+        site=_console(console, application, config, guard, offers["registry"]),
         ready=application.ready,
         status=application.status,
         port=("remoting", lambda: application.port),
@@ -214,11 +219,14 @@ def _keyed_part(
     name: str,
     application: ProxyApp | ProxyPool | BridgeApp | GrpcProxyApp,
     config: ProxyConfig | BridgeConfig | GrpcConfig,
+    console: ConsoleConfig | None,
     **offers: Any,
 ) -> Part:
     """A part without remoting: its pages have keys of their own."""
     keys = AdminKeys(config.admin_access_keys, config.admin_access_list)
-    return _part(name, application, config, guard=keys.guard, keys=keys, ready=lambda: application.ready, **offers)
+    return _part(
+        name, application, config, console, guard=keys.guard, keys=keys, ready=lambda: application.ready, **offers
+    )
 
 
 def controller_part(config: ControllerConfig, console: ConsoleConfig | None = None) -> Part:
@@ -240,7 +248,7 @@ def broker_part(config: BrokerConfig, console: ConsoleConfig | None = None) -> P
     )
 
 
-def proxy_part(config: ProxyConfig) -> Part:
+def proxy_part(config: ProxyConfig, console: ConsoleConfig | None = None) -> Part:
     """An MQTT proxy as a process of its own, with access keys for its administration port."""
     from mqtt_proxy.app import ProxyApp
 
@@ -250,6 +258,7 @@ def proxy_part(config: ProxyConfig) -> Part:
         "proxy",
         application,
         config,
+        console,
         registry=registry,
         status=lambda: {"port": application.port, "ports": application.ports(), "metrics": registry.values()},
         port=("mqtt", lambda: application.port),
@@ -259,7 +268,7 @@ def proxy_part(config: ProxyConfig) -> Part:
     )
 
 
-def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
+def proxies_part(config: ProxyConfig, logs: LogsConfig, console: ConsoleConfig | None = None) -> Part:
     """Several MQTT proxies on the same ports."""
     from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 
@@ -269,6 +278,7 @@ def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
         "proxies",
         pool,
         config,
+        console,
         registry=registry,
         status=lambda: {"ports": pool.ports(), "proxies": pool.status(), "metrics": registry.values()},
         more_ports=pool.ports,
@@ -277,7 +287,7 @@ def proxies_part(config: ProxyConfig, logs: LogsConfig) -> Part:
     )
 
 
-def bridge_part(config: BridgeConfig) -> Part:
+def bridge_part(config: BridgeConfig, console: ConsoleConfig | None = None) -> Part:
     """A bridge to other MQTT brokers."""
     from mqtt_bridge.app import BridgeApp
 
@@ -287,13 +297,14 @@ def bridge_part(config: BridgeConfig) -> Part:
         "bridge",
         application,
         config,
+        console,
         registry=registry,
         status=lambda: {**application.status(), "metrics": registry.values()},
         reason=application.reason,
     )
 
 
-def grpc_part(config: GrpcConfig) -> Part:
+def grpc_part(config: GrpcConfig, console: ConsoleConfig | None = None) -> Part:
     """A proxy for RocketMQ's gRPC clients."""
     from grpc_proxy.app import GrpcProxyApp
 
@@ -303,6 +314,7 @@ def grpc_part(config: GrpcConfig) -> Part:
         "grpc",
         application,
         config,
+        console,
         registry=registry,
         status=lambda: {"port": application.port, "metrics": registry.values()},
         port=("grpc", lambda: application.port),

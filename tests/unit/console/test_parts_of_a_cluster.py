@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
 import pytest
 
 from broker.config import BrokerConfig
-from console.config import ConsoleConfig
+from console.config import ConsoleConfig, ConsoleTlsConfig
 from controller.config import ControllerConfig
-from lightmq.servers.parts import Part, broker_part, controller_part
+from lightmq import certificates
+from lightmq.servers.parts import Part, bridge_part, broker_part, controller_part
+from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
+from remoting.protocol.errors import LocalMisuse
+from runtime.clock import SystemClock
 from tests.support.console_rig import ConsolePage
 
 RULES = """\
@@ -91,3 +97,31 @@ async def test_without_a_key_there_is_no_console(tmp_path: Path) -> None:
             assert (answer.status, part.notes()) == (404, {})
     finally:
         await part.stop()
+
+
+async def test_the_port_speaks_tls_where_there_is_no_console(tmp_path: Path) -> None:
+    """The certificate is the port's, so a part without a console has it too; an unusable one ends the start."""
+    now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
+    certificates.make(tmp_path / "tls", ["127.0.0.1"], days=1, now=now)
+    certificate, key = tmp_path / "tls" / certificates.CERTIFICATE, tmp_path / "tls" / certificates.KEY
+    console = ConsoleConfig(tls=ConsoleTlsConfig(certificate=certificate, key=key))
+    trusted = ssl.create_default_context(cafile=tmp_path / "tls" / certificates.AUTHORITY)
+    controller = controller_part(ControllerConfig(data_directory=tmp_path / "data", port=0, admin_port=0), console)
+    await controller.start()
+    peer = ConnectionConfig(name="there", host="127.0.0.1", port=1, rules=(RuleConfig(filter="#"),))
+    bridge = bridge_part(BridgeConfig(name="here", admin_port=0, broker="127.0.0.1:1", connections=(peer,)), console)
+    await bridge.start()
+    try:
+        async with aiohttp.ClientSession() as http:
+            for part in (controller, bridge):
+                place = f"127.0.0.1:{part.ports()['admin']}/livez"
+                async with http.get(f"https://{place}", ssl=trusted) as answer:
+                    assert answer.status == 200
+                with pytest.raises(aiohttp.ClientError):
+                    await http.get(f"http://{place}")
+    finally:
+        await bridge.stop()
+        await controller.stop()
+    wrong = ConsoleConfig(tls=ConsoleTlsConfig(certificate=key, key=key))
+    with pytest.raises(LocalMisuse, match=r"console\.tls"):
+        controller_part(ControllerConfig(data_directory=tmp_path / "data", port=0, admin_port=0), wrong)
