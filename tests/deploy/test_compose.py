@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
-import shlex
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cryptography import x509
 
 from broker.replication.leader import promise
 from broker.roles.durability import rule_of
-from lightmq.cli.application import run
 from remoting.access.acl_file import load
 from remoting.server.router import parse_access_keys
 from runtime.config import ConfigError
@@ -21,6 +25,7 @@ from tests.deploy import stacks
 from tests.deploy.stacks import (
     ACCESS_LIST,
     COMPOSE,
+    DEPLOY,
     GIVEN,
     KEYS,
     SECRETS,
@@ -34,6 +39,9 @@ from tests.deploy.stacks import (
 from tests.deploy.test_images import ports
 from tests.support.tree import ROOT
 
+sys.path.insert(0, str(ROOT / "tools"))
+import chart_tools
+
 STACKS = sorted(path.name for path in COMPOSE.glob("*.yaml"))
 CONTAINERS = [pytest.param(each, id=f"{name}-{each.name}") for name in STACKS for each in containers(name)]
 CERTIFICATE, KEY, AUTHORITY = (
@@ -43,6 +51,7 @@ SETTINGS = frozenset(
     [
         *("image", "build", "command", "entrypoint", "init", "restart", "read_only", "tmpfs", "stop_grace_period"),
         *("environment", "ports", "volumes", "configs", "secrets", "networks", "network_mode", "depends_on"),
+        "healthcheck",
     ]
 )
 
@@ -77,28 +86,46 @@ def test_the_parts_use_tls_with_each_other() -> None:
     value = containers("ha.yaml")[0].configuration().value
     for served in (value.controller.tls, value.broker.tls):
         assert (served.mode, served.certificate, served.key) == ("enforcing", CERTIFICATE, KEY)
-    for dialled in (value.controller.dial_tls, value.broker.dial_tls, value.proxy.dial_tls):
+    assert (value.console.tls.certificate, value.console.tls.key) == (CERTIFICATE, KEY)
+    for dialled in (value.controller.dial_tls, value.broker.dial_tls, value.proxy.dial_tls, value.console.dial_tls):
         assert (dialled.enabled, dialled.verify, dialled.ca) == (True, True, AUTHORITY)
 
 
-def test_the_certificate_is_for_every_name_that_is_dialled(tmp_path: Path) -> None:
-    """The command in the file's head makes it, and compose finds what it made."""
-    (command,) = re.findall(r"^#   (lightmq certs .*)$", (COMPOSE / "ha.yaml").read_text(), re.MULTILINE)
-    words = shlex.split(command)
-    folder = words[2]
-    assert run([*words[1:2], str(tmp_path / "tls"), *words[3:]]) == 0
-    certificate = x509.load_pem_x509_certificate((tmp_path / "tls" / "tls.crt").read_bytes())
+def prepared(folder: Path, *names: str) -> dict[str, str]:
+    """What deploy/compose/prepare makes in a copy of the folder: the variables of .env, as a shell reads them."""
+    shutil.copytree(DEPLOY, folder / "deploy", dirs_exist_ok=True, ignore=shutil.ignore_patterns("secrets", ".env"))
+    variables = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    script = folder / "deploy" / "compose" / "prepare"
+    subprocess.run([script, *names], env=variables, check=True, capture_output=True, timeout=120)
+    tell = "import json, os; print(json.dumps(dict(os.environ)))"
+    show = f"set -a; . {script.with_name('.env')}; {sys.executable} -c '{tell}'"
+    done = subprocess.run(["sh", "-c", show], env={}, capture_output=True, text=True, check=True)
+    return {name: value for name, value in json.loads(done.stdout).items() if name.startswith("LIGHTMQ_")}
+
+
+@pytest.mark.processes
+def test_one_command_makes_all_that_the_stack_needs(tmp_path: Path) -> None:
+    """Every variable and every file; the certificate is for every name that is dialled; what is there stays."""
+    made = prepared(tmp_path, "mqtt.example.org", "10.1.2.3")
+    assert set(made) == set(GIVEN) - {"LIGHTMQ_ACCESS_KEY"}
+    assert set(KEYS) == set(parse_access_keys(made["LIGHTMQ_ACCESS_KEYS"].split(",")))
+    assert "PRIVATE KEY" in made["LIGHTMQ_INSIDE_TLS_KEY"]
+    assert re.fullmatch(r"sensor:\$argon2id\$.*", made["LIGHTMQ_USERS"])
+    folder = tmp_path / "deploy" / "compose"
+    secrets = stack("ha.yaml")["secrets"]
+    for each in secrets.values():
+        if "file" in each:
+            file = folder / substituted(each["file"], {})
+            assert file.stat().st_mode & 0o777 == 0o644, f"a container of another user cannot read {file}"
+        else:
+            assert made[each["environment"]]
+    certificate = x509.load_pem_x509_certificate((folder / "secrets" / "tls" / "tls.crt").read_bytes())
     alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = set(alternatives.get_values_for_type(x509.DNSName))
-    value = containers("ha.yaml")[0].configuration().value
-    brokers = [each.configuration().value.broker for each in containers("ha.yaml") if each.stage.name == "broker"]
-    dialled = {address.rpartition(":")[0] for address in value.broker.controllers}
-    assert names == dialled | {broker.advertised_host for broker in brokers}
-    secrets = stack("ha.yaml")["secrets"]
-    for name in ("lightmq-tls-certificate", "lightmq-tls-ca"):
-        file = COMPOSE / substituted(secrets[name]["file"], {})
-        assert file.parent == ROOT / folder
-        assert (tmp_path / "tls" / file.name).is_file()
+    found = containers("ha.yaml")
+    aliases = {alias for each in found for alias in each.settings["networks"]["cluster"].get("aliases", [each.name])}
+    assert names == aliases | {"localhost", "mqtt.example.org"}
+    assert prepared(tmp_path) == made
 
 
 def test_every_part_has_its_role_and_no_other() -> None:
@@ -108,15 +135,20 @@ def test_every_part_has_its_role_and_no_other() -> None:
     keys = parse_access_keys(KEYS.values())
     assert rules.roles == {
         "controllers": {"controller"}, "broker-a": {"broker"}, "proxies": {"proxy"}, "prometheus": {"monitor"},
-        "operators": {"admin"},
+        "operators": {"admin"}, "console": {"admin", "proxy"},
     }  # fmt: skip
     assert rules.brokers == {"broker-a": {found["broker"].configuration().value.broker.broker_name}}
     assert not rules.anonymous
     assert not rules.everyone
     secrets = {"controller": "controllers", "broker": "broker-a", "proxy": "proxies"}
     for part, key in secrets.items():
-        value = getattr(found[part].configuration().value, part)
-        (name,) = {name for name in secrets_of(value) if name.removeprefix("lightmq-") in (part, f"{part}s", "proxies")}
+        whole = found[part].configuration().value
+        value = getattr(whole, part)
+        named = (part, f"{part}s", "proxies")
+        (name,) = {name for name in secrets_of(whole, part) if name.removeprefix("lightmq-") in named}
+        assert (whole.console.access_key_file is None) == (part != "controller"), (
+            "the console runs at controllers alone"
+        )
         assert value.access_key_file == SECRETS / name
         variable = found[part].stack["secrets"][name]["environment"]
         assert GIVEN[variable] == f"{key}:{keys[key]}"
@@ -129,21 +161,17 @@ def test_every_part_has_its_role_and_no_other() -> None:
     assert found["proxy"].mounted[str(proxy.admin_access_list)] == ACCESS_LIST
 
 
-def test_the_keys_are_made_as_the_file_says(tmp_path: Path) -> None:
-    """The command in its head creates every variable that the stack needs."""
-    (command,) = re.findall(r"^#   (lightmq keys .*)$", (COMPOSE / "ha.yaml").read_text(), re.MULTILINE)
-    words = shlex.split(command)
-    assert run(["keys", str(tmp_path / "keys"), words[3], str(ROOT / words[4])]) == 0
-    made = dict(line.split("=", 1) for line in (tmp_path / "keys" / "env").read_text().splitlines())
-    assert set(made) == set(GIVEN) - {"LIGHTMQ_ACCESS_KEY", "LIGHTMQ_RAFT_SECRET", "LIGHTMQ_INSIDE_TLS_KEY"}
-    assert set(KEYS) == set(parse_access_keys(made["LIGHTMQ_ACCESS_KEYS"].split(",")))
-
-
 def test_prometheus_scrapes_every_part_with_its_key() -> None:
     """Targets are the containers and their administration ports; the credentials are those of the key file."""
     (document,) = documents(ROOT / "deploy" / "config" / "prometheus.yml")
     (job,) = document["scrape_configs"]
     assert (job["authorization"]["type"], job.get("metrics_path", "/metrics")) == ("Bearer", "/metrics")
+    assert (job["scheme"], job["tls_config"]) == ("https", {"ca_file": str(AUTHORITY)})
+    files = {job["authorization"]["credentials_file"], job["tls_config"]["ca_file"]}
+    service = stack("ha.yaml")["services"]["prometheus"]
+    assert files == {f"{SECRETS}/{mount['source']}" for mount in service["secrets"]}
+    mounted = {mount["target"] for mount in service["configs"]}
+    assert mounted == {"/etc/prometheus/prometheus.yml", *document["rule_files"]}
     expected = set()
     for each in containers("ha.yaml"):
         _, admin = ports(each.configuration().value, each.stage.name)
@@ -155,8 +183,9 @@ def test_prometheus_scrapes_every_part_with_its_key() -> None:
 def test_secrets_of_the_configuration_are_mounted() -> None:
     """Every file below /run/secrets that a container's section names is one of its secrets and readable by its user."""
     for each in containers("ha.yaml"):
-        section = getattr(each.configuration().value, each.stage.name)
-        assert secrets_of(section) == {mount["source"] for mount in each.settings["secrets"]}
+        assert secrets_of(each.configuration().value, each.stage.name) == {
+            mount["source"] for mount in each.settings["secrets"]
+        }
         for mount in each.settings["secrets"]:
             if "environment" in each.stack["secrets"][mount["source"]]:
                 assert (mount["uid"], mount["mode"]) == (each.stage.last("USER").partition(":")[0], 0o400)
@@ -170,13 +199,17 @@ def test_everything_named_is_declared(name: str) -> None:
     for service, settings in services.items():
         assert set(settings) <= SETTINGS, f"{service}: {set(settings) - SETTINGS}"
         for volume in settings.get("volumes", []):
-            assert volume.split(":")[0] in document["volumes"], volume
+            source = volume.split(":")[0]
+            assert source in document["volumes"] or (COMPOSE / source).is_dir(), volume
         for kind in ("configs", "secrets"):
             for mount in settings.get(kind, []):
                 assert mount["source"] in document[kind], mount
         assert set(settings.get("networks", {})) <= set(document.get("networks", {}))
         assert set(settings.get("depends_on", {})) <= set(services)
-        assert (COMPOSE / settings["build"]["context"] / settings["build"]["dockerfile"]).resolve().is_file()
+        if "build" in settings:
+            assert (COMPOSE / settings["build"]["context"] / settings["build"]["dockerfile"]).resolve().is_file()
+        else:
+            assert re.fullmatch(r"(prom|grafana)/\w+:v?\d+\.\d+\.\d+", settings["image"]), "a version, never latest"
     for config in document.get("configs", {}).values():
         assert (COMPOSE / config["file"]).resolve().is_file()
 
@@ -191,19 +224,48 @@ def test_every_key_is_declared(container: Container) -> None:
     listened, admin = ports(loaded.value, container.stage.name)
     published = {int(str(text).rsplit(":", 1)[-1]) for text in container.settings.get("ports", [])}
     assert published <= listened
-    assert container.stage.health_url()[0] == admin, "the image's health check uses another port"
+    scheme = "http" if loaded.value.console.tls.certificate is None else "https"
+    assert f"{scheme}://127.0.0.1:{admin}/livez" in container.health[-1]
+    compile(container.health[-1], "healthcheck", "exec")
 
 
 @pytest.mark.parametrize("container", CONTAINERS)
 def test_administration_is_not_published(container: Container) -> None:
     """Only MQTT is open on every interface of the machine."""
     for text in container.settings.get("ports", []):
-        assert text.startswith("127.0.0.1:") or text.endswith(":1883"), text
+        assert text.startswith("127.0.0.1:") or text.endswith(":8883"), text
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_devices_connect_by_tls_and_with_a_password(name: str) -> None:
+    """The port for them is the one with TLS; the plain one is not published, and a file of users is set."""
+    for each in containers(name):
+        published = {str(text).rpartition(":")[2] for text in each.settings.get("ports", [])}
+        assert "1883" not in published
+        if "8883" in published:
+            proxy = each.configuration().value.proxy
+            assert (proxy.listen.tls_port, proxy.password_file is not None) == (8883, True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", STACKS)
+def test_compose_takes_the_file(name: str) -> None:
+    """By the library with which `docker compose` reads it: schema, merges, extends, and what is named is there."""
+    try:
+        chart_tools.CACHE.mkdir(parents=True, exist_ok=True)
+        tools = chart_tools.programs(chart_tools.CACHE)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"needs compose-go, which Go compiles: {error}")
+    command = [tools / "compose", "-no-interpolation", name]
+    done = subprocess.run(command, cwd=COMPOSE, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert set(yaml.safe_load(done.stdout)["services"]) == set(stack(name)["services"])
 
 
 def test_a_wrong_key_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: a misspelled variable of a container is refused by name."""
-    first = containers("one.yaml")[0]
+    first = containers("one.yaml")[1]
     wrong = {**first.settings, "environment": {"LIGHTMQ_BROKER__ACES_KEYS": "a:b"}}
     with pytest.raises(ConfigError, match="ACCESS_KEYS"):
         Container("x", wrong, first.stage, first.stack).configuration()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import re
+import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -21,8 +25,8 @@ import pytest
 from lightmq.certificates import AUTHORITY, CERTIFICATE, KEY, make
 from runtime.clock import SystemClock
 from tests.deploy.running import Moved, Running
-from tests.deploy.stacks import GIVEN, KEYS, containers
-from tests.deploy.test_processes import PASSWORD, probe, publish
+from tests.deploy.stacks import COMPOSE, GIVEN, KEYS, containers
+from tests.deploy.test_processes import PASSWORD, check_health, page, publish
 from tests.processes.rig import ROOT, Server
 from tests.support.ports import free_port
 
@@ -36,10 +40,9 @@ class Stack:
     def __init__(self, directory: Path) -> None:
         found = containers("ha.yaml")
         self.keys = {name: key_file(directory / f"key-{name}", line) for name, line in KEYS.items()}
+        self.settings = found[0].stack
         secrets = {
-            name: GIVEN[each["environment"]]
-            for name, each in found[0].stack["secrets"].items()
-            if "environment" in each
+            name: GIVEN[each["environment"]] for name, each in self.settings["secrets"].items() if "environment" in each
         }
         secrets["lightmq-users"] = users(directory / "users")
         self.authority, certificates = certificates_of(directory / "tls")
@@ -110,21 +113,26 @@ def certificates_of(folder: Path) -> tuple[Path, dict[str, str]]:
     now = datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC)
     make(folder, ["127.0.0.1"], days=1, now=now)
     files = {"certificate": CERTIFICATE, "key": KEY, "ca": AUTHORITY}
-    return folder / AUTHORITY, {f"lightmq-tls-{name}": (folder / file).read_text() for name, file in files.items()}
+    text = {name: (folder / file).read_text() for name, file in files.items()}
+    return folder / AUTHORITY, {
+        **{f"lightmq-tls-{name}": content for name, content in text.items()},
+        **{f"lightmq-mqtt-{name}": text[name] for name in ("certificate", "key")},
+    }
 
 
 class Publisher:
     """A client of a proxy that publishes numbers and waits for each acknowledgement, across failovers."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: Running, authority: Path) -> None:
         self.acknowledged: list[str] = []
         self._changed = threading.Condition()
         self._settled: set[int] = set()
         self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "counter")
+        self._client.tls_set(str(authority))
         self._client.username_pw_set("sensor", PASSWORD)
         self._client.reconnect_delay_set(1, 1)
         self._client.on_publish = self._on_publish
-        self._client.connect("127.0.0.1", running.port)
+        self._client.connect("127.0.0.1", running.ports["mqtt-tls"])
         self._client.loop_start()
 
     def _on_publish(self, _client: Any, _data: Any, mid: int, reason: Any, _properties: Any) -> None:
@@ -202,13 +210,15 @@ def test_the_stack_survives_the_loss_of_two_masters(stack: Stack) -> None:
     assert (first["group"], first["inSync"], first["warning"]) == ("broker-a", 3, None)
     assert first["promise"].startswith("acknowledged = on disk at 2 of 3 brokers")
     for each in stack.running.values():
-        assert (probe(each, "/livez"), probe(each, "/startupz")) == (200, 200), each.container.name
+        shown = [page(each, name, stack.authority) for name in ("/livez", "/startupz")]
+        assert shown == [200, 200], each.container.name
+        check_health(each)
     for name in ("proxy-0", "proxy-1"):
-        publish(stack.running[name].port)
+        publish(stack.running[name].ports["mqtt-tls"], stack.authority)
     (epochs, rows) = stack.cluster("epochs", "broker-a")
     assert epochs == 0
     assert {row["id"] for row in rows} == {1, 2, 3}
-    publisher = Publisher(stack.running["proxy-0"])
+    publisher = Publisher(stack.running["proxy-0"], stack.authority)
     publisher.publish(20)
     master = stack.at(first["address"])
     assert "acknowledged = on disk at 2 brokers at least" in master.log.read_text()
@@ -231,7 +241,7 @@ def test_the_stack_survives_the_loss_of_two_masters(stack: Stack) -> None:
     assert list(dict.fromkeys(survived)) == publisher.acknowledged  # QoS 1: perhaps repeated, never lost
     stack.at(second["address"]).start()
     assert settled(stack)[0]["epoch"] >= last["epoch"]
-    publish(stack.running["proxy-1"].port)
+    publish(stack.running["proxy-1"].ports["mqtt-tls"], stack.authority)
 
 
 def test_the_parts_refuse_connections_without_tls(stack: Stack) -> None:
@@ -253,7 +263,7 @@ def test_the_parts_refuse_connections_without_tls(stack: Stack) -> None:
 def test_behind_tls_keys_are_still_required(stack: Stack) -> None:
     """The cluster works with its own keys; without one, or beyond its rights, a client is refused."""
     (group,) = settled(stack)
-    publish(stack.running["proxy-0"].port)
+    publish(stack.running["proxy-0"].ports["mqtt-tls"], stack.authority)
     refused = "NO_PERMISSION"
     for key, words in (
         ("prometheus", ("topics", "create", "x", "--queues", "1")),
@@ -267,20 +277,75 @@ def test_behind_tls_keys_are_still_required(stack: Stack) -> None:
     assert stack.ask("topics", "create", "plenty", "--queues", "2")[0] == 0
     prometheus, operators = KEYS["prometheus"], KEYS["operators"]
     for each in stack.running.values():
-        assert (probe(each, "/livez"), page(each, "/readyz")) == (200, 200), each.container.name
-        shown = [page(each, name, line) for name in ("/metrics", "/status") for line in ("", prometheus, operators)]
+        shown = [page(each, name, stack.authority) for name in ("/livez", "/readyz")]
+        assert shown == [200, 200], each.container.name
+        shown = [
+            page(each, name, stack.authority, line)
+            for name in ("/metrics", "/status")
+            for line in ("", prometheus, operators)
+        ]
         assert shown == [401, 200, 200, 401, 403, 200], each.container.name
     master = stack.at(group["address"])
     assert "replica_came" in master.log.read_text()
+    check_console(stack)
 
 
-def page(running: Running, name: str, line: str = "") -> int:
-    """The status of a page for a key."""
+def check_console(stack: Stack) -> None:
+    """It is at the controllers and there alone, by TLS; it knows an operator's key, and the groups of all brokers."""
+    trusted = ssl.create_default_context(cafile=stack.authority)
+    for name, each in stack.running.items():
+        status = page(each, "/console/", stack.authority)
+        assert status == (200 if name.startswith("controller") else 404), name
     asked = urllib.request.Request(
-        f"http://127.0.0.1:{running.ports['admin']}{name}", headers={"Authorization": f"Bearer {line}"}
+        f"https://127.0.0.1:{stack.running['controller-1'].ports['admin']}/api/v1/brokers",
+        headers={"Authorization": "Basic " + base64.b64encode(KEYS["operators"].encode()).decode()},
     )
+    with urllib.request.urlopen(asked, timeout=DEADLINE_S, context=trusted) as answer:
+        shown = json.load(answer)["items"]
+    assert {each["name"] for each in shown} == {"broker-a"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs prometheus (Debian: prometheus)")
+def test_prometheus_sees_every_part_and_has_the_alerts(stack: Stack, tmp_path: Path) -> None:
+    """Started with the shipped files, in which only paths and addresses are replaced."""
+    settled(stack)
+    folder = tmp_path / "prometheus"
+    folder.mkdir()
+    service = stack.settings["services"]["prometheus"]
+    configs = {mount["target"]: stack.settings["configs"][mount["source"]]["file"] for mount in service["configs"]}
+    text = (COMPOSE / configs["/etc/prometheus/prometheus.yml"]).read_text()
+    for each in stack.running.values():
+        (name,) = each.container.settings["networks"]["cluster"].get("aliases", [each.container.name])
+        text, found = re.subn(rf'"{name}:\d+"', f'"127.0.0.1:{each.ports["admin"]}"', text)
+        assert found == 1, name
+    text = text.replace("/etc/prometheus/alerts.yml", str((COMPOSE / configs["/etc/prometheus/alerts.yml"]).resolve()))
+    text = text.replace("/run/secrets/lightmq-tls-ca", str(stack.authority))
+    text = text.replace("/run/secrets/lightmq-prometheus", str(stack.keys["prometheus"])).replace("15s", "1s")
+    (folder / "prometheus.yml").write_text(text)
+    port = free_port()
+    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/data"]
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen([*command, f"--web.listen-address=127.0.0.1:{port}"], stderr=log)
     try:
-        with urllib.request.urlopen(asked, timeout=DEADLINE_S) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+        end = time.monotonic() + DEADLINE_S
+        while {one["health"] for one in told(port, "targets?state=active", "activeTargets")} != {"up"}:
+            assert time.monotonic() < end, told(port, "targets", "activeTargets")
+            time.sleep(0.5)
+        assert len(told(port, "targets", "activeTargets")) == len(stack.running)
+        assert {group["name"] for group in told(port, "rules", "groups")} >= {"lightmq-durability"}
+        (value,) = told(port, "query?query=sum(rocketmq_controller_leading)", "result")
+        assert value["value"][1] == "1"
+    finally:
+        process.terminate()
+        process.wait(DEADLINE_S)
+
+
+def told(port: int, path: str, field: str) -> list[dict[str, Any]]:
+    """What Prometheus answers; nothing while it starts."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=DEADLINE_S) as answer:
+            found: list[dict[str, Any]] = json.load(answer)["data"][field]
+            return found
+    except urllib.error.URLError:
+        return []

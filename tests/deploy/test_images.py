@@ -37,11 +37,17 @@ def ports(value: Configuration, name: str) -> tuple[set[int], int]:
             ha = {replication.port} if replication.enabled else set()
             return {broker.port, vip_port_of(broker), broker.admin_port, *ha}, broker.admin_port
         case "proxy":
-            return {value.proxy.port, value.proxy.admin_port}, value.proxy.admin_port
+            return {*mqtt_ports(value), value.proxy.admin_port}, value.proxy.admin_port
         case _:
             up = value.up
             vip_port = vip_port_of(replace(value.broker, port=up.remoting_port, admin_port=up.admin_port))
-            return {value.proxy.port, up.remoting_port, vip_port, up.admin_port}, up.admin_port
+            return {*mqtt_ports(value), up.remoting_port, vip_port, up.admin_port}, up.admin_port
+
+
+def mqtt_ports(value: Configuration) -> set[int]:
+    """Plain, and by TLS if that is on."""
+    proxy = value.proxy
+    return {proxy.port} if proxy.listen.tls_port is None else {proxy.port, proxy.listen.tls_port}
 
 
 @pytest.mark.parametrize("name", [*SERVERS, "spark"])

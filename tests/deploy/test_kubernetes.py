@@ -18,7 +18,7 @@ from tests.deploy.test_images import CLUSTER, ports
 KUSTOMIZATION = DEPLOY / "kustomization.yaml"
 VERSIONS = {
     "Service": "v1", "StatefulSet": "apps/v1", "Deployment": "apps/v1", "PodDisruptionBudget": "policy/v1",
-    "HorizontalPodAutoscaler": "autoscaling/v2",
+    "HorizontalPodAutoscaler": "autoscaling/v2", "NetworkPolicy": "networking.k8s.io/v1",
 }  # fmt: skip
 POD_VALUES = {"metadata.name": "{name}-1", "metadata.labels['apps.kubernetes.io/pod-index']": "1"}
 SECRET_KEYS = {"all": ",".join(KEYS.values()), "raft": "a-secret-of-the-controllers", "users": "", **KEYS}
@@ -110,7 +110,7 @@ def test_probes(name: str, spec: dict[str, Any], pod: dict[str, Any], container:
     assert {kind: page["path"] for kind, page in pages.items()} == {
         "startupProbe": "/startupz", "livenessProbe": "/livez", "readinessProbe": "/readyz",
     }  # fmt: skip
-    assert {page["port"] for page in pages.values()} == {"admin"}
+    assert {(page["port"], page["scheme"]) for page in pages.values()} == {("admin", "HTTPS")}
     startup = container["startupProbe"]
     assert startup["failureThreshold"] * startup["periodSeconds"] >= (600 if name.startswith("broker") else 60)
 
@@ -142,13 +142,15 @@ def test_volumes_match(name: str, spec: dict[str, Any], pod: dict[str, Any], con
     assert ("data" in claims) == bool(stages()[container["name"]].last("VOLUME"))
     projected = volumes["secrets"]["projected"]
     parts = {source["secret"]["name"]: source["secret"]["items"] for source in projected["sources"]}
+    assert {item["key"] for item in parts.get("lightmq-mqtt-tls", [])} <= {CERTIFICATE, KEY}
     assert {item["key"] for item in parts["lightmq"]} <= set(SECRET_KEYS)
     assert {item["key"] for item in parts["lightmq-tls"]} <= {AUTHORITY, CERTIFICATE, KEY}
     given = {item["path"] for items in parts.values() for item in items}
     own = {item["path"].removeprefix("lightmq-"): item["key"] for item in parts["lightmq"]}
     assert own.items() & {("controllers", "controllers"), ("broker", "broker-a"), ("proxies", "proxies")}
     assert mounts["secrets"] == str(SECRETS)
-    assert secrets_of(getattr(load_configuration(CLUSTER, {}).value, container["name"])) == given
+    value = load_configuration(CLUSTER, environment(name, container)).value
+    assert secrets_of(value, container["name"]) == given
     assert not projected["defaultMode"] & 0o007, "keys that everybody may read are refused"
 
 
@@ -187,6 +189,17 @@ def test_names_of_pods_are_those_in_the_configuration() -> None:
     told = load_configuration(CLUSTER, environment(name, container)).value.broker
     assert (told.broker_name, told.advertised_host) == (name, f"{name}-1.{name}")
     assert (sets[name]["spec"]["replicas"], told.replication.in_sync_min) == (3, 2)
+
+
+def test_devices_reach_the_port_with_tls_alone() -> None:
+    """The service has no other, and the network policy admits none but it and the one of administration."""
+    (port,) = of("Service")["mqtt"]["spec"]["ports"]
+    assert (port["name"], port["port"]) == ("mqtts", load_configuration(CLUSTER, {}).value.proxy.listen.tls_port)
+    policy = of("NetworkPolicy")["proxy"]["spec"]
+    (rule,) = policy["ingress"]
+    assert {each["port"] for each in rule["ports"]} == {"mqtts", "admin"}
+    labels = of("Deployment")["proxy"]["spec"]["selector"]["matchLabels"]
+    assert policy["podSelector"]["matchLabels"] == labels
 
 
 def test_budgets_and_the_autoscaler() -> None:
