@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-LINK = re.compile(r"(?P<text>\[[^\]]*\]\()(?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?(?P<end>\))")
+LINK = re.compile(r"\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
+"""A link or a picture; the text of a link may be a picture."""
 FENCE = re.compile(r"^(?:```.*?^```|<!--.*?-->)$", re.MULTILINE | re.DOTALL)
 HOME = "index.md"
 ROOTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md", "benchmarks/README.md")
@@ -98,16 +99,16 @@ def fitted(root: Path, document: Path) -> tuple[str, list[Path]]:
     own = Path(place(document)).parent
 
     def fit(found: re.Match[str]) -> str:
-        target = found["target"]
+        text, target, anchor = LINK.sub(fit, found["text"]), found["target"], found["anchor"] or ""
         if not target or "://" in target or target.startswith(("mailto:", "/")):
-            return found[0]
+            return f"[{text}]({target}{anchor})"
         path = Path(os.path.relpath((root / document.parent / target).resolve(), root.resolve()))
         if (root / path / "README.md").is_file():
             path /= "README.md"
         if place(path) in GENERATED:
-            return found[0]
+            return f"[{text}]({target}{anchor})"
         linked.append(path)
-        return f"{found['text']}{os.path.relpath(place(path), own)}{found['anchor'] or ''}{found['end']}"
+        return f"[{text}]({os.path.relpath(place(path), own)}{anchor})"
 
     return outside_code((root / document).read_text(), fit), linked
 

@@ -36,7 +36,8 @@ def test_links_fit_the_site(tmp_path: Path) -> None:
     """To a page, an anchor, a document outside docs, a file, a folder with and without a README, a picture and away."""
     page = (
         "[a](../README.md#x) [b](#y) [c](../../README.md) [d](../../core/main.py) [e](../../core) [f](../../examples)"
-        " ![g](../assets/g.png) [h](https://example.org)\n```\n[i](../../README.md)\n```\n"
+        " ![g](../assets/g.png) [h](https://example.org) [![k](../assets/g.png)](../../README.md)"
+        "\n```\n[i](../../README.md)\n```\n"
     )
     root = tree(
         tmp_path,
@@ -51,7 +52,8 @@ def test_links_fit_the_site(tmp_path: Path) -> None:
     found = site_pages.assemble(root)
     assert found.texts["howto/x.md"] == (
         "[a](../index.md#x) [b](#y) [c](../project/README.md) [d](../source/core/main.py.txt) [e](../source/core.txt)"
-        " [f](../project/examples/README.md) ![g](../assets/g.png) [h](https://example.org)\n```\n[i](../../README.md)\n```\n"
+        " [f](../project/examples/README.md) ![g](../assets/g.png) [h](https://example.org)"
+        " [![k](../assets/g.png)](../project/README.md)\n```\n[i](../../README.md)\n```\n"
     )
     assert found.texts["source/core.txt"] == "# core/main.py\n\n1\n\n# core/z.py\n\n2"
     assert set(found.files) == {"assets/g.png", "source/core/main.py.txt"}
