@@ -1,8 +1,9 @@
 """Assembles the pages of the documentation site from the tree: documents keep their text, links are made to fit.
 
-Invariant: a page reads the same here and in the repository. `docs/x.md` becomes `x.md`, any other document that a page
-links to becomes `project/<its path>`, and any other file a text below `source/`, so that no link leaves the site. Pages
-that exist only here (command line, API by name) are made from what the code declares. Pure but for reading the tree.
+Invariant: a page reads the same here and in the repository; diagrams are pictures here. `docs/x.md` becomes `x.md`, any
+other document that a page links to becomes `project/<its path>`, and any other file a text below `source/`, so that no
+link leaves the site. Pages that exist only here (command line, API by name) are made from what the code declares. Pure
+but for reading the tree.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from tools import diagrams
 
 LINK = re.compile(r"\[(?P<text>(?:!\[[^\]]*\]\([^)]*\)|[^\]])*)\]\((?P<target>[^)#\s]*)(?P<anchor>#[^)\s]*)?\)")
 """A link or a picture; the text of a link may be a picture."""
@@ -110,7 +113,8 @@ def fitted(root: Path, document: Path) -> tuple[str, list[Path]]:
         linked.append(path)
         return f"[{text}]({os.path.relpath(place(path), own)}{anchor})"
 
-    return outside_code((root / document).read_text(), fit), linked
+    text = outside_code((root / document).read_text(), fit)
+    return diagrams.pictured(text, os.path.relpath("assets/diagrams", own)), linked
 
 
 def outside_code(text: str, fit: object) -> str:
