@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tree import ROOT, relative
+from tools import http_api
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -59,6 +60,13 @@ def test_every_page_is_linked() -> None:
     linked = {(document.parent / target).resolve() for document in DOCUMENTS for target, _ in links(document)}
     lost = [relative(page) for page in tracked("docs/*.md") if page.resolve() not in linked]
     assert not lost, lost
+
+
+def test_the_page_of_the_http_api_is_what_the_console_declares() -> None:
+    """Its examples fit the declared structures."""
+    assert http_api.PAGE.read_text() == http_api.page(), "run python -m tools.http_api"
+    for operation in http_api.table.OPERATIONS:
+        http_api.check(operation)
 
 
 def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
