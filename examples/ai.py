@@ -18,7 +18,6 @@ The model works offline by default; `--model` takes a real one (see ai_models.py
 from __future__ import annotations
 
 import base64
-import importlib.util
 import json
 import subprocess
 import sys
@@ -28,6 +27,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, run
+from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET
 
 import numpy as np
 import pandas as pd
@@ -40,8 +42,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from kit import Claim, Example, Inbox, Page, Run, Stage, equal, holds, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET
 from runtime.clock import SystemClock
 
 DOCUMENTS, EVENTS, ASSISTANT = "kb/documents/+", "app/+/events", "app/+/assistant"
@@ -125,15 +125,14 @@ class Change:
     sent_ms: int
 
 
-class People:
+class People(Living):
     """A desk that asks, editors that change a document, a dozen users, and three workers as processes.
 
     Thread rule: one thread publishes, one reads each worker's lines, paho's threads bring replies; one lock guards all.
     """
 
     def __init__(self, stage: Stage) -> None:
-        if stage.words["model"] == "hashing" and importlib.util.find_spec("sklearn") is None:
-            raise RuntimeError("the model is scikit-learn's: pip install scikit-learn, or choose another --model")
+        super().__init__("people")
         self._stage = stage
         self._clock = SystemClock()
         self._changed = threading.Condition(threading.Lock())
@@ -153,8 +152,7 @@ class People:
         self._client = self._desk()
         self._connected = threading.Event()
         self._inbox = Inbox(stage, "app", ASSISTANT, self._greeted, qos=2)
-        self._live, self._stopped = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._act, name="people", daemon=True)
+        self._begun = threading.Event()
 
     def _desk(self) -> Client:
         client = Client(CallbackAPIVersion.VERSION2, client_id="desk", protocol=MQTTProtocolVersion.MQTTv5)
@@ -238,10 +236,10 @@ class People:
         self._publish("ai/requests", body, properties=properties)
 
     def _replied(self, _client: Client, _userdata: object, message: MQTTMessage) -> None:
-        assert message.properties is not None
+        properties: Any = message.properties  # paho keeps what was sent as attributes
         reply = json.loads(message.payload) | {"at_ms": self._clock.now_ms()}
         with self._changed:
-            self.asked[message.properties.CorrelationData.decode()].replies.append(reply)
+            self.asked[properties.CorrelationData.decode()].replies.append(reply)
             self._changed.notify_all()
 
     def _greeted(self, _topic: str, body: bytes) -> None:
@@ -251,10 +249,10 @@ class People:
 
     def go_live(self) -> None:
         """Spark is there: people begin."""
-        self._live.set()
+        self._begun.set()
 
-    def _act(self) -> None:
-        self._live.wait()
+    def _live(self) -> None:
+        self._begun.wait()
         begun_s = self._clock.monotonic_ns() / 1e9
         asks, edits, events = 0, 0, 0
         while not self._stopped.wait(0.02):
@@ -275,14 +273,8 @@ class People:
 
     def stop(self) -> None:
         """Nobody asks any more."""
-        self._live.set()
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def finished(self) -> bool:
-        """People go on until they are stopped."""
-        return False
+        self._begun.set()
+        super().stop()
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until everything is acknowledged and every request is answered; then the workers are stopped."""
@@ -347,7 +339,7 @@ def index_entry(model: str, name: str, version: int, text: str) -> str:
     return json.dumps({"name": name, "version": int(version), "slices": slices, "vectors": vectors})
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """Documents to index entries, events to openings of the assistant."""
     model = stage.words["model"]
 
@@ -397,7 +389,7 @@ class Listener(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Follow the user's events in their order; one that came again changes nothing."""
-        newest, counts = self._state.get() if self._state.exists() else (-1, {})
+        newest, counts = self._state.get() or (-1, {})
         counts = dict(counts)
         for row in sorted(rows, key=lambda one: one.queueOffset):
             if row.seq <= newest:

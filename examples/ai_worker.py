@@ -17,6 +17,8 @@ import sys
 import threading
 from typing import Any
 
+from kit import Stage
+
 import numpy as np
 from ai_models import load
 from paho.mqtt.client import Client, MQTTMessage
@@ -24,7 +26,6 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
-from kit import Stage
 from runtime.clock import SystemClock
 
 REQUESTS, INDEX = "$share/inference/ai/requests", "kb/index/+"
@@ -79,10 +80,10 @@ class Worker:
         best = ranked[0] if ranked else (0.0, "", "", 0)
         reply = {"id": request["id"], "answer": answer, "score": best[0], "document": best[2], "version": best[3],
                  "worker": self._name}  # fmt: skip
-        assert message.properties is not None
+        asked: Any = message.properties  # paho keeps what was sent as attributes of these names
         properties = Properties(PacketTypes.PUBLISH)
-        properties.CorrelationData = message.properties.CorrelationData
-        sent = self._others.publish(message.properties.ResponseTopic, json.dumps(reply), qos=1, properties=properties)
+        properties.CorrelationData = asked.CorrelationData
+        sent = self._others.publish(asked.ResponseTopic, json.dumps(reply), qos=1, properties=properties)
         sent.wait_for_publish(30)
         client.ack(message.mid, message.qos)
         say(event="done", id=request["id"], worker=self._name)

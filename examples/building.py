@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from kit import Claim, Disturbances, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, FAINT, HEAT, INK, MUTED, PAPER, RED, callout
+
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-
-from kit import Claim, Disturbances, Example, Page, Replay, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, HEAT, INK, MUTED, PAPER, RED, callout
 
 FILTER = "site/+/floor/+/room/+/power"
 READING = "meter string, time_ms long, watts long"
@@ -85,7 +85,7 @@ def simulate(rooms: pd.DataFrame, story_s: float, rng: np.random.Generator) -> p
         readings.append(np.round(used + heat / 3 + rng.normal(0, 6, len(rooms))).clip(0))
     watts = np.array(readings, dtype=np.int64)
     steps, count = watts.shape
-    at_s = np.repeat(np.arange(steps) * EVERY_S, count) + np.tile(rng.uniform(0, EVERY_S, count).round(3), steps)
+    at_s = np.repeat(np.arange(steps) * EVERY_S, count) + np.tile(np.round(rng.uniform(0, EVERY_S, count), 3), steps)
     frame = rooms[["floor", "room"]].iloc[np.tile(np.arange(count), steps)].reset_index(drop=True)
     frame["meter"] = frame["floor"].astype(str) + "-" + frame["room"].astype(str).str.zfill(2)
     frame["due_s"] = at_s
@@ -141,13 +141,13 @@ def by_floor(rows: DataFrame) -> DataFrame:
     return sums.select(F.col("window.start").alias("start"), "floor", "readings", "watt_sum")
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """Two queries over one MQTT filter; a reading that was sent twice counts once."""
     rooms = spark.read.parquet(str(stage.folder("rooms.parquet")))
 
     def stream() -> DataFrame:
-        source = spark.readStream.format("rocketmq").options(**stage.source)
-        source = source.option("mqttFilter", FILTER).option("columns", "mqttTopic,body").load()
+        reader = spark.readStream.format("rocketmq").options(**stage.source)
+        source = reader.option("mqttFilter", FILTER).option("columns", "mqttTopic,body").load()
         timed = readings(source).withWatermark("time", f"{WATERMARK_S} seconds")
         return timed.dropDuplicatesWithinWatermark(["meter", "time_ms"])
 
@@ -160,8 +160,8 @@ def queries(spark: SparkSession, stage: Stage) -> dict:
 def batch(spark: SparkSession, stage: Stage) -> None:
     """The same windows once more, as a batch over the same log."""
     rooms = spark.read.parquet(str(stage.folder("rooms.parquet")))
-    source = spark.read.format("rocketmq").options(**stage.source)
-    source = source.option("mqttFilter", FILTER).option("columns", "mqttTopic,body").load()
+    reader = spark.read.format("rocketmq").options(**stage.source)
+    source = reader.option("mqttFilter", FILTER).option("columns", "mqttTopic,body").load()
     rows = readings(source).dropDuplicates(["meter", "time_ms"]).cache()
     by_room(rows, rooms).write.parquet(str(stage.folder("rooms_batch")))
     by_floor(rows).write.parquet(str(stage.folder("floors_batch")))

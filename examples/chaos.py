@@ -21,6 +21,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
+from kit.cluster import BROKERS, POLL_S, Cluster, Roles
+from kit.picture import AMBER, BLUE, FAINT, GREEN, MUTED, RED, TEAL
+
 import numpy as np
 import pandas as pd
 from paho.mqtt.client import Client
@@ -28,9 +32,6 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
-from kit import Claim, Example, Inbox, Page, Run, Stage, equal, holds, read_rows, run
-from kit.cluster import BROKERS, POLL_S, Cluster, Roles
-from kit.picture import AMBER, BLUE, FAINT, GREEN, MUTED, RED, TEAL
 from runtime.clock import SystemClock
 
 FILTER = "chaos/+/reading"
@@ -49,13 +50,14 @@ IN_FLIGHT_MAX = 2000
 # --- The load ----------------------------------------------------------------------------------------------------
 
 
-class Load:
+class Load(Living):
     """Forty devices over four connections, a subscriber, and a look at the roles five times a second.
 
     Thread rule: one thread publishes, one asks for the roles, paho's threads record answers under a lock.
     """
 
     def __init__(self, stage: Stage) -> None:
+        super().__init__("devices")
         self._stage = stage
         self._clock = SystemClock()
         self._changed = threading.Condition(threading.Lock())
@@ -74,9 +76,9 @@ class Load:
         self._cluster: Cluster | None = None
         self._clients: list[Client] = []
         self._inbox = Inbox(stage, "chaos-subscriber", FILTER, self._receive, qos=1)
-        self._stopped = threading.Event()
-        self._watching = threading.Event()
-        self._threads = [threading.Thread(target=self._publish_all, name="devices", daemon=True)]
+        self._watched = threading.Event()
+        """Set when nobody has to look at the roles any more."""
+        self._watcher = threading.Thread(target=self._watch, name="roles", daemon=True)
 
     @property
     def sent(self) -> int:
@@ -87,8 +89,7 @@ class Load:
         """Look at the roles from now on."""
         if self._cluster is None:
             self._cluster = cluster
-            self._threads.append(threading.Thread(target=self._watch, name="roles", daemon=True))
-            self._threads[-1].start()
+            self._watcher.start()
 
     def start(self) -> None:
         """Connect and begin; raises OSError, TimeoutError."""
@@ -109,7 +110,7 @@ class Load:
         for _ in self._clients:
             if not connected.acquire(timeout=CONNECT_TIMEOUT_S):
                 raise TimeoutError("the proxy did not answer the devices")
-        self._threads[0].start()
+        self._thread.start()
 
     def _answer_of(self, number: int) -> Any:
         def on_publish(_client: Client, _userdata: object, mid: int, _reason: Any, _properties: Any) -> None:
@@ -134,7 +135,7 @@ class Load:
             self.delivered.append((reading["device"], reading["seq"], self._clock.now_ms()))
             self._changed.notify_all()
 
-    def _publish_all(self) -> None:
+    def _live(self) -> None:
         seq, every_s = 0, EVERY_S / self._stage.speed
         due_s = self._clock.monotonic_ns() / 1e9
         while not self._stopped.wait(max(0.0, due_s - self._clock.monotonic_ns() / 1e9)):
@@ -158,27 +159,17 @@ class Load:
 
     def _watch(self) -> None:
         assert self._cluster is not None
-        while not self._watching.wait(POLL_S):
+        while not self._watched.wait(POLL_S):
             self.roles.append(Roles.of(self._cluster))
-
-    def stop(self) -> None:
-        """Publish nothing more."""
-        self._stopped.set()
-        if self._threads[0].is_alive():
-            self._threads[0].join()
-
-    def finished(self) -> bool:
-        """Devices live on until they are stopped."""
-        return False
 
     def settle(self, timeout_s: float) -> bool:
         """Wait until everything is acknowledged and delivered."""
         with self._changed:
             done = self._changed.wait_for(lambda: self.acknowledged >= self.sent, timeout_s)
             self._changed.wait_for(lambda: len({one[:2] for one in self.delivered}) >= self.sent, timeout_s)
-        self._watching.set()
-        for thread in self._threads[1:]:
-            thread.join()
+        self._watched.set()
+        if self._watcher.is_alive():
+            self._watcher.join()
         for client in self._clients:
             client.disconnect()
             client.loop_stop()
@@ -206,7 +197,7 @@ def rows_of(source: DataFrame) -> DataFrame:
     return read.withColumn("read_ms", F.unix_millis(F.current_timestamp()))
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """One query that keeps reading through every change of master."""
 
     def stream() -> DataFrame:

@@ -20,14 +20,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
+from kit import Claim, Example, Gateways, Inbox, Living, Page, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, FAINT, GREEN, RED
+from kit.stage import Queries
+
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from kit import Claim, Example, Gateways, Inbox, Page, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, RED
 from runtime.clock import SystemClock
 
 TELEMETRY, COMMANDS = "fleet/+/telemetry", "fleet/+/commands"
@@ -89,7 +91,7 @@ class Watcher(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Judge the new readings of one machine, in the order of the log."""
-        known = Watched(*self._state.get()) if self._state.exists() else Watched()
+        known = Watched(*(self._state.get() or ()))
         for row in sorted(rows, key=lambda reading: reading.queueOffset):
             known, above = judge(known, row.seq, row.celsius)
             if above is not None:
@@ -103,7 +105,7 @@ class Watcher(StatefulProcessor):
 # --- The machines ------------------------------------------------------------------------------------------------
 
 
-class Machines:
+class Machines(Reporting, Living):
     """Twenty compressors: heat by load and friction, cooling to the air; a command throttles one and frees its bearing.
 
     C dT/dt = a load² + friction - k (T - T_air), solved for all at once every 0.2 s. Thread rule: one thread computes
@@ -111,10 +113,11 @@ class Machines:
     """
 
     def __init__(self, stage: Stage) -> None:
+        Reporting.__init__(self, Gateways(stage, "fleet"))
+        Living.__init__(self, "machines")
         self._rng = np.random.default_rng(stage.seed)
         self._clock = SystemClock()
         self.names = [f"press-{number:02d}" for number in range(1, MACHINES + 1)]
-        self._gateways = Gateways(stage, "fleet")
         self._inboxes = [
             Inbox(stage, f"{name}-inbox", f"fleet/{name}/commands", self._obey, qos=2) for name in self.names
         ]
@@ -126,18 +129,6 @@ class Machines:
         """Each delivery, with `at_ms` when it came."""
         self.traces: list[np.ndarray] = []
         self.trace_ms: list[int] = []
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="machines", daemon=True)
-
-    @property
-    def sent(self) -> int:
-        """Readings handed to MQTT."""
-        return self._gateways.sent
-
-    @property
-    def acknowledged(self) -> int:
-        """Readings accepted by the server."""
-        return self._gateways.acknowledged
 
     def start(self) -> None:
         """Connect and begin to live."""
@@ -189,25 +180,10 @@ class Machines:
             }  # fmt: skip
             self._gateways.publish(number, f"fleet/{name}/telemetry", json.dumps(reading).encode())
 
-    def stop(self) -> None:
-        """Report nothing more; commands are still obeyed."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def finished(self) -> bool:
-        """Machines live on until they are stopped."""
-        return False
-
-    def settle(self, timeout_s: float) -> bool:
-        """Wait for the acknowledgements of the readings."""
-        return self._gateways.settle(timeout_s)
-
     def await_commands(self, count: int, timeout_s: float) -> None:
         """Wait until so many commands were delivered, then a moment more for one too many; disconnect."""
         deadline = self._now_s() + timeout_s
         while len(self.commands) < count and self._now_s() < deadline:
-            self._stopped.wait(0.05)
             threading.Event().wait(0.05)
         threading.Event().wait(1.0)
         for inbox in self._inboxes:
@@ -240,12 +216,12 @@ def readings(source: DataFrame) -> DataFrame:
     return source.select("queueId", "queueOffset", body).select("queueId", "queueOffset", "reading.*")
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """One query: state per machine, commands back to MQTT."""
 
     def commands() -> Any:
-        source = spark.readStream.format("rocketmq").options(**stage.source)
-        source = source.option("mqttFilter", TELEMETRY).option("columns", "queueId,queueOffset,body").load()
+        reader = spark.readStream.format("rocketmq").options(**stage.source)
+        source = reader.option("mqttFilter", TELEMETRY).option("columns", "queueId,queueOffset,body").load()
         found = (
             readings(source)
             .groupBy("machine")

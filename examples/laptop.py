@@ -14,12 +14,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from kit import Claim, Example, Gateways, Page, Queries, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, INK, MUTED, RED, SERIES, TEAL, VIOLET
+
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
-from kit import Claim, Example, Gateways, Page, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, INK, MUTED, RED, SERIES, TEAL, VIOLET
 from lightmq.demo.feed import LATENESS_SENSOR, SensorFeed
 from lightmq.demo.run import host_label
 from runtime.clock import SystemClock
@@ -31,12 +32,12 @@ ROWS_PER_BATCH_MAX = 2000
 """The rate limit: what gathered while Spark was starting is read in batches of this size, not in one."""
 
 
-class Laptop:
+class Laptop(Reporting):
     """The sensors of this machine over one MQTT connection; the demo's feed samples them."""
 
     def __init__(self, stage: Stage) -> None:
         self._host = host_label()
-        self._gateways = Gateways(stage, "laptop", connections=1)
+        super().__init__(Gateways(stage, "laptop", connections=1))
         self._feed = SensorFeed(self, SystemClock())  # type: ignore[arg-type]
         self.last: dict[str, float] = {}
         self.begun_ms = 0
@@ -48,16 +49,6 @@ class Laptop:
         self.last[sensor] = value
         reading = {"id": self._gateways.sent, "sensor": sensor, "value": round(value, 4), "time_ms": time_ms}
         self._gateways.publish(0, f"machines/{self._host}/{sensor}", json.dumps(reading).encode())
-
-    @property
-    def sent(self) -> int:
-        """Readings handed to MQTT."""
-        return self._gateways.sent
-
-    @property
-    def acknowledged(self) -> int:
-        """Readings accepted by the server."""
-        return self._gateways.acknowledged
 
     def start(self) -> None:
         """Connect and begin to sample."""
@@ -73,10 +64,6 @@ class Laptop:
         """Sensors never run dry."""
         return False
 
-    def settle(self, timeout_s: float) -> bool:
-        """Wait for the acknowledgements."""
-        return self._gateways.settle(timeout_s)
-
     def figures(self) -> Mapping[str, str]:
         """CPU and memory as just sampled."""
         cores = [value for sensor, value in sorted(self.last.items()) if sensor.startswith("cpu")]
@@ -91,8 +78,8 @@ class Laptop:
 
 def readings(spark: SparkSession, stage: Stage) -> DataFrame:
     """Every reading, its JSON as columns; at most so many a batch."""
-    source = spark.readStream.format("rocketmq").options(**stage.source).option("mqttFilter", FILTER)
-    source = source.option("maxOffsetsPerTrigger", ROWS_PER_BATCH_MAX).option("columns", "body").load()
+    reader = spark.readStream.format("rocketmq").options(**stage.source).option("mqttFilter", FILTER)
+    source = reader.option("maxOffsetsPerTrigger", ROWS_PER_BATCH_MAX).option("columns", "body").load()
     body = F.from_json(F.col("body").cast("string"), READING).alias("reading")
     return source.select(body).select("reading.*", F.timestamp_millis("reading.time_ms").alias("time"))
 
@@ -105,7 +92,7 @@ def windows(rows: DataFrame) -> DataFrame:
     return figures.select(F.col("window.end").alias("at"), "sensor", "mean", "low", "high")
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """The readings as a table, and their sliding windows."""
     return {
         "readings": lambda: stage.to_parquet(readings(spark, stage), "readings"),

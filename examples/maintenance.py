@@ -16,12 +16,14 @@ Features are made by a state per machine, and judged by an Arrow-based pandas UD
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from kit import Claim, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED
 
 import numpy as np
 import pandas as pd
@@ -29,8 +31,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from kit import Claim, Example, Page, Replay, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED
 from runtime.clock import SystemClock
 
 FILTER = "plant/+/temperature"
@@ -92,7 +92,7 @@ def simulate(seed: int) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
 
 def slow(rng: np.random.Generator, count: int, span: int) -> np.ndarray:
     """Noise that changes over so many readings."""
-    return pd.Series(rng.normal(0, 1, count)).ewm(span=span).mean().to_numpy()
+    return np.asarray(pd.Series(rng.normal(0, 1, count)).ewm(span=span).mean())
 
 
 def real(path: Path, labels: str) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
@@ -103,7 +103,7 @@ def real(path: Path, labels: str) -> tuple[pd.DataFrame, list[tuple[int, int]]]:
     windows = []
     if labels:
         known = json.loads(Path(labels).read_text())
-        chosen = next((spans for name, spans in known.items() if name.endswith(path.name)), [])
+        chosen: list[list[str]] = next((spans for name, spans in known.items() if name.endswith(path.name)), [])
         windows = [(int((at < stamp(begin)).sum()), int((at <= stamp(end)).sum()) - 1) for begin, end in chosen]
     return readings, windows
 
@@ -115,8 +115,6 @@ def stamp(text: str) -> pd.Timestamp:
 
 def devices(stage: Stage) -> Replay:
     """The machine: its history at once, the rest of its readings when each is due."""
-    if importlib.util.find_spec("sklearn") is None:
-        raise RuntimeError("the detector is scikit-learn's: pip install scikit-learn")
     csv = stage.words["csv"]
     readings, failures = real(Path(csv), stage.words["windows"]) if csv else simulate(stage.seed)
     machine = Path(csv).stem if csv else "press-1"
@@ -182,7 +180,7 @@ class Window(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Add the readings in their order; one that came again changes nothing."""
-        newest, kept = self._state.get() if self._state.exists() else (-1, [])
+        newest, kept = self._state.get() or (-1, [])
         fresh = {row.seq: row for row in rows if row.seq > newest}
         ordered = [fresh[seq] for seq in sorted(fresh)]
         celsius = np.array([*kept, *(row.celsius for row in ordered)])
@@ -219,7 +217,8 @@ def learn(spark: SparkSession, stage: Stage, known: dict[str, Any]) -> tuple[Any
     deadline_ns = clock.monotonic_ns() + int(HISTORY_TIMEOUT_S * 1e9)
     while True:
         began_ns = clock.monotonic_ns()
-        table = load(spark.read, stage).where(f"seq < {known['history']}").dropDuplicates(["seq"]).toPandas()
+        history = load(spark.read, stage).where(f"seq < {known['history']}").dropDuplicates(["seq"])
+        table: pd.DataFrame = history.toPandas()
         took_s = (clock.monotonic_ns() - began_ns) / 1e9
         if len(table) == known["history"] or clock.monotonic_ns() > deadline_ns:
             break
@@ -229,7 +228,7 @@ def learn(spark: SparkSession, stage: Stage, known: dict[str, Any]) -> tuple[Any
     healthy = np.arange(len(table)) >= KEPT
     for begin, end in known["failures"]:
         healthy[begin : end + REPAIR_S // EVERY_S] = False
-    learned = np.array([features(celsius, number) for number in np.flatnonzero(healthy)])
+    learned = np.array([features(celsius, int(number)) for number in np.flatnonzero(healthy)])
     forest = IsolationForest(n_estimators=TREES, max_samples=min(SAMPLES, len(learned)), random_state=0).fit(learned)
     odd_above = float(np.quantile(-forest.score_samples(learned), QUANTILE))
     span_s = float(table["time_ms"].iloc[-1] - table["time_ms"].iloc[0]) / 1000
@@ -238,7 +237,7 @@ def learn(spark: SparkSession, stage: Stage, known: dict[str, Any]) -> tuple[Any
     return forest, odd_above
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """One query for history and live readings alike: features, score, odd or not."""
     known = json.loads(stage.folder("series.json").read_text())
     forest, odd_above = learn(spark, stage, known)
@@ -272,9 +271,9 @@ def alarms_of(judged: pd.DataFrame) -> list[int]:
     """Numbers of the readings that raise an alarm: several odd ones together, after a time without."""
     together = judged["is_odd"].astype(int).rolling(OF, min_periods=1).sum().to_numpy()
     alarms, last = [], -SILENCE
-    for number in np.flatnonzero(together >= ODD):
+    for number in map(int, np.flatnonzero(together >= ODD)):
         if number - last >= SILENCE and number >= KEPT:
-            alarms.append(int(number))
+            alarms.append(number)
         last = number
     return alarms
 
@@ -358,8 +357,8 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     scores = page.axes(grid[1, :], "Score: how easily the forest sets a reading apart", sharex=series)
     draw_series(series, at, judged, known)
     draw_scores(scores, at, judged, learned["odd_above"], history)
-    for number, (window, hours) in enumerate(zip(live, found, strict=True)):
-        draw_failure(page, grid[2, number], judged, window, hours, unit if not number else "")
+    for number, (window, lead) in enumerate(zip(live, found, strict=True)):
+        draw_failure(page, grid[2, number], judged, window, lead, unit if not number else "")
     return page
 
 

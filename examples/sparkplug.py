@@ -21,16 +21,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from kit import Claim, Example, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, SERIES, TEAL, callout
+
 import numpy as np
 import pandas as pd
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from pyspark.sql import DataFrame, Row, SparkSession, Window
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
-from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming import DataStreamReader, StatefulProcessor, StatefulProcessorHandle
 
-from kit import Claim, Example, Page, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, SERIES, TEAL, callout
 from runtime.clock import SystemClock
 from spark_connector.decode.sparkplug.payload import payload_class
 
@@ -143,10 +144,11 @@ def add_metric(payload: Any, name: str | None, alias: int, kind: int, value: Any
     setattr(metric, FIELDS[kind], value & bits if bits else value)  # two's complement
 
 
-class Factory:
+class Factory(Living):
     """Four edge nodes of three devices. Thread rule: one thread lives for all; paho's threads count and set flags."""
 
     def __init__(self, stage: Stage) -> None:
+        super().__init__("factory")
         self._stage = stage
         rng = np.random.default_rng(stage.seed)
         self._rng = rng
@@ -165,8 +167,6 @@ class Factory:
         self._begun_s = 0.0
         self.begun_ms = 0
         """When Spark was there and the lines began to work; 0 before."""
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._live, name="factory", daemon=True)
 
     def _plan(self) -> list[tuple[float, str, Line]]:
         """When what happens to whom, in seconds: connections that break and messages that get lost, in turn."""
@@ -317,6 +317,7 @@ class Factory:
         self.births[max(n for n, one in enumerate(self.births) if one.line == line.name)].died = True
         line.client.on_disconnect = lambda client, *_: client.disconnect()  # it shall not connect again by itself
         with suppress(OSError):
+            assert isinstance(made, socket.socket)
             made.shutdown(socket.SHUT_RDWR)
         line.client.loop_stop()
         line.client, line.back_at_s = None, self._now_s() + OFFLINE_S
@@ -329,16 +330,6 @@ class Factory:
     def waiting(self) -> bool:
         """Whether a lost message has not led to a rebirth yet, or a line is away."""
         return any(not gap.answered_ms for gap in self.gaps) or any(line.client is None for line in self.lines)
-
-    def stop(self) -> None:
-        """Report nothing more."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def finished(self) -> bool:
-        """Lines work until they are stopped."""
-        return False
 
     def settle(self, timeout_s: float) -> bool:
         """Say goodbye: a line that leaves publishes its own death, as the specification wants it."""
@@ -379,7 +370,7 @@ class Sequence(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Follow the numbers in the order of the log, whichever queues the messages came from."""
-        born, expected, early, asked = self._state.get() if self._state.exists() else (-1, 0, [], False)
+        born, expected, early, asked = self._state.get() or (-1, 0, [], False)
         known, waiting = list(early), bool(early)
         for row in sorted(rows, key=lambda one: one.logPosition):
             if row.messageType == "NBIRTH":
@@ -406,7 +397,7 @@ def rebirth_command() -> bytes:
     return bytes(payload.SerializeToString())
 
 
-def messages(reader: Any, stage: Stage) -> DataFrame:
+def messages(reader: DataFrameReader | DataStreamReader, stage: Stage) -> DataFrame:
     """Every Sparkplug message of the group, decoded; `reader` is spark.read or spark.readStream."""
     source = reader.format("rocketmq").options(**stage.source).option("mqttFilter", FILTER)
     return source.option("decode", "sparkplug").load()
@@ -419,7 +410,7 @@ def metrics(decoded: DataFrame) -> DataFrame:
     return decoded.select(*columns, F.inline_outer("metrics")).select(*columns, *names)
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """Commands for rebirths back to the lines, and all values to Parquet."""
 
     def rebirths() -> Any:

@@ -22,14 +22,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from kit import Claim, Disturbances, Example, Inbox, Page, Replay, Run, Stage, bodies, equal, holds, read_rows, run
+from kit.picture import AMBER, BLUE, FAINT, GREEN, GRID, INK, MUTED, RED, TEAL, VIOLET
+from kit.stage import Queries
+
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
-
-from kit import Claim, Disturbances, Example, Inbox, Page, Replay, Run, Stage, bodies, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, GRID, INK, MUTED, RED, TEAL, VIOLET
 
 POSITIONS, ZONES = "city/vehicles/+/position", "city/zones/+"
 POSITION = "vehicle string, sent long, time_ms long, x double, y double"
@@ -192,7 +193,7 @@ class Trip(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Follow the positions of one vehicle in the order of its queue."""
-        positions, breaks, last = self._state.get() if self._state.exists() else (0, 0, -1)
+        positions, breaks, last = self._state.get() or (0, 0, -1)
         for row in sorted(rows, key=lambda position: position.queueOffset):
             positions, breaks, last = positions + 1, breaks + (row.sent != last + 1), row.sent
         self._state.update((positions, breaks, last))
@@ -202,7 +203,7 @@ class Trip(StatefulProcessor):
         """Nothing is held outside Spark's state."""
 
 
-def queries(spark: SparkSession, stage: Stage) -> dict:
+def queries(spark: SparkSession, stage: Stage) -> Queries:
     """Visits, and the order of each vehicle's positions."""
 
     def positions() -> DataFrame:

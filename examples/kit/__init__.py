@@ -7,14 +7,19 @@ the devices and the view; Spark runs in a child, the same script started with `-
        └── view, claims, picture  <── Parquet that Spark committed
 
 Invariant: claims are computed from what the devices sent and what lies on disk, never from the view's own counters.
-Examples may be copied with this folder beside them; only `lightmq[spark,examples]` has to be installed.
+Examples may be copied with this folder beside them; only `lightmq[examples]` has to be installed.
 """
 
+from kit import extras
+
+extras.require()
+
 from kit.claims import Claim, equal, holds, read_rows
+from kit.devices import Gateways, Inbox, Living, Reporting
 from kit.picture import Page
-from kit.replay import Disturbances, Gateways, Inbox, Replay, bodies
+from kit.replay import Disturbances, Replay, bodies
 from kit.run import run
-from kit.stage import Example, Run, Simulation, Stage
+from kit.stage import Example, Queries, Run, Simulation, Stage
 
 __all__ = [
     "Claim",
@@ -22,8 +27,11 @@ __all__ = [
     "Example",
     "Gateways",
     "Inbox",
+    "Living",
     "Page",
+    "Queries",
     "Replay",
+    "Reporting",
     "Run",
     "Simulation",
     "Stage",

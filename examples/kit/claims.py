@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from lightmq.demo.accounting import committed_files
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from kit.stage import Stage
+
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)

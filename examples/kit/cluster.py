@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class PortsHeld:
     """Free ports that stay ours, also while the server behind one is down: bound here without listening."""
 
     def __init__(self) -> None:
-        self._numbers = iter(np.random.default_rng(os.getpid()).permutation(PORTS).tolist())
+        self._numbers: Iterator[int] = iter(np.random.default_rng(os.getpid()).permutation(PORTS).tolist())
         self._held: list[socket.socket] = []
 
     def take(self) -> int:

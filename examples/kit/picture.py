@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -40,7 +41,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "axes.prop_cycle": mpl.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "grid.color": GRID,
     "grid.linewidth": 0.8,
     "xtick.color": MUTED,
@@ -61,7 +62,7 @@ class Page:
     """One picture. `grid` gives the room between title and footer; draw into axes made from it."""
 
     def __init__(self, title: str, subtitle: str, *, width: float = 12.0, height: float = 7.5) -> None:
-        mpl.rcParams.update(STYLE)
+        plt.style.use(STYLE)
         self.figure = plt.figure(figsize=(width, height))
         self._height = height
         self.figure.text(self._x, 1 - 0.34 / height, title, fontsize=17, fontweight="bold", va="center")

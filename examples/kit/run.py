@@ -1,7 +1,8 @@
 """One run of an example, from the command line to the exit status: server, devices, Spark, drain, claims, picture.
 
-Invariant: whatever happens after the server is up, every child is stopped and what is known is printed; Ctrl-C ends the
-story early and nothing else. With `--check` the status is 0 only if every claim holds. Thread rule: the main thread.
+Invariant: whatever happens after the server is up, every child is stopped and what is known is printed. Ctrl-C ends the
+story early, with claims and picture of what was told; before Spark's first batch, or pressed again, it ends all. With
+`--check` the status is 0 only if every claim holds. Thread rule: the main thread.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-
-from rich.console import Console
 
 from kit.claims import Claim
 from kit.stage import Example, Run, Simulation, Stage
 from kit.view import Shown, View
+
+from rich.console import Console
+
 from lightmq.demo.stack import Ports, Stack, StackFailed
 from lightmq.demo.view import SparkDriver, SparkFailed
 from runtime.clock import SystemClock
@@ -29,6 +31,10 @@ SPARK_START_TIMEOUT_S = 600.0
 ACKNOWLEDGE_TIMEOUT_S = 60.0
 DRAIN_TIMEOUT_S = 900.0
 """A busy machine needs minutes to start the last query, which is waited for too."""
+SERVERS = {
+    "server": "a running LightMQ (its remoting port) to use instead",
+    "mqtt": "its MQTT port, by default 1883 of the same host",
+}
 DISTURBANCES = {
     "late": "share of messages that arrive long after they were measured",
     "duplicates": "share of messages that a device sends twice",
@@ -52,28 +58,38 @@ def parse(example: Example, arguments: Sequence[str] | None) -> argparse.Namespa
     parser = argparse.ArgumentParser(
         prog=f"examples/{example.name}.py",
         description=example.headline,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+        epilog="Nothing else has to run: a server of its own is started and stopped. Ctrl-C ends the story early.",
     )
-    parser.add_argument("--seconds", type=float, default=example.seconds, help="how long the story is told")
-    parser.add_argument("--speed", type=float, default=example.speed, help="seconds of the story in one of them")
-    parser.add_argument("--seed", type=int, default=1, help="another seed gives another story")
-    parser.add_argument(
-        "--out", type=Path, default=Path("example-out") / example.name, help="folder for rows, logs and the picture"
-    )
+
+    def add(name: str, kind: Callable[[str], object], default: object, meaning: str) -> None:
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"{meaning} (%(default)s)")
+
+    add("seconds", float, example.seconds, "how long the story is told")
+    add("speed", float, example.speed, "seconds of the story in one of them")
+    add("seed", int, 1, "another seed gives another story")
+    add("out", Path, Path("example-out") / example.name, "folder for rows, logs and the picture")
     parser.add_argument("--headless", action="store_true", help="lines instead of the live view")
     parser.add_argument("--check", action="store_true", help="end with status 1 if a claim does not hold")
     parser.add_argument("--stay", action="store_true", help="keep the server up at the end, until Ctrl-C")
-    parser.add_argument("--server", metavar="HOST:PORT", help="a running LightMQ (its remoting port) to use instead")
-    parser.add_argument("--mqtt", metavar="HOST:PORT", help="its MQTT port, by default 1883 of the same host")
+    for name, meaning in SERVERS.items():
+        parser.add_argument(f"--{name}", type=address, metavar="HOST:PORT", help=meaning)
     for name, share in (example.disturbances or {}).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=share, help=DISTURBANCES[name])
+        add(name, float, share, DISTURBANCES[name])
     for name, (default, meaning) in (example.arguments or {}).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=meaning)
+        add(name, str, default, meaning)
     parser.add_argument("--driver", help=argparse.SUPPRESS)
     chosen = parser.parse_args(arguments)
     if chosen.seconds <= 0 or chosen.speed <= 0:
         parser.error("--seconds and --speed must be above 0")
     return chosen
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port of an option."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) not in range(1, 65_536):
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+    return host, int(port)
 
 
 class Play:
@@ -160,9 +176,8 @@ class Play:
     def _stage(self) -> Stage:
         options = self._options
         if self._stack is None:
-            host, _, _ = options.server.rpartition(":")
-            mqtt_host, _, mqtt_port = (options.mqtt or f"{host}:1883").rpartition(":")
-            server, mqtt, from_ms = options.server, (mqtt_host, int(mqtt_port)), self._clock.now_ms()
+            host, port = options.server
+            server, mqtt, from_ms = f"{host}:{port}", options.mqtt or (host, 1883), self._clock.now_ms()
         else:
             ports = self._ports = self._stack.start(processes=False)
             server = ";".join(f"127.0.0.1:{port}" for port in (ports.nameserver, *ports.others))
@@ -200,6 +215,8 @@ class Play:
         try:
             self._await_spark_if_live(play)
             self._run_story(play)
+            if self._interrupted.is_set():
+                self._end_early(play)
         except SparkFailed as failure:
             self._give_up(failure)
         play.devices.stop()
@@ -218,6 +235,12 @@ class Play:
         if self._spark_failure:
             return [Claim("Spark read everything", self._spark_failure, holds=False)]
         return self._example.check(play)
+
+    def _end_early(self, play: Run) -> None:
+        """After Ctrl-C: go on to the claims if there is something to judge. Raises KeyboardInterrupt if not."""
+        if play.spark is not None and not play.spark.count_of("ready"):
+            raise KeyboardInterrupt
+        self._view.note("the story ends early, its claims and its picture follow; Ctrl-C once more ends all at once")
 
     def _give_up(self, failure: SparkFailed) -> None:
         self._spark_failure = str(failure)

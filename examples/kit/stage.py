@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
-
     from kit.claims import Claim
     from kit.picture import Page
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
     from lightmq.demo.stack import Ports
     from lightmq.demo.view import SparkDriver
 
@@ -63,13 +64,14 @@ class Stage:
 
     def to_parquet(self, frame: DataFrame, name: str, trigger: str = "1 second") -> StreamingQuery:
         """Start the query `name`: rows to Parquet, each exactly once, progress in a checkpoint of its own."""
-        return self.writer(frame, name, trigger).format("parquet").option("path", str(self.folder(name))).start()
+        writer = self.writer(frame, name, trigger).format("parquet")
+        return writer.option("path", str(self.folder(name))).start()
 
     def to_mqtt(self, frame: DataFrame, name: str, trigger: str = "500 milliseconds") -> StreamingQuery:
         """Start the query `name`: rows with `mqttTopic` and `body` back to devices, each exactly once."""
         return self.writer(frame, name, trigger).format("rocketmq").option("nameServer", self.server).start()
 
-    def writer(self, frame: DataFrame, name: str, trigger: str) -> Any:
+    def writer(self, frame: DataFrame, name: str, trigger: str) -> DataStreamWriter:
         """Return the `writeStream` of a query with name, trigger and checkpoint; give it a format and start it."""
         writer = frame.writeStream.queryName(name).trigger(processingTime=trigger)
         return writer.option("checkpointLocation", str(self.folder("checkpoints") / name))
@@ -102,8 +104,13 @@ class Servers(Protocol):
 class Simulation(Protocol):
     """The devices of an example: they publish over MQTT until the story is told."""
 
-    sent: int
-    acknowledged: int
+    @property
+    def sent(self) -> int:
+        """Messages handed to MQTT."""
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages accepted by the server."""
 
     def start(self) -> None:
         """Connect and begin; returns at once."""

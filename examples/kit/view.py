@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
@@ -66,7 +66,7 @@ def draw(shown: Shown) -> Panel:
         took = f"{progress.duration_ms:,.0f} ms"
         queries.add_row(name, str(progress.batch), f"{progress.rows:,}", f"{progress.total:,}", took)
     spark = queries if shown.queries else Text(f"Spark: {shown.spark}", style="yellow")
-    parts = [flow, Text(""), spark]
+    parts: list[RenderableType] = [flow, Text(""), spark]
     if shown.share is not None:
         parts += [Text(""), ProgressBar(total=1.0, completed=min(shown.share, 1.0), width=60)]
     title = f"{shown.name} · {shown.phase} · {shown.elapsed_s:,.0f} s"

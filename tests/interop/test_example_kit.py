@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
 import sys
 from collections import deque
 from pathlib import Path
@@ -92,13 +94,27 @@ def test_a_stage_travels_to_spark_and_back(tmp_path: Path) -> None:
     assert stage.source == {"nameServer": "h:1", "startingOffsets": "earliest"}
 
 
-@pytest.mark.parametrize("wrong", [["--seconds", "0"], ["--speed", "-1"], ["--unknown"]])
+@pytest.mark.parametrize(
+    "wrong", [["--seconds", "0"], ["--speed", "-1"], ["--unknown"], ["--server", "here"], ["--mqtt", "here:mqtt"]]
+)
 def test_wrong_options_end_with_a_sentence(wrong: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     example = load("building").EXAMPLE
     with pytest.raises(SystemExit) as ended:
         load("kit.run").parse(example, wrong)
     assert ended.value.code == 2
     assert "error:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("story", ["laptop", "ai"])
+def test_what_is_not_installed_is_said_in_one_sentence(story: str) -> None:
+    """A Python without any packages: `-S` leaves them out."""
+    command = [sys.executable, "-S", str(Path(EXAMPLES, f"{story}.py")), "--help"]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=clean)
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "pyspark" in done.stderr
+    assert f"make example NAME={story}" in done.stderr
 
 
 @given(st.lists(st.floats(-60, 160), min_size=1, max_size=120), st.data())

@@ -69,7 +69,6 @@ def is_useful(model: Any) -> bool:
 
 
 def test_the_offline_model(models: ModuleType) -> None:
-    pytest.importorskip("sklearn")
     model = models.load("hashing")
     assert is_useful(model)
     assert not model.embed([""]).any()

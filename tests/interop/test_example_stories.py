@@ -1,4 +1,7 @@
-"""The stories in examples/, by the commands that their document names: each ends with its claims and its picture."""
+"""The stories in examples/, by the commands that their document names: each ends with its claims and its picture.
+
+`python -m pytest tests/interop/test_example_stories.py` runs all eight; the quick suite runs the building's.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +74,6 @@ def test_vehicles(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_maintenance(tmp_path: Path) -> None:
     """Failures after the training are foreseen, by the query that judged the history."""
-    pytest.importorskip("sklearn")
     said = tell("maintenance", tmp_path / "out", "--seconds", "15")
     assert "failures are foreseen (recall)" in said
     assert "history is read at 1,000 times its speed" in said
@@ -88,7 +90,6 @@ def test_sparkplug(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_ai(tmp_path: Path) -> None:
     """No request is lost with a worker, answers follow documents, the assistant speaks first."""
-    pytest.importorskip("sklearn")
     said = tell("ai", tmp_path / "out", "--seconds", "25")
     assert "is killed (kill -9) with request" in said
     assert "requests: asked" in said
