@@ -1,4 +1,5 @@
-/** The selector of versions: `versions.js` in the folder above lists them; a script, so that it is read without a server too. */
+/** The selector of versions, which `versions.js` in the folder above lists (a script, so that it is read without a server too), and tables
+ * that can be scrolled by keyboard. */
 (() => {
   "use strict";
   const root = new URL("..", document.currentScript.src);
@@ -20,4 +21,16 @@
     header.append(select);
   };
   document.head.append(list);
+  // Tables that are wider than the screen can be scrolled by keyboard too.
+  const focusable = () => {
+    for (const wrap of document.querySelectorAll(".md-typeset__scrollwrap")) {
+      if (wrap.scrollWidth > wrap.clientWidth) {
+        wrap.tabIndex = 0;
+        wrap.setAttribute("role", "region");
+        wrap.setAttribute("aria-label", "Table");
+      } else wrap.removeAttribute("tabindex");
+    }
+  };
+  addEventListener("load", focusable);
+  addEventListener("resize", focusable);
 })();
