@@ -102,7 +102,7 @@ class _Spans:
         """Copy spans of the blob into one binary array; rows that are not `present` become null."""
         rows = len(at)
         if rows == 0:
-            return pa.array([], pa.binary())
+            return pa.nulls(0, pa.binary())
         if present is not None and not present.any():
             return pa.nulls(rows, pa.binary())
         edges = np.empty(2 * rows, np.int32)
@@ -110,7 +110,7 @@ class _Spans:
         edges[1::2] = at + length
         whole = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(edges), self._bytes])
         mask = None if present is None or present.all() else ~present
-        return whole.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=mask))
+        return whole.take(layout.numbers(np.arange(0, 2 * rows, 2, dtype=np.int32), mask))
 
 
 class _Columns:
@@ -138,15 +138,15 @@ class _Columns:
 
     def queue_offset(self) -> pa.Array:
         """Offsets in the queue as an int64 column."""
-        return pa.array(self._records.offsets)
+        return layout.numbers(self._records.offsets)
 
     def position(self) -> pa.Array:
         """Where the records stand in their broker's log; asked for by decoders, never shown."""
-        return pa.array(self._records.field("position"))
+        return layout.numbers(self._records.field("position"))
 
     def time(self, name: str) -> pa.Array:
         """A time field as microseconds in UTC."""
-        return pa.array(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
+        return layout.numbers(self._records.field(name) * 1000).cast(pa.timestamp("us", tz="UTC"))
 
     def constant(self, value: str | int) -> pa.Array:
         """The same value in every row."""
@@ -156,19 +156,19 @@ class _Columns:
     def quality(self) -> pa.Array:
         """MQTT quality of service, null outside MQTT."""
         flags = self._records.head["flags"]
-        return pa.array((flags & record.FLAG_QOS_MASK).astype(np.int32), mask=~self._records.is_mqtt())
+        return layout.numbers((flags & record.FLAG_QOS_MASK).astype(np.int32), ~self._records.is_mqtt())
 
     def retained(self) -> pa.Array:
         """MQTT retain flag, null outside MQTT."""
         flags = self._records.head["flags"]
-        return pa.array((flags & record.FLAG_RETAIN).astype(bool), mask=~self._records.is_mqtt())
+        return layout.numbers((flags & record.FLAG_RETAIN).astype(bool), ~self._records.is_mqtt())
 
 
 def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType) -> pa.Array:
     """Lists of (key, value) whose edges are `first`; an empty list is null, as Kafka's source has it."""
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(type_.value_type))
-    found = pa.ListArray.from_arrays(pa.array(first.astype(np.int32)), pairs, type=type_)
-    return pc.if_else(pa.array(first[1:] > first[:-1]), found, pa.scalar(None, type_))
+    found = pa.ListArray.from_arrays(layout.numbers(first.astype(np.int32)), pairs, type=type_)
+    return pc.if_else(layout.numbers(first[1:] > first[:-1]), found, pa.scalar(None, type_))
 
 
 _MAKERS: dict[str, Callable[[Any], pa.Array]] = {

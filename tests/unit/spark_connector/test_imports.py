@@ -46,3 +46,16 @@ def test_the_source_s_process_connects_before_it_imports_the_source() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert not loaded & {"spark_connector", "pyspark_rocketmq", "remoting", "lightmq"}
+
+
+def test_columns_of_numbers_do_not_import_pandas() -> None:
+    """`pa.array` does, the first time: seconds of CPU before the first rows of each Python worker."""
+    program = """
+import sys
+import numpy as np
+from spark_connector.columns.layout import numbers
+numbers(np.arange(3)), numbers(np.array([True, False]), np.array([False, True]))
+print("pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

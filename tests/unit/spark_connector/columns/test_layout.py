@@ -5,6 +5,8 @@ from __future__ import annotations
 import struct
 from itertools import accumulate, pairwise
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from remoting.protocol.bodies import pull_body
 from remoting.protocol.bodies.pull_body import PulledRange
 from remoting.protocol.records import record
-from spark_connector.columns.layout import parse_records
+from spark_connector.columns.layout import numbers, parse_records
 from spark_connector.errors import BrokenRecord
 from tests.unit.spark_connector.toy_broker import encode, make_entry
 from tests.unit.spark_connector.twins import twin  # noqa: F401 - every test runs on both twins
@@ -88,3 +90,13 @@ def test_records_with_room_between_them_are_checked_one_by_one() -> None:
     found.count = 2
     with pytest.raises(BrokenRecord, match=r"offset 11: .*checksum"):
         parse_records(found, "q")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint16, np.bool_])
+@pytest.mark.parametrize("rows", [0, 1, 7, 8, 9, 100])
+def test_numbers_are_what_pyarrow_makes_of_them(kind: type, rows: int) -> None:
+    """With and without nulls, of every length around a byte of the bitmap."""
+    values = (np.arange(rows) % 3).astype(kind)
+    absent = np.arange(rows) % 4 == 1
+    assert numbers(values).equals(pa.array(values))
+    assert numbers(values[::-1], absent).equals(pa.array(values[::-1].copy(), mask=absent))
