@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,14 +62,29 @@ def test_messages_go_both_ways_and_a_client_is_disconnected(visitor: Visitor, se
 
 
 def test_live_values_on_a_phone(server: Server, chromium: Browser) -> None:
-    """Numbers in JSON become tiles, at the width of a phone too."""
+    """Numbers in JSON become tiles, at the width of a phone too; with them what a pipeline found in them."""
     device = Client(server, "oven-3")
     with Visitor(chromium, server, PHONE, LIGHT) as walker:
         walker.sign_in()
-        walker.go("#/live?filter=site/%23", "Live values")
+        walker.go("#/live?filter=%2B/oven-3/%23", "Live values")
         walker.sees("Waiting for the first message")
-        device.publish("site/oven-3/temperature", json.dumps({"value": 181.5}).encode())
+        now_ms = time.time_ns() // 1_000_000
+
+        def say(topic: str, **payload: object) -> None:
+            device.publish(topic, json.dumps(payload).encode())
+
+        for number in range(3):
+            say("site/oven-3/temperature", value=181.5, time_ms=now_ms + 1000 * number)
         walker.page.get_by_label("site/oven-3/temperature: 182 °C").wait_for()
+        say("results/oven-3/windows/temperature", start_ms=now_ms, end_ms=now_ms + 1000, mean=181, low=180, high=182)
+        walker.sees("mean 181 °C, 180 °C to 182 °C")
+        command = {"id": "cool-1", "sensor": "temperature", "value": 181.5, "deviation": 4.2}
+        say("site/oven-3/commands", **command, sent_ms=now_ms, time_ms=now_ms + 1000)
+        walker.sees("4.2 standard deviations off its mean")
+        say("site/oven-3/round_trip_ms", value=250, command="cool-1")
+        walker.sees("after the reading")
+        assert walker.page.locator(".course .band").count() == 1
+        assert walker.page.locator(".course .spot").count() == 1
         assert walker.overhang() == 0
         assert not walker.findings()
     device.close()

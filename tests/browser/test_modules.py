@@ -34,7 +34,7 @@ FORMATS: list[tuple[str, str, Any]] = [
 ]
 READINGS: list[tuple[Any, list[list[Any]], str]] = [
     (21.5, [["value", 21.5]], ""),
-    ({"value": 3, "unit": "kPa", "time_ms": 1, "seq": 9}, [["value", 3]], "kPa"),
+    ({"value": 3, "unit": "kPa", "seq": 9, "sent_ms": 5}, [["value", 3]], "kPa"),
     ({"outer": {"inner": {"deep": {"deeper": 1}, "x": 2}}, "list": [1]}, [["outer.inner.x", 2]], ""),
     ({"text": "1", "flag": True, "nothing": None}, [], ""),
     ({f"field{number}": number for number in range(20)}, [[f"field{number}", number] for number in range(8)], ""),
@@ -59,6 +59,8 @@ def test_pure_modules(visitor: Visitor) -> None:
         text = json.dumps(json.dumps(payload))
         assert run("core/readings", f"it.numbersIn({text})") == {"numbers": numbers, "unit": unit}, payload
     assert run("core/readings", "it.numbersIn('{broken')") == {"numbers": [], "unit": ""}
+    timed = json.dumps(json.dumps({"value": 3, "time_ms": 7}))
+    assert run("core/readings", f"it.numbersIn({timed})") == {"numbers": [["value", 3]], "unit": "", "at_ms": 7}
     for name, unit in UNITS.items():
         assert run("core/readings", f"it.unitOf('{name}')") == unit, name
     changes = [
@@ -73,6 +75,48 @@ def test_pure_modules(visitor: Visitor) -> None:
     route = run("core/router", "it.parse('#/clients/a%2Fb?search=x%20y')")
     assert route == {"view": "clients", "rest": "a/b", "params": {"search": "x y"}}
     assert run("core/router", "it.link('live', { filter: 'a/#', none: '' })") == "#/live?filter=a%2F%23"
+
+
+WINDOW = {
+    "sensor": "heat", "start": "2026-01-01T00:00:00Z", "end_ms": 1767225605000, "avg": 2, "min": 1, "max": 3,
+    "count": 9,
+}  # fmt: skip
+EVENT = {"id": "c1", "sensor": "heat", "value": 9, "deviation": 4.5, "sent_ms": 900, "time_ms": 800}
+MESSAGES = [
+    ("r/a/windows/heat", WINDOW, 5),
+    ("m/a/commands", EVENT, 1000),
+    ("m/a/round_trip_ms", {"value": 1, "command": "c1"}, 1300),
+    ("m/a/round_trip_ms", {"value": 1, "command": "c1"}, 1400),
+    ("m/a/heat", {"value": 3}, 9),
+    ("m/a/done", {"command": "c2"}, 2000),
+    ("m/b/commands", {"id": "c2", "text": "stop"}, 1990),
+]
+TAKEN = """
+const results = new it.Results();
+const taken = MESSAGES.map(([topic, of, time_ms], key) =>
+  results.take({ topic, payload: JSON.stringify(of), encoding: "text", time_ms, key }));
+const [later, event] = results.events;
+return [taken, results.windows.get("r/a/windows/heat").last, results.total, results.trips,
+  [event.sensor, event.value, event.answered_ms], [later.text, later.answered_ms],
+  it.nearest(["m/a/heat", "m/b/heat", "m/a/cold"], "heat", "r/a/windows/heat"),
+  it.nearest(["x/heat", "y/heat"], "heat", "r/windows/heat"), it.median([3, 1, 2])];
+"""
+
+
+def test_results_are_told_from_readings(visitor: Visitor) -> None:
+    """Windows, events and answers by their shape, an answer before its event too; what a result is about."""
+    body = TAKEN.replace("MESSAGES", json.dumps(MESSAGES))
+    found = visitor.page.evaluate(f"import('/console/static/app/core/results.js').then((it) => {{{body}}})")
+    taken, window, total, trips, event, later, about, nobody, middle = found
+    assert taken == [True, True, False, False, False, False, True]
+    assert window == {
+        "from_ms": 1767225600000, "to_ms": 1767225605000, "mean": 2, "low": 1, "high": 3, "count": 9,
+    }  # fmt: skip
+    assert total == {"windows": 1, "events": 2, "answers": 2}
+    assert trips == [400, 10]
+    assert event == ["heat", 9, 1300]
+    assert later == ["stop", 2000]
+    assert (about, nobody, middle) == ("m/a/heat", "", 2)
 
 
 @pytest.mark.slow

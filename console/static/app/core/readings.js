@@ -6,12 +6,10 @@
 
 export const TOPICS_MAX = 500;
 export const FIELDS_MAX = 8;
-export const POINTS_MAX = 120;
+export const POINTS_MAX = 180;
 
 /** Fields that are numbers without being readings. */
-const NOT_READINGS = /^(t|ts|time|timestamp|.*time_?(ms|s|us|ns)?|.*_at(_ms)?|seq|sequence|counter|id|.*_id|version|qos|lat|lon|lng|latitude|longitude)$/i;
-/** Topics whose messages are read one by one, whatever numbers they carry. */
-const EVENTS = /(^|\/)(commands?|alerts?|events?|alarms?|anomal(y|ies)|logs?)$/i;
+const NOT_READINGS = /^(t|ts|time|timestamp|.*time_?(ms|s|us|ns)?|.*_at(_ms)?|(sent|born|created|stored|received|start|end)_(ms|s|us|ns)|seq|sequence|counter|id|.*_id|version|qos|lat|lon|lng|latitude|longitude)$/i;
 /** @type {[RegExp, string][]} */
 const UNITS = [
   [/bytes_per_s(econd)?$/i, 'B/s'], [/per_s(econd)?$/i, '/s'], [/(percent|pct)$/i, '%'], [/(humidity)$/i, '%'],
@@ -29,7 +27,7 @@ export function unitOf(name) {
 /**
  * The numbers of a payload by name; a payload that is a number alone is called `value`. Empty when it carries none.
  * @param {string} text
- * @returns {{ numbers: [string, number][], unit: string }}
+ * @returns {{ numbers: [string, number][], unit: string, at_ms?: number }} `at_ms`: the time that the payload names.
  */
 export function numbersIn(text) {
   let data;
@@ -43,7 +41,8 @@ export function numbersIn(text) {
   /** @type {[string, number][]} */
   const numbers = [];
   collect(data, '', 0, numbers);
-  return { numbers, unit: typeof data.unit === 'string' ? data.unit.slice(0, 12) : '' };
+  const at_ms = typeof data.time_ms === 'number' ? { at_ms: data.time_ms } : {};
+  return { numbers, unit: typeof data.unit === 'string' ? data.unit.slice(0, 12) : '', ...at_ms };
 }
 
 /** @param {any} data @param {string} before @param {number} depth @param {[string, number][]} into */
@@ -55,7 +54,7 @@ function collect(data, before, depth, into) {
   }
 }
 
-/** @typedef {{ name: string, unit: string, values: number[], last: number }} Field */
+/** `times_ms` are those of `values`: when each was measured. @typedef {{ name: string, unit: string, values: number[], times_ms: number[], last: number }} Field */
 /** @typedef {{ topic: string, fields: Map<string, Field>, time_ms: number, count: number }} Reading */
 
 export class Readings {
@@ -68,7 +67,8 @@ export class Readings {
    * @param {{ topic: string, payload: string, encoding: string, time_ms: number }} message
    */
   take(message) {
-    const { numbers, unit } = message.encoding === 'base64' || EVENTS.test(message.topic) ? { numbers: [], unit: '' } : numbersIn(message.payload);
+    if (message.encoding === 'base64') return false;
+    const { numbers, unit, at_ms } = numbersIn(message.payload);
     if (numbers.length === 0) return false;
     let reading = this.topics.get(message.topic);
     if (!reading) {
@@ -81,21 +81,24 @@ export class Readings {
     }
     reading.time_ms = message.time_ms;
     reading.count += 1;
-    for (const [name, value] of numbers) this.#point(reading, name, value, unit);
+    for (const [name, value] of numbers) this.#point(reading, { name, value, unit, at_ms: at_ms ?? message.time_ms });
     return true;
   }
 
-  /** @param {Reading} reading @param {string} name @param {number} value @param {string} unit */
-  #point(reading, name, value, unit) {
+  /** @param {Reading} reading @param {{ name: string, value: number, unit: string, at_ms: number }} point */
+  #point(reading, { name, value, unit, at_ms }) {
     let field = reading.fields.get(name);
     if (!field) {
       if (reading.fields.size >= FIELDS_MAX) return;
       const last = reading.topic.split('/').pop() ?? '';
-      field = { name, unit: unit || unitOf(name) || (name === 'value' ? unitOf(last) : ''), values: [], last: value };
+      field = { name, unit: unit || unitOf(name) || (name === 'value' ? unitOf(last) : ''), values: [], times_ms: [], last: value };
       reading.fields.set(name, field);
     }
     field.last = value;
     field.values.push(value);
-    if (field.values.length > POINTS_MAX) field.values.shift();
+    field.times_ms.push(at_ms);
+    if (field.values.length <= POINTS_MAX) return;
+    field.values.shift();
+    field.times_ms.shift();
   }
 }
