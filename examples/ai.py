@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET
 
 import numpy as np
 import pandas as pd
@@ -42,6 +41,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET
 from runtime.clock import SystemClock
 
 DOCUMENTS, EVENTS, ASSISTANT = "kb/documents/+", "app/+/events", "app/+/assistant"

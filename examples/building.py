@@ -16,12 +16,13 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from kit import Claim, Disturbances, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, HEAT, INK, MUTED, PAPER, RED, callout
 
 import numpy as np
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
+
+from lightmq.demo.picture import AMBER, BLUE, FAINT, HEAT, INK, MUTED, PAPER, RED, callout
 
 FILTER = "site/+/floor/+/room/+/power"
 READING = "meter string, time_ms long, watts long"

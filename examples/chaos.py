@@ -23,7 +23,6 @@ from typing import Any
 
 from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
 from kit.cluster import BROKERS, POLL_S, Cluster, Roles
-from kit.picture import AMBER, BLUE, FAINT, GREEN, MUTED, RED, TEAL
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, MUTED, RED, TEAL
 from runtime.clock import SystemClock
 
 FILTER = "chaos/+/reading"

@@ -21,7 +21,6 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from kit import Claim, Example, Gateways, Inbox, Living, Page, Reporting, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, RED
 from kit.stage import Queries
 
 import numpy as np
@@ -30,6 +29,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, RED
 from runtime.clock import SystemClock
 
 TELEMETRY, COMMANDS = "fleet/+/telemetry", "fleet/+/commands"

@@ -15,13 +15,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from kit import Claim, Example, Gateways, Page, Queries, Reporting, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, INK, MUTED, RED, SERIES, TEAL, VIOLET
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from lightmq.demo.feed import LATENESS_SENSOR, SensorFeed
+from lightmq.demo.picture import AMBER, BLUE, INK, MUTED, RED, SERIES, TEAL, VIOLET
 from lightmq.demo.run import host_label
 from runtime.clock import SystemClock
 

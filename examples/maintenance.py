@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED
 
 import numpy as np
 import pandas as pd
@@ -31,6 +30,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED
 from runtime.clock import SystemClock
 
 FILTER = "plant/+/temperature"

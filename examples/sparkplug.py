@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kit import Claim, Example, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, SERIES, TEAL, callout
 
 import numpy as np
 import pandas as pd
@@ -32,6 +31,7 @@ from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import DataStreamReader, StatefulProcessor, StatefulProcessorHandle
 
+from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, PAPER, RED, SERIES, TEAL, callout
 from runtime.clock import SystemClock
 from spark_connector.decode.sparkplug.payload import payload_class
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from kit import Claim, Disturbances, Example, Inbox, Page, Replay, Run, Stage, bodies, equal, holds, read_rows, run
-from kit.picture import AMBER, BLUE, FAINT, GREEN, GRID, INK, MUTED, RED, TEAL, VIOLET
 from kit.stage import Queries
 
 import numpy as np
@@ -31,6 +30,8 @@ import pandas as pd
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
+
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, GRID, INK, MUTED, RED, TEAL, VIOLET
 
 POSITIONS, ZONES = "city/vehicles/+/position", "city/zones/+"
 POSITION = "vehicle string, sent long, time_ms long, x double, y double"

@@ -16,10 +16,11 @@ extras.require()
 
 from kit.claims import Claim, equal, holds, read_rows
 from kit.devices import Gateways, Inbox, Living, Reporting
-from kit.picture import Page
 from kit.replay import Disturbances, Replay, bodies
 from kit.run import run
 from kit.stage import Example, Queries, Run, Simulation, Stage
+
+from lightmq.demo.picture import Page
 
 __all__ = [
     "Claim",

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
     from kit.claims import Claim
-    from kit.picture import Page
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+    from lightmq.demo.picture import Page
     from lightmq.demo.stack import Ports
     from lightmq.demo.view import SparkDriver
 
