@@ -341,11 +341,16 @@ def is_transient(error: BaseException) -> bool:
     from pyspark.errors import StreamingQueryException
 
     text = _text_of(error)
-    if any(one in text for one in SESSION_GONE):
+    if is_session_lost(error):
         return False
     if any(one in text for one in FOR_THE_MOMENT):
         return True
     return isinstance(error, StreamingQueryException) and not any(one in text for one in FOR_GOOD)
+
+
+def is_session_lost(error: BaseException) -> bool:
+    """Whether the session was stopped or its Java has ended: only another process can go on."""
+    return any(one in _text_of(error) for one in SESSION_GONE)
 
 
 def cause_of(error: BaseException) -> str:
@@ -368,13 +373,18 @@ def _text_of(error: BaseException) -> str:
 
 
 def _activate_session() -> None:
-    """Make the running session this thread's own: in another thread than its maker's Spark finds no Python sink."""
-    from pyspark.errors import PySparkRuntimeError
+    """Make the running session this thread's own: in another thread than its maker's Spark finds no Python sink.
+
+    `createDataFrame` does so before it looks at its data. A frame is refused then; rows would import pandas, which
+    takes two seconds of CPU before the first query starts.
+    """
+    from pyspark.errors import PySparkRuntimeError, PySparkTypeError
     from pyspark.sql import SparkSession
 
-    with suppress(PySparkRuntimeError):  # there is none: `start` makes it
+    with suppress(PySparkRuntimeError, PySparkTypeError):  # there is none: `start` makes it
         if SparkSession.getActiveSession() is None:
-            SparkSession.active().createDataFrame([], "unused int")
+            running = SparkSession.active()
+            running.createDataFrame(running.range(0))
 
 
 def _await_end(query: StreamingQuery, stop: Event | None) -> None:

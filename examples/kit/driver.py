@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightmq.demo.query import KeptQuery, begin, say, serve
+from lightmq.demo.query import SHORT_RUN, KeptQuery, begin, say, serve
 from lightmq.spark import session
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def drive(example: Example, stage: Stage) -> int:
     """Run the queries until told to stop; status 1 when one was given up."""
     assert example.queries is not None
     say(event="step", text="starting its Java process")
-    spark = session(f"lightmq-{example.name}", conf=dict(example.settings or {}))
+    spark = session(f"lightmq-{example.name}", conf={**SHORT_RUN, **(example.settings or {})})
     spark.sparkContext.setLogLevel("ERROR")
     queries = [KeptQuery(name, start, say) for name, start in example.queries(spark, stage).items()]
 

@@ -22,8 +22,8 @@ from kit.view import Shown, View
 
 from rich.console import Console
 
+from lightmq.demo.driver import SparkDriver, SparkFailed
 from lightmq.demo.stack import Ports, Stack, StackFailed
-from lightmq.demo.view import SparkDriver, SparkFailed
 from runtime.clock import SystemClock
 
 TICK_S = 0.25

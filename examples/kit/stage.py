@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+    from lightmq.demo.driver import SparkDriver
     from lightmq.demo.picture import Page
     from lightmq.demo.stack import Ports
-    from lightmq.demo.view import SparkDriver
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

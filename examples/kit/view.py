@@ -17,7 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lightmq.demo.view import QueryProgress
+from lightmq.demo.driver import QueryProgress
 
 PLAIN_INTERVAL_S = 2.0
 REFRESHES_PER_S = 4

@@ -1,7 +1,8 @@
 """The Spark side of the demo, a driver process of its own: three streaming queries over one MQTT filter.
 
-`ledger` writes the identity of every reading to Parquet (what the accounting counts), `windows` aggregates in event
-time with a watermark, `commands` applies the anomaly rule per sensor and writes commands back with `writeStream`.
+`ledger` writes every reading to Parquet (what the accounting counts), `windows` aggregates in event time with a
+watermark and publishes each window as an MQTT message, `commands` applies the anomaly rule per sensor and writes
+commands back with `writeStream`.
 
 Each is started again from its checkpoint when Spark ends it for a passing reason (`KeptQuery`).
 Invariant: all progress lives in the checkpoints below `--out`; killed at any point and started again with the same
@@ -35,7 +36,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
 from lightmq.demo.rule import SensorState, step
-from lightmq.spark_session import cause_of, run_forever
+from lightmq.spark_session import cause_of, is_session_lost, run_forever
 
 STATE_SCHEMA = "readings long, mean double, variance double, since_alarm long"
 COMMAND_SCHEMA = "sensor string, reading string, value double, deviation double, sent_ms long, time_ms long"
@@ -104,7 +105,7 @@ class KeptQuery:
             )  # fmt: skip
         except Exception as error:  # noqa: BLE001 - the demo reports it in one sentence and accounts
             self.failed = cause_of(error)
-            self._say(event="failed", query=self.name, error=self.failed)
+            self._say(event="failed", query=self.name, error=self.failed, lost=is_session_lost(error))
         finally:
             self._ended.set()
 
@@ -156,6 +157,11 @@ class KeptQuery:
 READING_SCHEMA = "id string, sensor string, value double, time_ms long, sent_ms long"
 REPORT_INTERVAL_S = 0.5
 FILTER = "machines/+/+"
+RESULTS = "results"
+"""First level of the topics of what Spark found; commands are below `machines/`, where devices look for them."""
+SHORT_RUN = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
+"""Settings of a session that lives for minutes: Java's second compiler takes a quarter of the CPU before the first row
+and pays off later only."""
 ROWS_PER_BATCH_MAX = 5_000
 """So that the first batch is short also when readings have gathered for minutes."""
 
@@ -184,31 +190,32 @@ def readings(spark: SparkSession, nameserver: str) -> DataFrame:
 
 
 def writers(spark: SparkSession, options: argparse.Namespace) -> dict[str, Callable[[], StreamingQuery]]:
-    """What starts each of the three queries, the most urgent first: users wait for the commands.
+    """What starts each of the three queries, the one that starts soonest first: `commands` keeps state in Python.
 
     Each has its checkpoint below the output folder and loads the stream itself: a restart builds the whole query.
     """
     out = Path(options.out).resolve()
 
-    def started(frame: DataFrame, name: str, form: str, trigger: str, **places: str) -> StreamingQuery:
+    def started(frame: DataFrame, name: str, form: str, **places: str) -> StreamingQuery:
         writer = frame.writeStream.format(form).options(**places).queryName(name)
         located = writer.option("checkpointLocation", str(out / "checkpoints" / name))
-        return located.trigger(processingTime=trigger).start()
+        return located.trigger(processingTime=options.trigger).start()
 
     def ledger() -> StreamingQuery:
         columns = ("id", "sensor", "value", "queueId", "queueOffset", "sent_ms", "time_ms")
         frame = readings(spark, options.nameserver).select(*columns)
-        return started(frame, "ledger", "parquet", options.trigger, path=str(out / "ledger"))
+        return started(frame, "ledger", "parquet", path=str(out / "ledger"))
 
     def windows() -> StreamingQuery:
-        frame = means(readings(spark, options.nameserver), options.window, options.watermark)
-        return started(frame, "windows", "parquet", options.trigger, path=str(out / "windows"))
+        found = means(readings(spark, options.nameserver), options.window, options.watermark)
+        frame = published(found, options.host)
+        return started(frame, "windows", "rocketmq", nameServer=options.nameserver, qos="1")
 
     def commands() -> StreamingQuery:
         frame = decided(readings(spark, options.nameserver), options.host)
-        return started(frame, "commands", "rocketmq", options.trigger, nameServer=options.nameserver, qos="1")
+        return started(frame, "commands", "rocketmq", nameServer=options.nameserver, qos="1")
 
-    return {"commands": commands, "ledger": ledger, "windows": windows}
+    return {"ledger": ledger, "windows": windows, "commands": commands}
 
 
 def means(source: DataFrame, window: str, watermark: str) -> DataFrame:
@@ -222,8 +229,16 @@ def means(source: DataFrame, window: str, watermark: str) -> DataFrame:
             F.max("value").alias("high"),
             F.count("*").alias("readings"),
         )
-        .select(F.col("window.start").alias("start"), "sensor", "mean", "low", "high", "readings")
+        .select("window", "sensor", "mean", "low", "high", "readings")
     )
+
+
+def published(found: DataFrame, host: str) -> DataFrame:
+    """Windows as rows for the sink, each on its sensor's topic."""
+    edges = [F.unix_millis(F.col(f"window.{edge}")).alias(f"{edge}_ms") for edge in ("start", "end")]
+    body = F.to_json(F.struct("sensor", *edges, "mean", "low", "high", "readings"))
+    topic = F.concat(F.lit(f"{RESULTS}/{host}/windows/"), F.col("sensor"))
+    return found.select(topic.alias("mqttTopic"), F.col("sensor").alias("key"), body.cast("binary").alias("body"))
 
 
 def decided(source: DataFrame, host: str) -> DataFrame:
@@ -238,9 +253,10 @@ def decided(source: DataFrame, host: str) -> DataFrame:
 
 
 def begin(queries: Sequence[KeptQuery], version: str, wanted: threading.Event) -> None:
-    """Start the queries, each when the one before has made a batch; `ready` is reported with the first one's.
+    """Start the queries, each when the one before has made a batch.
 
-    When one is given up, those behind it are not started: the demo ends with what arrived.
+    `ready` is reported with the first one's, `complete` when all have made one. When one is given up, those behind it
+    are not started: the demo ends with what arrived.
 
     Two queries that plan their first batch at the same moment in one driver can both fail: Spark serialises a map of
     the session that the other one is still filling ("Task not serializable: Illegal size of collection").
@@ -335,7 +351,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from lightmq.spark import session
 
     say(event="step", text="starting its Java process")
-    spark = session("lightmq-demo")
+    spark = session("lightmq-demo", conf=SHORT_RUN)
     spark.sparkContext.setLogLevel("ERROR")
     started = writers(spark, options).items()
     queries = [KeptQuery(name, start, say, restarts_max=options.restarts) for name, start in started]

@@ -1,26 +1,12 @@
-"""What the demo shows: a live table in a terminal or plain lines, the progress of its Spark driver, charts at the end.
+"""What the demo shows in a terminal: a live table, or a line every two seconds; at the end the accounting.
 
-Without a terminal the same figures are printed as one line every two seconds. `SparkDriver` starts the driver process
-and keeps what it reports: ready, batches, failures. The charts, a PNG by matplotlib and a self-contained HTML page by
-plotly, are drawn from the rows that Spark read and the commands that the device received.
-Invariant: drawing reads a `Figures` and changes nothing. Thread rule: one reader thread writes the driver's fields;
-`drain` and `stop` wait for the driver's answer.
+Invariant: drawing reads a `Figures` and changes nothing. Thread rule: the main thread.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
-import threading
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -28,217 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lightmq.demo.accounting import Accounting, LedgerRow
-from lightmq.demo.feed import ACKNOWLEDGEMENT_SENSOR
-
-SENSORS_SHOWN_MAX = 6
-
-
-def series(rows: Sequence[LedgerRow]) -> dict[str, list[tuple[datetime, float]]]:
-    """Readings by sensor in event time."""
-    gathered: dict[str, list[tuple[datetime, float]]] = defaultdict(list)
-    for row in sorted(rows, key=lambda reading: reading.time_ms):
-        gathered[row.sensor].append((datetime.fromtimestamp(row.time_ms / 1000, UTC), row.value))
-    return dict(gathered)
-
-
-def chosen_sensors(names: Sequence[str], commands: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sensors worth a picture: those with the most commands first, then the others by name."""
-    counts: dict[str, int] = defaultdict(int)
-    for command in commands:
-        counts[command["sensor"]] += 1
-    names = [name for name in names if name != ACKNOWLEDGEMENT_SENSOR]
-    return sorted(names, key=lambda name: (-counts[name], name))[:SENSORS_SHOWN_MAX]
-
-
-def marks(commands: Sequence[Mapping[str, Any]], sensor: str) -> tuple[list[datetime], list[float]]:
-    """Where the commands of one sensor lie."""
-    mine = [command for command in commands if command["sensor"] == sensor]
-    return [datetime.fromtimestamp(command["time_ms"] / 1000, UTC) for command in mine], [
-        command["value"] for command in mine
-    ]
-
-
-def write_png(path: Path, rows: Sequence[LedgerRow], commands: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the sensors with their anomalies, one panel each."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    readings = series(rows)
-    sensors = chosen_sensors(list(readings), commands)
-    figure, axes = plt.subplots(max(len(sensors), 1), 1, figsize=(11, 1 + 1.9 * max(len(sensors), 1)), squeeze=False)
-    for axis, sensor in zip(axes[:, 0], sensors, strict=False):
-        times, values = zip(*readings[sensor], strict=True)
-        axis.plot(times, values, linewidth=0.8, color="#2463a8")
-        axis.scatter(*marks(commands, sensor), color="#d62728", s=22, zorder=3, label="command sent back")
-        axis.set_ylabel(sensor, rotation=0, ha="right", va="center", fontsize=8)
-        axis.tick_params(labelsize=7)
-    if sensors:
-        axes[0, 0].legend(loc="upper right", fontsize=7)
-    figure.suptitle(
-        f"{len(rows):,} readings through MQTT, the log and Spark; {len(commands):,} commands back", fontsize=11
-    )
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def write_html(path: Path, rows: Sequence[LedgerRow], commands: Sequence[Mapping[str, Any]]) -> None:
-    """Draw the same as a page to zoom into."""
-    from plotly.graph_objects import Figure, Scattergl
-    from plotly.subplots import make_subplots
-
-    readings = series(rows)
-    sensors = chosen_sensors(list(readings), commands)
-    figure: Figure = make_subplots(
-        rows=max(len(sensors), 1), cols=1, shared_xaxes=True, subplot_titles=sensors or ["no readings"]
-    )
-    for number, sensor in enumerate(sensors, start=1):
-        times, values = zip(*readings[sensor], strict=True)
-        figure.add_trace(Scattergl(x=times, y=values, name=sensor, mode="lines"), row=number, col=1)
-        at, heights = marks(commands, sensor)
-        commanded = Scattergl(
-            x=at, y=heights, name=f"{sensor}: command", mode="markers", marker={"color": "#d62728", "size": 8}
-        )
-        figure.add_trace(commanded, row=number, col=1)
-    figure.update_layout(
-        height=260 * max(len(sensors), 1), title="Readings and the commands they caused", showlegend=False
-    )
-    figure.write_html(path, include_plotlyjs=True)
-
-
-STOP_TIMEOUT_S = 30.0
-
-
-class SparkFailed(RuntimeError):
-    """The driver ended or a query failed; the text is Spark's message."""
-
-
-@dataclass(slots=True)
-class QueryProgress:
-    """What one query did so far."""
-
-    batch: int = -1
-    rows: int = 0
-    total: int = 0
-    duration_ms: float = 0.0
-
-
-class SparkDriver:
-    """One run of `lightmq.demo.query`, or of another program that serves as it does, as a child process."""
-
-    def __init__(self, log_path: Path, program: Sequence[str] = ("-m", "lightmq.demo.query")) -> None:
-        self._log_path = log_path
-        self._program = tuple(program)
-        self._child: subprocess.Popen[str] | None = None
-        self.progress: dict[str, QueryProgress] = {}
-        self.version = ""
-        self.step = "starting its driver process"
-        self.restarts: list[str] = []
-        self.failure: str | None = None
-        self._said = threading.Condition()
-        self._heard: dict[str, int] = {}
-
-    def start(self, arguments: Sequence[str]) -> None:
-        """Start the driver; returns at once."""
-        with self._log_path.open("w") as log:
-            self._child = subprocess.Popen(
-                [sys.executable, *self._program, *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                start_new_session=True,
-            )
-        threading.Thread(target=self._read, args=(self._child,), daemon=True).start()
-
-    def _read(self, child: subprocess.Popen[str]) -> None:
-        assert child.stdout is not None
-        for line in child.stdout:
-            if line.startswith("{"):
-                self._hear(json.loads(line))
-        self._hear({"event": "ended"})
-
-    def _hear(self, event: dict[str, object]) -> None:
-        kind = str(event["event"])
-        with self._said:
-            if kind == "batch":
-                self.progress[str(event["query"])] = QueryProgress(
-                    batch=int(str(event["batch"])),
-                    rows=int(str(event["rows"])),
-                    total=int(str(event["total"])),
-                    duration_ms=float(str(event["duration_ms"])),
-                )
-            elif kind == "ready":
-                self.version = str(event["version"])
-            elif kind == "step":
-                self.step = str(event["text"])
-            elif kind == "restarted":
-                self.restarts.append(f"query {event['query']}: {event['text']}")
-            elif kind == "failed" and self.failure is None:
-                self.failure = f"query {event['query']}: {event['error']}"
-            self._heard[kind] = self._heard.get(kind, 0) + 1
-            self._said.notify_all()
-
-    @property
-    def status(self) -> int | None:
-        """Exit status of the driver that has ended."""
-        assert self._child is not None
-        return self._child.wait()
-
-    def count_of(self, kind: str) -> int:
-        """How often the driver reported an event of this kind."""
-        with self._said:
-            return self._heard.get(kind, 0)
-
-    def check(self) -> None:
-        """Raise if the driver is in trouble."""
-        if self.failure is None and self.count_of("ended") and not self.count_of("stopped"):
-            self.failure = f"its driver process ended with status {self.status}; what it wrote is in {self._log_path}"
-        if self.failure is not None:
-            raise SparkFailed(self.failure)
-
-    def order(self, word: str, answer: str, timeout_s: float) -> None:
-        """Send `drain` or `stop` and wait for the answer."""
-        assert self._child is not None
-        assert self._child.stdin is not None
-        before = self.count_of(answer)
-        try:
-            self._child.stdin.write(word + "\n")
-            self._child.stdin.flush()
-        except BrokenPipeError:
-            self.check()
-        with self._said:
-            self._said.wait_for(
-                lambda: (
-                    self._heard.get(answer, 0) > before or bool(self._heard.get("ended")) or self.failure is not None
-                ),
-                timeout_s,
-            )
-        self.check()
-        if self.count_of(answer) == before:
-            raise SparkFailed(f"no '{answer}' from Spark in {timeout_s:.0f} s")
-
-    def kill(self) -> None:
-        """End the driver, its Java and its workers by kill -9, as a failing machine would."""
-        assert self._child is not None
-        os.killpg(self._child.pid, signal.SIGKILL)
-        self._child.wait()
-
-    def stop(self) -> None:
-        """End the driver, by word if it listens, by signal if not."""
-        if self._child is None:
-            return
-        if self._child.poll() is None:
-            try:
-                self.order("stop", "stopped", STOP_TIMEOUT_S)
-                self._child.wait(STOP_TIMEOUT_S)
-            except (SparkFailed, subprocess.TimeoutExpired):
-                self._child.kill()
-        self._child.wait()
-
+from lightmq.demo.accounting import Accounting
+from lightmq.demo.driver import QueryProgress
 
 PLAIN_INTERVAL_S = 2.0
 REFRESHES_PER_S = 4
@@ -366,9 +143,9 @@ def print_summary(console: Console, accounting: Accounting, round_trips_ms: list
     """The end: the accounting, the latency, the files."""
     console.rule("accounting")
     for line in accounting.lines:
-        mark = "[green]holds[/green]" if line.holds else "[red]DOES NOT HOLD[/red]"
-        figures = " = ".join(f"{name} {value:,}" for name, value in line.figures.items())
-        console.print(f"{line.title}: {figures}  {mark}", highlight=False, soft_wrap=True)
+        equation, _, mark = line.text.partition("  ")
+        console.print(f"{equation}  ", end="", markup=False, highlight=False, soft_wrap=True)
+        console.print(mark, style="green" if line.holds else "bold red", highlight=False)
     trip = latency(percentile(round_trips_ms, 0.5), percentile(round_trips_ms, 0.95))
     if round_trips_ms:
         console.print(f"reading to command, once Spark was up: {trip}", highlight=False)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo.accounting import decide_again, read_ledger, stored_counts
+from lightmq.demo.driver import SparkDriver
 from lightmq.demo.feed import Device
 from lightmq.demo.stack import Stack
-from lightmq.demo.view import SparkDriver
 from runtime.clock import SystemClock
 
 pytestmark = [pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(600)]

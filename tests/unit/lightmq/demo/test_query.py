@@ -95,10 +95,10 @@ def test_after_a_query_that_was_given_up_none_is_begun(capsys: pytest.CaptureFix
     assert [event["event"] for event in said(capsys)] == ["step", "complete"]
 
 
-def test_commands_come_first() -> None:
-    """People wait for them."""
+def test_rows_come_first() -> None:
+    """The query that needs no state in Python makes the first batch soonest."""
     options = argparse.Namespace(out="out", nameserver="n", host="h", trigger="1 second", window="1 s", watermark="1 s")
-    assert list(query.writers(None, options)) == ["commands", "ledger", "windows"]
+    assert list(query.writers(None, options)) == ["ledger", "windows", "commands"]
 
 
 def test_arguments_are_required(capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,7 +253,7 @@ def test_what_a_restart_does_not_fix_is_given_up(begun) -> None:
     queries[0].fail(ValueError("no such column"))
     assert not subject.await_first_batch()
     subject.drain()
-    assert said == [{"event": "failed", "query": "commands", "error": "no such column"}]
+    assert said == [{"event": "failed", "query": "commands", "error": "no such column", "lost": False}]
     assert subject.failed == "no such column"
     subject.stop()
 
