@@ -18,15 +18,15 @@ def main() -> int:
     """Install the core and hand over to the demo; it installs Spark and compiles while the broker takes readings."""
     try:
         bootstrap.ensure("core")
+        os.environ.update(bootstrap.uv_environment())
+        if not bootstrap.is_compiled():
+            os.environ["LIGHTMQ_DEMO_COMPILES"] = str(bootstrap.ROOT / "tools" / "bootstrap.py")
     except bootstrap.SetupFailed as failure:
         print(f"set-up failed: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nset-up interrupted; the next run continues it", file=sys.stderr)
         return 130
-    os.environ.update(bootstrap.uv_environment())
-    if not bootstrap.is_compiled():
-        os.environ["LIGHTMQ_DEMO_COMPILES"] = str(bootstrap.ROOT / "tools" / "bootstrap.py")
     os.execv(bootstrap.PYTHON, [str(bootstrap.PYTHON), "-m", "lightmq.demo", *sys.argv[1:]])
 
 

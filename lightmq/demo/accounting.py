@@ -1,4 +1,4 @@
-"""Does everything add up? Published = stored = read by Spark exactly once; decided = stored = delivered, each once.
+"""Does everything add up? Sent = stored = written by Spark, each once; decided = stored = delivered, each once.
 
 Invariant: each figure comes from where the thing itself lies: acknowledgements from the device, stored counts from the
 broker's queues, rows from the files that Spark committed, deliveries from the device; the commands that should exist
@@ -39,6 +39,12 @@ class Line:
 
     title: str
     figures: dict[str, int]
+
+    @property
+    def text(self) -> str:
+        """The equation in one line, and whether it holds."""
+        figures = " = ".join(f"{name} {value:,}" for name, value in self.figures.items())
+        return f"{self.title}: {figures}  {'holds' if self.holds else 'DOES NOT HOLD'}"
 
     @property
     def holds(self) -> bool:
@@ -146,9 +152,9 @@ def settle(
     readings = Line(
         "readings",
         {
-            "published": acknowledged,
+            "sent": acknowledged,
             "stored": messages - commands,
-            "read by Spark": len(rows),
+            "written by Spark": len(rows),
             "distinct": len({row.id for row in rows}),
         },
     )

@@ -32,7 +32,8 @@ from runtime.clock import Clock
 
 KEEP_ALIVE_S = 30
 IN_FLIGHT_MAX = 1000
-ACKNOWLEDGEMENT_SENSOR = "command_ack"
+ACKNOWLEDGEMENT_SENSOR = "round_trip_ms"
+"""What the device publishes when it has obeyed: how long ago the reading was sent that caused the command."""
 COMMANDS = "commands"
 
 
@@ -68,7 +69,8 @@ class Device:
         else:
             client = Client(CallbackAPIVersion.VERSION2, client_id=name, clean_session=False)
         client.max_inflight_messages_set(IN_FLIGHT_MAX)
-        client.on_publish = self._on_publish
+        if clean:
+            client.on_publish = self._on_publish
         client.on_message = self._on_message
         client.on_connect = self._on_connect
         client.on_disconnect = self._on_disconnect
@@ -96,8 +98,12 @@ class Device:
     def _command_topic(self) -> str:
         return f"machines/{self.label}/{COMMANDS}"
 
-    def publish(self, sensor: str, value: float, time_ms: int) -> None:
-        """Publish one reading at QoS 1; does not wait for its acknowledgement."""
+    def tell(self, text: str) -> None:
+        """Publish a sentence about this run on `results/<label>/events`, for whoever watches; it is no reading."""
+        self._actuator.publish(f"results/{self.label}/events", json.dumps({"text": text}), qos=1)
+
+    def publish(self, sensor: str, value: float, time_ms: int, **more: str) -> None:
+        """Publish one reading, with `more` in its JSON, at QoS 1; does not wait for its acknowledgement."""
         with self._answered:
             self.sent += 1
             identity = f"{self.label}-{self.sent}"
@@ -107,6 +113,7 @@ class Device:
             "value": value,
             "time_ms": time_ms,
             "sent_ms": self._clock.now_ms(),
+            **more,
         }
         self._publisher.publish(f"machines/{self.label}/{sensor}", json.dumps(reading), qos=1)
 
@@ -164,8 +171,8 @@ class Device:
             self.commands[identity] = self.commands.get(identity, 0) + 1
             if self.measure_from_ms is not None and command["sent_ms"] >= self.measure_from_ms:
                 self.round_trips_ms.append(round_trip_ms)
-            self.events.append(command)
-        self.publish(ACKNOWLEDGEMENT_SENSOR, round_trip_ms, now_ms)
+            self.events.append(command | {"arrived_ms": now_ms})
+        self.publish(ACKNOWLEDGEMENT_SENSOR, round_trip_ms, now_ms, command=identity)
 
     def wait_acknowledged(self, timeout_s: float) -> bool:
         """Wait until every reading sent so far is acknowledged or refused."""

@@ -1,7 +1,8 @@
 """The demo from start to end: stack up, readings in, Spark when it is there, drain, account, draw.
 
 Invariant: whatever happens after the stack is up, the children are stopped and, if Spark ran, the accounting is
-printed; Ctrl-C ends the running phase early and nothing else.
+printed. The first Ctrl-C ends the running phase early and nothing else, the second one ends the demo. What fails is
+said in a sentence; its details are in a log.
 
 The options of the demo's command line; a frozen value afterwards.
 
@@ -11,20 +12,26 @@ Invariant: every option has a default that runs on any machine.
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 
 from lightmq.demo.accounting import Accounting, LedgerRow, read_ledger, settle, stored_counts
+from lightmq.demo.driver import SparkDriver, SparkFailed
 from lightmq.demo.feed import BadSeries, CsvFeed, Device, ReadingSource, SensorFeed
-from lightmq.demo.stack import BrokerFigures, Compilation, Installation, InstallationFailed, Stack, StackFailed
-from lightmq.demo.view import Figures, LiveView, SparkDriver, SparkFailed, percentile, print_summary
+from lightmq.demo.moments import Moments
+from lightmq.demo.stack import BrokerFigures, Compilation, Installation, Stack
+from lightmq.demo.view import Figures, LiveView, percentile, print_summary
+from remoting.protocol.errors import LightMQError
 from runtime.clock import SystemClock
 
 SECONDS_DEFAULT = 60.0
@@ -40,6 +47,7 @@ class DemoOptions:
     out: Path
     host: str
     plain: bool
+    stay: bool
 
 
 def host_label() -> str:
@@ -69,6 +77,7 @@ def parse(arguments: Sequence[str]) -> DemoOptions:
         "--out", type=Path, default=Path("demo-out"), help="folder for data, checkpoints and charts (replaced)"
     )
     parser.add_argument("--plain", action="store_true", help="lines instead of the live view")
+    parser.add_argument("--stay", action="store_true", help="keep the server and its page up at the end, until Ctrl-C")
     chosen = parser.parse_args(arguments)
     if chosen.csv is not None and not chosen.csv.is_file():
         parser.error(f"--csv {chosen.csv}: no such file")
@@ -82,6 +91,7 @@ def parse(arguments: Sequence[str]) -> DemoOptions:
         out=chosen.out,
         host=host_label(),
         plain=chosen.plain,
+        stay=chosen.stay,
     )
 
 
@@ -90,6 +100,9 @@ SPARK_START_TIMEOUT_S = 600.0
 """Until the commands' query has made its first batch, restarts included; a busy machine needs minutes."""
 DRAIN_TIMEOUT_S = 300.0
 DELIVERY_TIMEOUT_S = 20.0
+WARM_UP_S_MAX = 180.0
+"""The seconds of a run count when every query has made a batch, or at the latest so long after Spark's first rows."""
+INTERRUPTED = 130
 
 
 class Demo:
@@ -106,19 +119,18 @@ class Demo:
         self._compilation = Compilation(self._out / "compilation.log")
         self._restarts_told = 0
         self._gave_up = ""
-        self._first_command_told = False
         self._snapshot = Figures()
-        self._begun_ns = self._clock.monotonic_ns()
+        self._moments = Moments(self._clock)
 
     def run(self) -> int:
         """Run the demo; return the exit status: 0 only if the accounting holds."""
-        signal.signal(signal.SIGINT, lambda *_: self._interrupted.set())
-        signal.signal(signal.SIGTERM, lambda *_: self._interrupted.set())
-        self._prepare_folder()
+        signal.signal(signal.SIGINT, self._interrupt)
+        signal.signal(signal.SIGTERM, self._interrupt)
         stack = Stack(self._out / "data")
-        installation = Installation()
-        installation.begin()
+        installation = Installation(self._out / "installation.log")
         try:
+            self._prepare_folder()
+            installation.begin()
             self._ports = stack.start(processes=self._options.processes)
             self._figures = BrokerFigures(self._ports.admin)
             with LiveView(self._console, plain=self._options.plain) as view:
@@ -126,41 +138,84 @@ class Demo:
                 accounting, notes = self._run_on(installation)
             print_summary(self._console, accounting, self._device.round_trips_ms, notes)
             self._finish_compilation()
+            self._stay()
             return 0 if accounting.holds and not self._device.problems() and not self._gave_up else 1
-        except (StackFailed, InstallationFailed, SparkFailed, BadSeries, OSError, RuntimeError) as failure:
-            self._console.print(f"[red]demo failed:[/red] {failure}", highlight=False, soft_wrap=True)
-            return 1
+        except (KeyboardInterrupt, Stopped) as end:
+            self._print(f"the demo was stopped{f': {end}' if str(end) else ''}")
+            return INTERRUPTED
+        except Exception as failure:  # noqa: BLE001 - whatever it is, people get a sentence and the log the rest
+            return self._fail(failure)
         finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)  # what was started is stopped, however impatient somebody is
             self._spark.stop()
             stack.stop()
             installation.stop()
             self._compilation.stop()
 
+    def _interrupt(self, *_: object) -> None:
+        """End early, with the accounting; the second time, end at once."""
+        if self._interrupted.is_set():
+            raise KeyboardInterrupt
+        self._interrupted.set()
+
+    def _fail(self, failure: Exception) -> int:
+        known = isinstance(failure, (RuntimeError, BadSeries, OSError, LightMQError))
+        text = str(failure) if known else f"{type(failure).__name__}: {failure}"
+        if not known:
+            log = self._out / "demo.log"
+            log.write_text("".join(traceback.format_exception(failure)))
+            text += f"; where it happened is in {shorten(log)}"
+        self._print(f"[red]demo failed:[/red] {escape(text)}")
+        return 1
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def _stay(self) -> None:
+        if not self._options.stay:
+            return
+        self._interrupted.clear()
+        self._print(f"the server stays up until Ctrl-C: {self._link}")
+        self._interrupted.wait()
+
+    @property
+    def _link(self) -> str:
+        """The page that shows this machine's readings, and what Spark finds in them."""
+        return self._ports.console_link(f"+/{self._options.host}/#")
+
     def _finish_compilation(self) -> None:
         """Wait for the compiled core, which the next start uses; Ctrl-C leaves it for the next run."""
         self._interrupted.clear()
         if self._compilation.running:
-            note = "the compiled core is being finished for the next start; Ctrl-C leaves it for another time"
-            self._console.print(note, highlight=False, soft_wrap=True)
+            self._print("the compiled core is being finished for the next start; Ctrl-C leaves it for another time")
         while self._compilation.running and not self._interrupted.wait(TICK_S):
             pass
         if not self._compilation.running:
-            self._compilation.tell(lambda text: self._console.print(text, highlight=False, soft_wrap=True))
+            self._compilation.tell(self._print)
 
     def _prepare_folder(self) -> None:
-        for part in ("data", "checkpoints", "ledger", "windows"):
+        for part in ("data", "checkpoints", "ledger"):
             shutil.rmtree(self._out / part, ignore_errors=True)
         self._out.mkdir(parents=True, exist_ok=True)
+        for part in ("spark.log", "demo.log", "installation.log", "result.json"):
+            (self._out / part).unlink(missing_ok=True)
+
+    def _say(self, text: str, moment: str = "") -> None:
+        """Print a sentence that stays, and show it on the page; `moment` is its name in the picture."""
+        self._view.note(text)
+        self._device.tell(text)
+        if moment:
+            self._moments.add(moment)
 
     def _run_on(self, installation: Installation) -> tuple[Accounting, list[str]]:
-        started_s = self._elapsed_s()
         form = "controller, broker and proxy as processes" if self._options.processes else "one process"
+        up_s = self._moments.add("broker up")
         self._view.note(
-            f"broker is up after {started_s:.1f} s ({form}): mqtt {self._ports.mqtt}, remoting {self._ports.nameserver}"
+            f"broker is up after {up_s:.1f} s ({form}): mqtt {self._ports.mqtt}, remoting {self._ports.nameserver}"
         )
         if self._ports.console_token:
-            link = self._ports.console_link(f"machines/{self._options.host}/#")
-            self._view.note(f"watch it live in a browser: {link}")
+            self._view.note(f"watch it live in a browser: {self._link}")
         self._compilation.begin()
         if self._compilation.running:
             self._view.note("in pure Python this time: the core is compiled beside it, at the lowest priority")
@@ -168,7 +223,7 @@ class Demo:
         feed = self._feed()
         feed.start()
         try:
-            self._view.note(f"readings: {feed.description}")
+            self._say(f"readings: {feed.description}", "first reading")
             self._wait_for_spark(installation)
             if not self._interrupted.is_set():
                 self._run_for_a_while(feed)
@@ -182,7 +237,7 @@ class Demo:
     def _give_up(self, why: str) -> None:
         """Spark has stopped; the readings are stored all the same, and the accounting counts them."""
         self._gave_up = why
-        self._view.note(f"Spark gave up: {why}")
+        self._say(f"Spark gave up: {why}", "Spark gave up")
         self._view.note("the accounting counts what had arrived by then; run again to start over")
 
     def _feed(self) -> ReadingSource:
@@ -190,12 +245,9 @@ class Demo:
             return CsvFeed(self._device, self._options.csv)
         return SensorFeed(self._device, self._clock)
 
-    def _elapsed_s(self) -> float:
-        return (self._clock.monotonic_ns() - self._begun_ns) / 1e9
-
     def _tick(self, phase: str, spark_note: str = "") -> None:
         shot = self._snapshot
-        elapsed_s = self._elapsed_s()
+        elapsed_s = self._moments.elapsed_s
         shot.readings_per_s = self._device.acknowledged / elapsed_s if elapsed_s else 0.0
         shot.phase, shot.elapsed_s, shot.spark_note = phase, elapsed_s, spark_note
         shot.sent, shot.acknowledged = self._device.sent, self._device.acknowledged
@@ -207,15 +259,17 @@ class Demo:
         self._view.show(shot)
         for text in self._spark.restarts[self._restarts_told :]:
             self._restarts_told += 1
-            self._view.note(text)
+            self._say(text, "query restarted")
         self._compilation.tell(self._view.note)
 
     def _wait_for_spark(self, installation: Installation) -> None:
         while not installation.done.wait(TICK_S):
             self._tick("installing", f"Spark is being installed: {installation.progress}")
             if self._interrupted.is_set():
-                raise InstallationFailed("interrupted while Spark was still being installed; run again to go on")
+                raise Stopped("Spark was still being installed; run again to go on")
         installation.wait()
+        if self._interrupted.is_set():
+            raise Stopped("Spark had not started yet")
         from lightmq.spark_session import ensure_java
 
         choice = ensure_java()
@@ -230,31 +284,40 @@ class Demo:
         ]
         if self._options.csv is not None:
             arguments += ["--window", "1 day", "--watermark", "1 hour"]
+        self._say("Spark starts", "Spark starts")
         self._spark.start(arguments)
-        waited_from_s = self._elapsed_s()
-        while not self._spark.count_of("ready") and not self._interrupted.is_set():
-            self._spark.check()
-            if self._elapsed_s() - waited_from_s > SPARK_START_TIMEOUT_S:
+        waited_from_s = self._moments.elapsed_s
+        while not self._spark.count_of("ready"):
+            if self._interrupted.wait(TICK_S):
+                raise Stopped("Spark had not read anything yet")
+            self._keep_spark()
+            if self._moments.elapsed_s - waited_from_s > SPARK_START_TIMEOUT_S:
                 raise SparkFailed(f"Spark did not start in {SPARK_START_TIMEOUT_S:.0f} s")
-            self._interrupted.wait(TICK_S)
             self._tick("Spark starts", f"Spark: {self._spark.step}")
-        if self._spark.version:
-            self._view.note(f"Spark {self._spark.version}: first batch of commands after {self._elapsed_s():.1f} s")
+        self._say(
+            f"Spark {self._spark.version}: first rows after {self._moments.elapsed_s:.1f} s", "Spark's first rows"
+        )
 
-    def _note_first_command(self) -> None:
-        if self._device.commands and not self._first_command_told:
-            self._first_command_told = True
-            self._view.note(f"first command back after {self._elapsed_s():.1f} s")
+    def _keep_spark(self) -> None:
+        """Start Spark's process again if it was lost; raises SparkFailed when that does not help."""
+        if sentence := self._spark.revive():
+            self._say(sentence, "Spark started again")
 
     def _run_for_a_while(self, feed: ReadingSource) -> None:
-        begun_s = self._elapsed_s()
+        rows_s = self._moments.elapsed_s
+        begun_s = 0.0
         while not self._interrupted.wait(TICK_S):
-            self._spark.check()
+            self._keep_spark()
+            elapsed_s = self._moments.elapsed_s
+            if not begun_s and (self._spark.is_warm or elapsed_s - rows_s > WARM_UP_S_MAX):
+                begun_s = elapsed_s
             if self._device.measure_from_ms is None and "commands" in self._spark.progress:
                 self._device.measure_from_ms = self._clock.now_ms()
-            self._tick("running", f"Spark: {self._spark.step}")
-            self._note_first_command()
-            if self._options.seconds and self._elapsed_s() - begun_s >= self._options.seconds:
+                self._say("every query has made a batch: what Spark finds goes back at once", "all queries up")
+            self._tick("running" if begun_s else "starting", f"Spark: {self._spark.step}")
+            if self._device.commands and not self._moments.has("first command back"):
+                self._say(f"first command back after {elapsed_s:.1f} s", "first command back")
+            if self._options.seconds and begun_s and elapsed_s - begun_s >= self._options.seconds:
                 return
             if not self._options.seconds and feed.finished():
                 return
@@ -269,7 +332,6 @@ class Demo:
                 self._give_up(str(failure))
         device = self._device
         self._tick("done")
-        device.close()
         rows = read_ledger(self._out / "ledger")
         accounting = settle(
             acknowledged=device.acknowledged,
@@ -277,16 +339,24 @@ class Demo:
             rows=rows,
             deliveries=device.commands,
         )
+        for line in accounting.lines:
+            device.tell(line.text)
+        device.close()
         self._spark.stop()
-        return accounting, [*self._device.problems(), *self._draw(rows)]
+        self._save(accounting)
+        return accounting, [*device.problems(), *self._draw(rows, accounting)]
 
     def _drain(self) -> None:
-        """Process everything: a command's acknowledgement is a reading again, so repeat until the log stops growing."""
+        """Process everything: a command's answer is a reading again, so repeat until the log stops growing."""
         stored = (-1, -1)
         while True:
             if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):
                 return
-            self._spark.order("drain", "drained", DRAIN_TIMEOUT_S)
+            try:
+                self._spark.order("drain", "drained", DRAIN_TIMEOUT_S)
+            except SparkFailed:
+                self._keep_spark()
+                continue
             following = stored_counts(self._ports.nameserver, self._options.host)
             self._await_deliveries(following[1])
             if following == stored:
@@ -294,18 +364,35 @@ class Demo:
             stored = following
 
     def _await_deliveries(self, commands: int) -> None:
-        deadline_s = self._elapsed_s() + DELIVERY_TIMEOUT_S
-        while len(self._device.commands) < commands and self._elapsed_s() < deadline_s:
+        deadline_s = self._moments.elapsed_s + DELIVERY_TIMEOUT_S
+        while len(self._device.commands) < commands and self._moments.elapsed_s < deadline_s:
             threading.Event().wait(0.05)
             self._tick("draining")
 
-    def _draw(self, rows: list[LedgerRow]) -> list[str]:
-        from lightmq.demo.view import write_html, write_png
+    def _save(self, accounting: Accounting) -> None:
+        """What happened when, and the accounting, for programs."""
+        found = {
+            "moments_s": self._moments.seconds(),
+            "accounting": {line.title: line.figures for line in accounting.lines},
+            "holds": accounting.holds,
+            "revivals": self._spark.revivals,
+            "restarts": self._spark.restarts,
+            "gave_up": self._gave_up,
+        }
+        (self._out / "result.json").write_text(json.dumps(found, indent=2) + "\n")
 
+    def _draw(self, rows: list[LedgerRow], accounting: Accounting) -> list[str]:
+        from lightmq.demo.story import Told, draw_story, write_page
+
+        told = Told(rows, self._device.events, accounting, self._moments, self._options.host)
         png, html = self._out / "demo.png", self._out / "demo.html"
-        write_png(png, rows, self._device.events)
-        write_html(html, rows, self._device.events)
-        return [f"chart: {shorten(png)}", f"page:  {shorten(html)}", f"logs:  {shorten(self._out)}/*.log"]
+        draw_story(png, told)
+        write_page(html, told)
+        return [f"picture: {shorten(png)}", f"page:    {shorten(html)}", f"logs:    {shorten(self._out)}/*.log"]
+
+
+class Stopped(Exception):
+    """Somebody stopped the demo before there was anything to account; the text says how far it had come."""
 
 
 def shorten(path: Path) -> str:

@@ -139,7 +139,9 @@ def installer() -> list[str]:
 class Installation:
     """Installs what is missing in the background; `progress` is the newest line of the installer."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_path: Path) -> None:
+        self._log_path = log_path
+        """All that the installer says."""
         self.progress = "downloading and unpacking (450 MB)"
         self.done = threading.Event()
         self.error: str | None = None
@@ -158,15 +160,17 @@ class Installation:
             [*installer(), *wanted], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
         assert child.stdout is not None
-        last_lines: list[str] = []
-        for line in child.stdout:
-            text = line.strip()
-            if text:
-                self.progress = text[:100]
-                last_lines = [*last_lines[-15:], text]
+        last_line = "it said nothing"
+        with self._log_path.open("w") as log:
+            for line in child.stdout:
+                log.write(line)
+                text = line.strip()
+                if text:
+                    self.progress = text[:100]
+                    last_line = text
         importlib.invalidate_caches()
         if child.wait() != 0 or missing():
-            self.error = "\n".join(last_lines)
+            self.error = f"{last_line[:300]} (all of it: {self._log_path})"
         self.done.set()
 
     def stop(self) -> None:
@@ -179,7 +183,7 @@ class Installation:
         self.done.wait()
         if self.error is not None:
             raise InstallationFailed(
-                f"Spark could not be installed:\n{self.error}\n"
+                f"Spark could not be installed: {self.error}\n"
                 "Check the network and the free disk space (3 GB), then run again."
             )
 
@@ -267,7 +271,10 @@ class Stack:
         except Empty:
             line = ""
         if not line.strip():
-            raise StackFailed(f"lightmq {part} did not become ready:\n{log_path.read_text()[-2000:]}")
+            said = [text for text in log_path.read_text().splitlines() if text.strip()]
+            raise StackFailed(
+                f"lightmq {part} did not become ready: {said[-1] if said else 'it said nothing'} ({log_path})"
+            )
         ready: dict[str, Any] = json.loads(line)
         return ready
 

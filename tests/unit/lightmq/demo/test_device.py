@@ -31,8 +31,8 @@ def test_readings_and_commands(ports: Ports) -> None:
     arrived = threading.Event()
     original = device.publish
 
-    def noticing(sensor: str, value: float, time_ms: int) -> None:
-        original(sensor, value, time_ms)
+    def noticing(sensor: str, value: float, time_ms: int, **more: str) -> None:
+        original(sensor, value, time_ms, **more)
         arrived.set()
 
     device.publish = noticing  # type: ignore[method-assign]

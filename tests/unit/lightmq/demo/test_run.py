@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lightmq.demo import run as subject
+from lightmq.demo.driver import SparkFailed
 from lightmq.demo.run import Demo, parse, shorten
 from lightmq.demo.stack import InstallationFailed
-from lightmq.demo.view import SparkFailed
 
 pytestmark = pytest.mark.processes
 
@@ -51,5 +51,5 @@ def test_a_spark_that_gives_up_ends_with_the_accounting(
     printed = capsys.readouterr().out
     assert "Spark gave up: query commands: Python worker failed to connect back\n" in printed
     assert "accounting" in printed
-    assert "readings: published" in printed
+    assert "readings: sent" in printed
     assert "Traceback" not in printed

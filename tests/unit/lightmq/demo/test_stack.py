@@ -80,10 +80,10 @@ def test_a_failed_start_has_its_reason(tmp_path: Path, monkeypatch: pytest.Monke
     stack.stop()
 
 
-def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """With all modules importable it is over at once."""
     monkeypatch.setattr(stack, "NEEDED", ("json", "http.client"))
-    subject = Installation()
+    subject = Installation(tmp_path / "installation.log")
     subject.begin()
     assert subject.done.is_set()
     subject.wait()
@@ -125,7 +125,7 @@ def test_a_failed_installation_has_its_reason(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setattr(stack, "NEEDED", ("no_such_package",))
     monkeypatch.setattr(stack.shutil, "which", lambda *_, **__: None)
     monkeypatch.setattr(sys, "executable", str(installer))
-    subject = Installation()
+    subject = Installation(tmp_path / "installation.log")
     subject.begin()
     with pytest.raises(InstallationFailed, match="no matching distribution"):
         subject.wait()

@@ -1,0 +1,75 @@
+"""The picture at the end: drawn from whatever there is, with units, and a title that says what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lightmq.demo.accounting import Accounting, LedgerRow, Line
+from lightmq.demo.moments import Moments
+from lightmq.demo.story import Told, draw_story, headline, panels, series, write_page
+from tests.support.clock import ManualClock
+
+BEGUN_MS = 1_700_000_000_000
+ACCOUNTING = Accounting((Line("readings", {"sent": 40, "stored": 40}), Line("commands", {"decided": 1, "sent": 1})))
+
+
+def rows(*sensors: str, begun_ms: int = BEGUN_MS) -> list[LedgerRow]:
+    """Forty readings, one a second, of the sensors in turn."""
+    return [
+        LedgerRow(f"d-{index}", sensors[index % len(sensors)], 50.0 + index, 0, index, begun_ms + index * 1000)
+        for index in range(40)
+    ]
+
+
+def told(found: list[LedgerRow], *moments: str) -> Told:
+    """A run with these readings, a command for the last one, and a moment every ten seconds."""
+    clock = ManualClock(BEGUN_MS)
+    noted = Moments(clock)
+    for name in moments:
+        clock.advance_ms(10_000)
+        noted.add(name)
+    last = found[-1] if found else None
+    commands = [] if last is None else [
+        {"id": "c", "sensor": last.sensor, "value": last.value, "deviation": 4.0, "time_ms": last.time_ms,
+         "sent_ms": last.time_ms, "arrived_ms": last.time_ms + 400}
+    ]  # fmt: skip
+    return Told(found, commands, ACCOUNTING, noted, "host")
+
+
+def test_a_picture_and_a_page(tmp_path: Path) -> None:
+    """A picture by its signature, a page that carries its own script; of a live run and of a recorded series."""
+    live = told(rows("cpu0_percent", "memory_percent"), "Spark starts", "Spark's first rows")
+    for name, one in {"live": live, "recorded": told(rows("machine", begun_ms=BEGUN_MS // 2))}.items():
+        draw_story(tmp_path / f"{name}.png", one)
+        write_page(tmp_path / f"{name}.html", one)
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        page = (tmp_path / f"{name}.html").read_text()
+        assert ": command" in page
+        assert 'src="http' not in page
+
+
+def test_nothing_to_draw_is_no_failure(tmp_path: Path) -> None:
+    """A run that was ended at once still ends with its files."""
+    draw_story(tmp_path / "a.png", told([]))
+    write_page(tmp_path / "a.html", told([]))
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    assert "<html" in (tmp_path / "a.html").read_text()
+
+
+def test_the_title_says_what_happened() -> None:
+    """What starting Spark cost; for a recorded series what was found in it."""
+    live = told(rows("cpu0_percent"), "Spark starts", "Spark's first rows")
+    title, rest = headline(live, series(live))
+    assert title == "Starting Spark took 10 s and 65 % of this machine's CPU; 1 anomaly on the way"
+    assert "400 ms after its reading" in rest
+    recorded = told(rows("machine", begun_ms=BEGUN_MS // 2))
+    assert headline(recorded, series(recorded))[0] == "1 anomaly found in 40 readings of 1 sensor"
+
+
+def test_every_panel_has_a_unit() -> None:
+    """Sensors that belong together share one; those of a recorded series have one each."""
+    shown = panels(["cpu0_percent", "cpu1_percent", "memory_percent", "wakeup_late_ms", "load_1min"])
+    assert [(panel.title, panel.unit, len(panel.sensors)) for panel in shown] == [
+        ("CPU", "% of a core", 2), ("Memory in use", "%", 1), ("How late a thread wakes up", "ms", 1),
+    ]  # fmt: skip
+    assert [panel.title for panel in panels(["machine", "round_trip_ms"])] == ["machine"]
