@@ -44,6 +44,7 @@ BENCHMARKS = {
     "spark_kafka": "benchmarks.spark_kafka",
     "range_readers": "benchmarks.range_readers",
     "decode": "benchmarks.decode_bodies",
+    "demo": "benchmarks.demo_runs",
 }
 
 
