@@ -51,6 +51,8 @@ WORKERS = ("worker-1", "worker-2", "worker-3")
 ASK_EVERY_S, EVENT_EVERY_S = 0.25, 0.2
 KILL_AT = 0.35
 """The share of the story at which a worker dies; the next moment when it has a request in its hands."""
+WARM_UP_S_MAX = 120.0
+"""People wait so long, after the first batch of the index, for the first one of the assistant."""
 FRESH_S_MAX = 30.0
 """Longest time, that `--check` lets pass, from a changed document to the first answer that knows it."""
 CONNECT_TIMEOUT_S = 30.0
@@ -153,6 +155,7 @@ class People(Living):
         self._connected = threading.Event()
         self._inbox = Inbox(stage, "app", ASSISTANT, self._greeted, qos=2)
         self._begun = threading.Event()
+        self._begun_s = 0.0
 
     def _desk(self) -> Client:
         client = Client(CallbackAPIVersion.VERSION2, client_id="desk", protocol=MQTTProtocolVersion.MQTTv5)
@@ -170,6 +173,8 @@ class People(Living):
         self._inbox.connect()
         for name in BOOKS:
             self._edit(name, 1, PRESSURES[0])
+        visit = {"user": "visitor", "seq": 0, "text": "opens: home page", "sent_ms": self._clock.now_ms()}
+        self._publish("app/visitor/events", visit)  # so that the assistant has a first batch, too
         for name in WORKERS:
             self._start_worker(name)
         self._thread.start()
@@ -247,13 +252,18 @@ class People(Living):
             self.greetings.append(json.loads(body) | {"at_ms": self._clock.now_ms()})
             self._changed.notify_all()
 
+    @property
+    def told_s(self) -> float:
+        """For how long people have been at it."""
+        return self._clock.monotonic_ns() / 1e9 - self._begun_s if self._begun_s else 0.0
+
     def go_live(self) -> None:
         """Spark is there: people begin."""
         self._begun.set()
 
     def _live(self) -> None:
         self._begun.wait()
-        begun_s = self._clock.monotonic_ns() / 1e9
+        begun_s = self._begun_s = self._clock.monotonic_ns() / 1e9
         asks, edits, events = 0, 0, 0
         while not self._stopped.wait(0.02):
             told_s = self._clock.monotonic_ns() / 1e9 - begun_s
@@ -408,10 +418,12 @@ class Listener(StatefulProcessor):
 def during(play: Run) -> bool:
     """People begin when Spark is there; a worker is killed with a request in its hands."""
     devices: People = play.devices
-    devices.go_live()
-    if not devices.killed and play.live_s > KILL_AT * play.stage.seconds and (name := devices.kill_worker()):
+    if play.spark is None or play.spark.is_warm or play.live_s > WARM_UP_S_MAX:
+        devices.go_live()
+    told_s = devices.told_s
+    if not devices.killed and told_s > KILL_AT * play.stage.seconds and (name := devices.kill_worker()):
         play.note(f"{name} is killed (kill -9) with request {devices.killed['id']} in its hands")
-    return False
+    return told_s < play.stage.seconds
 
 
 # --- What must be true -------------------------------------------------------------------------------------------
