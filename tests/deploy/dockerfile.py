@@ -12,7 +12,10 @@ from tests.support.tree import ROOT
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
 KEYWORDS = frozenset(
-    ("FROM", "RUN", "COPY", "ENV", "WORKDIR", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK", "ENTRYPOINT", "CMD")
+    (
+        *("FROM", "ARG", "LABEL", "RUN", "COPY", "ENV", "WORKDIR", "USER", "VOLUME", "EXPOSE", "HEALTHCHECK"),
+        *("ENTRYPOINT", "CMD"),
+    )
 )
 
 
@@ -61,6 +64,11 @@ def logical_lines(text: str) -> list[str]:
     return [line.strip() for line in "\n".join(kept).replace("\\\n", " ").splitlines() if line.strip()]
 
 
+def defaults(path: Path = DOCKERFILE) -> dict[str, str]:
+    """The arguments with their defaults."""
+    return dict(re.findall(r"^ARG (\w+)=(.*)$", path.read_text(), re.MULTILINE))
+
+
 def stages(path: Path = DOCKERFILE) -> dict[str, Stage]:
     """The stages by name, each with what it inherits."""
     found: dict[str, Stage] = {}
@@ -73,7 +81,7 @@ def stages(path: Path = DOCKERFILE) -> dict[str, Stage]:
             assert name, f"a stage without a name: {line}"
             inherited = found[base].instructions if base in found else []
             current = found[name] = Stage(name, base, list(inherited))
-        else:
+        elif keyword != "ARG":
             assert current is not None, "something before the first FROM"
             current.instructions.append((keyword, " ".join(rest.split())))
     return found

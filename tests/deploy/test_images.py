@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 from broker.roles.serving import vip_port_of
 from lightmq.cli.application import NAMES
 from lightmq.configuration import Configuration, load_configuration
-from tests.deploy.dockerfile import DOCKERFILE, Stage, stages
+from tests.deploy.dockerfile import DOCKERFILE, Stage, defaults, stages
 from tests.deploy.stacks import DEPLOY
 from tests.support.tree import PACKAGES, ROOT
 
@@ -92,10 +94,33 @@ def test_the_compiler_is_not_in_the_image(name: str) -> None:
     """The images start from the slim image and copy only the installed environment from the build stage."""
     found = stages()
     stage = found[name]
-    assert found[stage.base].base == "python:3.12-slim"
+    assert found[stage.base].base == "${BASE}"
+    assert defaults()["BASE"] == "python:3.12-slim"
     assert not any("apt-get" in text for text in stage.all("RUN"))
     sources = [text for text in stage.all("COPY") if "--from=" in text]
     assert all(text.split()[1:] == ["/opt/lightmq", "/opt/lightmq"] for text in sources)
+
+
+def test_labels_say_what_the_image_is() -> None:
+    """By the names that the Open Container Initiative gives them; version and licence are the package's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert defaults()["VERSION"] == project["version"]
+    text = built("broker").last("LABEL")
+    labels = dict(re.findall(r'org\.opencontainers\.image\.([\w.]+)="([^"]*)"', text))
+    assert labels["licenses"] == project["license"]
+    assert labels["base.name"] == defaults()["BASE"]
+    assert (labels["version"], labels["revision"]) == ("${VERSION}", "${REVISION}")
+
+
+def test_everything_that_is_installed_is_locked() -> None:
+    """pip checks a hash of every package of others, and takes nothing from an index but what a lock file names."""
+    for stage in (built("build"), built("build-spark")):
+        for text in stage.all("RUN"):
+            for command in re.findall(r"pip (?:install|wheel) [^&]*", text):
+                own = "/source" in command or "--no-index" in command
+                assert own or ("--require-hashes " in command and "-r /locks/" in command), command
+                assert "--no-deps" in command or "/locks/build.txt" in command, command
+        assert "ENV PIP" not in str(stage.instructions)
 
 
 def test_everything_copied_exists_and_is_not_ignored() -> None:
