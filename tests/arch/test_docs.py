@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from remoting.protocol.frames.codes import RequestCode
 from tests.support.tree import ROOT, relative
 from tools import http_api
 
@@ -67,6 +68,17 @@ def test_the_page_of_the_http_api_is_what_the_console_declares() -> None:
     assert http_api.PAGE.read_text() == http_api.page(), "run python -m tools.http_api"
     for operation in http_api.table.OPERATIONS:
         http_api.check(operation)
+
+
+def test_every_private_request_is_documented() -> None:
+    """With its code and its name, in the table of the wire format."""
+    page = (ROOT / "docs/formats/private-requests.md").read_text()
+    codes = {name: code for name, code in vars(RequestCode).items() if isinstance(code, int) and 9_000 < code < 10_000}
+    assert len(codes) > 50
+    assert [name for name in codes if not re.search(rf"\b{name}\b", page)] == []
+    spans = re.findall(r"\b(9\d{3})(?:\u2013(9\d{3}))?\b", page)  # 9010 to 9014 with a dash between
+    shown = {code for first, last in spans for code in range(int(first), int(last or first) + 1)}
+    assert set(codes.values()) - shown == set()
 
 
 def test_anchors_are_those_of_headings(tmp_path: Path) -> None:
