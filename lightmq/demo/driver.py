@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-STOP_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S, ABANDON_S_MAX, POLL_S = 30.0, 5.0, 0.1
 
 
 class SparkFailed(RuntimeError):
@@ -145,7 +146,7 @@ class SparkDriver:
             if not self._is_lost or self.revivals >= REVIVALS_MAX:
                 raise
             self.revivals += 1
-            why = str(failure).partition(";")[0]
+            why = str(failure).partition(";")[0] if self.count_of("ended") else "its Java process has ended"
             self.kill()
             self.start(self._arguments)
             bound = f"start {self.revivals} of at most {REVIVALS_MAX}"
@@ -172,6 +173,19 @@ class SparkDriver:
         self.check()
         if self.count_of(answer) == before:
             raise SparkFailed(f"no '{answer}' from Spark in {timeout_s:.0f} s")
+
+    def abandon(self) -> None:
+        """End it within seconds, whatever it does: nothing of it is wanted any more."""
+        if self._child is None:
+            return
+        deadline = time.monotonic() + ABANDON_S_MAX
+        with suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGTERM)
+            while time.monotonic() < deadline:
+                self._child.poll()
+                os.killpg(self._child.pid, 0)  # its Java removes its files and ends
+                time.sleep(POLL_S)
+        self.kill()
 
     def kill(self) -> None:
         """End the driver, its Java and its workers by kill -9, as a failing machine would."""

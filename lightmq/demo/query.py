@@ -71,8 +71,9 @@ class AnomalyProcessor(StatefulProcessor):
 
 
 POLL_S = 0.2
-RESTARTS_MAX = 5
-"""Restarts within ten minutes: half a minute of pauses, so that a broker that is not there ends the demo soon."""
+RESTARTS_MAX = 8
+"""Restarts within ten minutes: two minutes of pauses. Spark gives a Python process ten seconds to connect, which is too
+short again and again on a machine with ten times the load it can bear."""
 FIRST_BATCH_TIMEOUT_S = 600.0
 """Longest wait for a first batch, restarts included; after it the next query is started all the same."""
 

@@ -141,6 +141,7 @@ class Demo:
             self._stay()
             return 0 if accounting.holds and not self._device.problems() and not self._gave_up else 1
         except (KeyboardInterrupt, Stopped) as end:
+            self._spark.abandon()
             self._print(f"the demo was stopped{f': {end}' if str(end) else ''}")
             return INTERRUPTED
         except Exception as failure:  # noqa: BLE001 - whatever it is, people get a sentence and the log the rest

@@ -73,11 +73,14 @@ class SinkColumns:
 
 def _properties_of(headers: pa.ListArray) -> pa.MapArray:
     """Kafka's headers as properties, in their order and with their repetitions."""
+    import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from spark_connector.columns import layout
+
     lengths = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
-    edges = pa.array([0, *lengths.cumsum().tolist()], pa.int32())
+    edges = layout.numbers(np.concatenate([[0], lengths.cumsum()]).astype(np.int32))
     pairs = headers.flatten()
     keys, values = pc.struct_field(pairs, 0), pc.struct_field(pairs, 1)
     return pa.MapArray.from_arrays(edges, pc.fill_null(keys, ""), values)

@@ -78,10 +78,10 @@ class Partitioner:
         if len(present) == 1:
             yield groups[present[0]], columns, rows
             return
-        import pyarrow as pa
+        from spark_connector.columns.layout import numbers
 
         for index in present:
-            mask = pa.array(chosen == index)
+            mask = numbers(chosen == index)
             yield groups[index], {name: column.filter(mask) for name, column in columns.items()}, int(mask.true_count)
 
     def _chosen(self, columns: Columns, rows: int, groups: list[str]) -> Numbers:
@@ -101,7 +101,7 @@ class Partitioner:
 
     def _with_queues(self, columns: Columns, rows: int, groups: list[str], chosen: Numbers) -> Columns:
         """The columns with `queue`; `chosen` gets the groups of rows with a key or a queue number."""
-        import pyarrow as pa
+        from spark_connector.columns import layout
 
         numbers = _numbers(columns.get("queueId"), rows)
         keys = columns["key"].dictionary_encode() if "key" in columns else None
@@ -127,7 +127,7 @@ class Partitioner:
             for one in used.tolist():
                 group_of[one] = self._index(groups, pairs[one][0], topic)
             chosen[at], queues[at] = group_of[index[at]], queue_at[index[at]]
-        return {**columns, "queue": pa.array(queues.astype(np.uint16))}
+        return {**columns, "queue": layout.numbers(queues.astype(np.uint16))}
 
     def _numbered(
         self, topic: bytes, pairs: list[tuple[str, int]], numbers: Numbers, brokers: pa.Array | None, at: Numbers

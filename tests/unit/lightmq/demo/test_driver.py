@@ -93,6 +93,14 @@ def test_what_was_lost_starts_again(driver: SparkDriver, loss: str) -> None:
     driver.stop()
 
 
+def test_it_can_be_abandoned_at_any_moment(driver: SparkDriver) -> None:
+    """Before it has said a word, and after it was; the second time there is nothing to do."""
+    driver.abandon()
+    assert driver.status == -signal.SIGTERM
+    driver.stop()
+    SparkDriver(Path("unused.log")).abandon()
+
+
 def test_a_query_that_was_given_up_is_no_loss(driver: SparkDriver) -> None:
     """The same query would fail again."""
     with pytest.raises(SparkFailed):
