@@ -350,7 +350,7 @@ def is_transient(error: BaseException) -> bool:
 
 def is_session_lost(error: BaseException) -> bool:
     """Whether the session was stopped or its Java has ended: only another process can go on."""
-    return any(one in _text_of(error) for one in SESSION_GONE)
+    return isinstance(error, ConnectionError) or any(one in _text_of(error) for one in SESSION_GONE)
 
 
 def cause_of(error: BaseException) -> str:

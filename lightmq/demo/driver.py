@@ -105,9 +105,9 @@ class SparkDriver:
                 self.step = str(event["text"])
             elif kind == "restarted":
                 self.restarts.append(f"query {event['query']}: {event['text']}")
-            elif kind == "failed" and self.failure is None:
-                self.failure = f"query {event['query']}: {event['error']}"
-                self._is_lost = bool(event.get("lost"))
+            elif kind == "failed":
+                self.failure = self.failure or f"query {event['query']}: {event['error']}"
+                self._is_lost = self._is_lost or bool(event.get("lost"))
             self._heard[kind] = self._heard.get(kind, 0) + 1
             self._said.notify_all()
 

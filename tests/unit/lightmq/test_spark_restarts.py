@@ -186,3 +186,10 @@ def test_a_long_cause_is_cut() -> None:
     cause = spark_session.cause_of(ValueError("x" * 1000))
     assert len(cause) == spark_session.CAUSE_LENGTH_MAX + 1
     assert spark_session.cause_of(ValueError()) == "ValueError"
+
+
+def test_a_lost_session_is_told_from_a_failed_query() -> None:
+    """Nothing can be started in it again: its Java has ended, or refuses connections because it has."""
+    assert spark_session.is_session_lost(ConnectionRefusedError(111, "Connection refused"))
+    assert spark_session.is_session_lost(RuntimeError("Answer from Java side is empty"))
+    assert not spark_session.is_session_lost(RuntimeError("Python worker exited unexpectedly"))
