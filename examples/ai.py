@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, run
+from kit import Claim, Example, Inbox, Living, Picture, Queries, Run, Stage, equal, holds, run
 
 import numpy as np
 import pandas as pd
@@ -487,12 +487,12 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Each request on its way, the document and what was answered, events and openings by user."""
     devices: People = play.devices
     begin_ms = min(one.sent_ms for one in devices.asked.values())
     fresh = [seconds for _, seconds in freshness(devices) if seconds is not None]
-    page = Page(
+    page = Picture(
         f"A worker died, {len(devices.asked)} of {len(devices.asked)} requests were answered"
         if all(one.replies for one in devices.asked.values()) else "Some requests were not answered",
         f"answers follow a changed document after {np.mean(fresh) if fresh else 0:.1f} s; the assistant spoke first to "

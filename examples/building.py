@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from kit import Claim, Disturbances, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Disturbances, Example, Picture, Queries, Replay, Run, Stage, equal, holds, read_rows, run
 
 import numpy as np
 import pandas as pd
@@ -209,7 +209,7 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Heat map of power density by room over the day, the floors' load, and the rooms that cost most at night."""
     windows = read_rows(play.stage, "rooms")
     windows["hour"] = (windows["start"] - pd.Timestamp(MIDNIGHT_MS, unit="ms", tz="UTC")).dt.total_seconds() / 3600
@@ -220,7 +220,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     worst = by_night["dense"].idxmax()
     usual = by_night["dense"].drop(worst).median()
     total = windows["wh"].sum() / 1000
-    page = Page(
+    page = Picture(
         f"Room {worst} heats the street: {by_night.loc[worst, 'kwh']:.0f} kWh in the night",
         f"{total:,.0f} kWh in {len(by_night)} rooms on a January day; that room draws "
         f"{by_night.loc[worst, 'dense'] / usual:.1f} times the power per m² of the others while everyone sleeps",
@@ -234,7 +234,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     return page
 
 
-def draw_heat_map(page: Page, place: object, windows: pd.DataFrame, worst: str) -> None:
+def draw_heat_map(page: Picture, place: object, windows: pd.DataFrame, worst: str) -> None:
     """Rooms from top to bottom by floor, the day from left to right."""
     table = windows.pivot_table(index=["floor", "room"], columns="hour", values="w_per_m2").sort_index(
         ascending=[False, True]
@@ -261,7 +261,7 @@ def draw_heat_map(page: Page, place: object, windows: pd.DataFrame, worst: str) 
     callout(axes, f"room {worst}: someone left the window open", (0.9, row), (26, -34), RED)
 
 
-def draw_floors(page: Page, place: object, windows: pd.DataFrame) -> None:
+def draw_floors(page: Picture, place: object, windows: pd.DataFrame) -> None:
     """Load of each floor over the day."""
     axes = page.axes(place, "Load by floor", x="hour of the day (UTC)", y="kW")
     loads = windows.groupby(["floor", "hour"])["wh"].sum().unstack("floor") / (WINDOW_S / 3600) / 1000
@@ -282,7 +282,7 @@ def draw_floors(page: Page, place: object, windows: pd.DataFrame) -> None:
     axes.set_ylim(0)
 
 
-def draw_night(page: Page, place: object, by_night: pd.DataFrame, worst: str) -> None:
+def draw_night(page: Picture, place: object, by_night: pd.DataFrame, worst: str) -> None:
     """Every room's draw at night, the worst one named."""
     axes = page.axes(place, "Draw at night, 20:00 to 05:00", x="rooms, by draw", y="W per m²")
     ordered = by_night["dense"].sort_values(ascending=False)
@@ -293,7 +293,7 @@ def draw_night(page: Page, place: object, by_night: pd.DataFrame, worst: str) ->
     callout(axes, f"the others: {ordered.iloc[1:].median():.0f} W/m²", (28, ordered.iloc[28]), (6, 34), MUTED)
 
 
-def draw_delays(page: Page, place: object, sent: pd.DataFrame) -> None:
+def draw_delays(page: Picture, place: object, sent: pd.DataFrame) -> None:
     """How long readings took to the log, in minutes of the story, beside the watermark."""
     axes = page.axes(place, "Delay of the late readings", x="minutes after it was measured", y="readings")
     delay = sent["due_s"] - (sent["time_ms"] - MIDNIGHT_MS) / 1000

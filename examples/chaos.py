@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit import Claim, Example, Inbox, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Example, Inbox, Living, Picture, Queries, Run, Stage, equal, holds, read_rows, run
 from kit.cluster import BROKERS, POLL_S, Cluster, Roles
 
 import numpy as np
@@ -341,13 +341,13 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Acknowledgements and deliveries, the roles of the brokers, what each message waited, and how Spark followed."""
     load: Load = play.devices
     begin_ms = load.roles[0].at_ms if load.roles else load.rows[0][2]
     found = gaps(load)
     longest = max((one[1] for one in found), default=0.0)
-    page = Page(
+    page = Picture(
         f"A master killed, a master frozen: {longest:.1f} s without an answer, not one message lost",
         f"{load.acknowledged:,} readings acknowledged, each delivered to a subscriber and to Spark, in the order "
         "of its device",

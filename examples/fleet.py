@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import astuple, dataclass, replace
 from typing import Any
 
-from kit import Claim, Example, Gateways, Inbox, Living, Page, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Example, Gateways, Inbox, Living, Picture, Reporting, Run, Stage, equal, holds, read_rows, run
 from kit.stage import Queries
 
 import numpy as np
@@ -362,13 +362,13 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Temperatures with what was sent back, the outages, and how long each command took."""
     devices: Machines = play.devices
     begin_ms = min((one["sent_ms"] for one in devices.commands), default=devices.trace_ms[0]) - 6000
     undisturbed = [one for one in devices.commands if not is_disturbed(one)]
     count = len({one["id"] for one in devices.commands})
-    page = Page(
+    page = Picture(
         f"{count} commands to machines that ran hot, each obeyed once",
         f"with the broker and Spark's driver killed (kill -9) on the way; a command takes "
         f"{percentile(undisturbed, 50):.1f} s, 95 % of them {percentile(undisturbed, 95):.1f} s while all parts live",

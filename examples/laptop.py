@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from kit import Claim, Example, Gateways, Page, Queries, Reporting, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Example, Gateways, Picture, Queries, Reporting, Run, Stage, equal, holds, read_rows, run
 
 import pandas as pd
 from pyspark.sql import DataFrame, SparkSession
@@ -138,7 +138,7 @@ def panels(found: pd.DataFrame) -> list[tuple[str, str, dict[str, str], float, s
     ]
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Sliding means with their range, and the moment Spark had come up."""
     devices: Laptop = play.devices
     found = read_rows(play.stage, "windows")
@@ -149,7 +149,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     cpu = found[found["sensor"].str.startswith("cpu")]
     starting, after = cpu[cpu["s"] <= ready_s]["mean"], cpu[cpu["s"] > ready_s + WINDOW_S]["mean"]
     since = f"{after.mean():.0f} % since then; " if len(after) else ""
-    page = Page(
+    page = Picture(
         f"Starting Spark took {ready_s:.0f} s, with this machine's CPU at {starting.mean():.0f} %",
         f"{since}{devices.acknowledged:,} readings of {found['sensor'].nunique()} sensors of {host_label()} over MQTT, "
         f"as sliding means of {WINDOW_S} s",

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kit import Claim, Example, Page, Queries, Replay, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Example, Picture, Queries, Replay, Run, Stage, equal, holds, read_rows, run
 
 import numpy as np
 import pandas as pd
@@ -333,7 +333,7 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """The series with labelled windows and alarms, its scores, and each failure from close by."""
     known, learned, judged = known_of(play)
     failures, history = known["failures"], known["history"]
@@ -344,7 +344,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     if live:
         hours = f"{min(foreseen):.0f} to {max(foreseen):.0f}" if len(foreseen) > 1 else f"{sum(foreseen):.0f}"
         title = f"{len(foreseen)} of {len(live)} failures foreseen, {hours} hours ahead"
-    page = Page(
+    page = Picture(
         title,
         f"an isolation forest learned from {learned['days']:.0f} days, read back from the log in "
         f"{learned['took_s']:.1f} s; the query that judged them went on with the live readings",
@@ -398,7 +398,7 @@ def draw_scores(axes: Any, at: pd.Series, judged: pd.DataFrame, odd_above: float
 
 
 def draw_failure(
-    page: Page, place: object, judged: pd.DataFrame, window: tuple[int, int], hours: float | None, unit: str
+    page: Picture, place: object, judged: pd.DataFrame, window: tuple[int, int], hours: float | None, unit: str
 ) -> None:
     """One labelled window from close by, on a clock that ends with it."""
     begin, end = window

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from kit import Claim, Example, Living, Page, Queries, Run, Stage, equal, holds, read_rows, run
+from kit import Claim, Example, Living, Picture, Queries, Run, Stage, equal, holds, read_rows, run
 
 import numpy as np
 import pandas as pd
@@ -506,7 +506,7 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """Lives of the lines, one alias as it was sent, and the metric it hides as decoded."""
     devices: Factory = play.devices
     rows, _ = compare(play.stage, devices.truth)
@@ -514,7 +514,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     wrong = float((as_of["name_of_last"] != as_of["name"]).mean())
     begin_ms = devices.begun_ms or min(birth.at_ms for birth in devices.births)
     rows["second"] = (rows["at_ms"] - begin_ms) / 1000
-    page = Page(
+    page = Picture(
         f"Aliases changed {len(devices.births) - len(LINES)} times, and all {len(rows):,} values kept their names",
         f"a table of the newest births alone would call {wrong:.0%} of the values by a wrong name; Spark joins each "
         "message with the birth before it",
@@ -529,7 +529,7 @@ def picture(play: Run, claims: list[Claim]) -> Page:
     return page
 
 
-def draw_lives(page: Page, place: object, devices: Factory, begin_ms: int) -> None:
+def draw_lives(page: Picture, place: object, devices: Factory, begin_ms: int) -> None:
     """A bar from each birth to the next one or to the death."""
     axes = page.axes(place, "Lives of the edge nodes, birth by birth", x="seconds")
     shades = (BLUE, "#7ba5f2")
@@ -555,7 +555,7 @@ def draw_lives(page: Page, place: object, devices: Factory, begin_ms: int) -> No
     axes.set_xlim(0, max(birth.ended_ms - begin_ms for birth in devices.births) / 1000)
 
 
-def draw_alias(page: Page, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
+def draw_alias(page: Picture, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
     """What the number alone says: one alias stands for another metric after each birth."""
     mine = rows[(rows["edgeNodeId"] == line) & (rows["datatype"] != "String")].copy()
     mine["value"] = mine["double"].fillna(mine["long"]).fillna(mine["boolean"].astype("float"))
@@ -572,7 +572,7 @@ def draw_alias(page: Page, place: object, rows: pd.DataFrame, line: str, births:
     mark(axes, births, "")
 
 
-def draw_decoded(page: Page, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
+def draw_decoded(page: Picture, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
     """The same messages, decoded: one metric through all births, with the alias it had."""
     axes = page.axes(place, f"As decoded: oven temperature of {line}", x="seconds", y="°C")
     mine = rows[(rows["edgeNodeId"] == line) & (rows["deviceId"] == "oven")].sort_values("second")

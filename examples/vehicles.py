@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kit import Claim, Disturbances, Example, Inbox, Page, Replay, Run, Stage, bodies, equal, holds, read_rows, run
+from kit import Claim, Disturbances, Example, Inbox, Picture, Replay, Run, Stage, bodies, equal, holds, read_rows, run
 from kit.stage import Queries
 
 import numpy as np
@@ -308,13 +308,13 @@ def check(play: Run) -> list[Claim]:
 # --- The picture -------------------------------------------------------------------------------------------------
 
 
-def picture(play: Run, claims: list[Claim]) -> Page:
+def picture(play: Run, claims: list[Claim]) -> Picture:
     """The map with what Spark found, and the traffic of each zone over time."""
     found = read_rows(play.stage, "visits")
     positions, zones = apart(play.devices.published)
     positions = positions[~positions["is_duplicate"].eq(True)].sort_values(["vehicle", "time_ms"])
     busiest = found["zone"].value_counts()
-    page = Page(
+    page = Picture(
         f"{2 * len(found):,} times a van entered or left a zone, each to the second",
         f"{len(positions):,} positions of {VEHICLES} vans joined with zones that change every minute; most traffic: "
         f"{busiest.index[0]} with {busiest.iloc[0]} visits",
@@ -356,7 +356,7 @@ def write_replay(stage: Stage, positions: pd.DataFrame, zones: pd.DataFrame, fou
     stage.folder("vehicles.html").write_text(template.replace("__DATA__", json.dumps(data)))
 
 
-def draw_map(page: Page, place: Any, positions: pd.DataFrame, zones: pd.DataFrame, found: pd.DataFrame) -> None:
+def draw_map(page: Picture, place: Any, positions: pd.DataFrame, zones: pd.DataFrame, found: pd.DataFrame) -> None:
     """Streets, tracks, zones in all their versions, and where vans entered and left."""
     axes = page.axes(place, "The city, 08:00", x="km east", y="km north")
     axes.grid(visible=False)
@@ -411,7 +411,7 @@ def circle(x: float, y: float, radius: float, **style: Any) -> Any:
     return Circle((x, y), radius, **style)
 
 
-def draw_traffic(page: Page, grid: Any, zones: pd.DataFrame, found: pd.DataFrame) -> None:
+def draw_traffic(page: Picture, grid: Any, zones: pd.DataFrame, found: pd.DataFrame) -> None:
     """Vans inside each zone over time."""
     begin = pd.Timestamp(MORNING_MS, unit="ms", tz="UTC")
     seconds = np.arange(int((found["left"].max() - begin).total_seconds()) + 1)

@@ -20,7 +20,7 @@ from kit.replay import Disturbances, Replay, bodies
 from kit.run import run
 from kit.stage import Example, Queries, Run, Simulation, Stage
 
-from lightmq.demo.picture import Page
+from lightmq.demo.picture import Picture
 
 __all__ = [
     "Claim",
@@ -29,7 +29,7 @@ __all__ = [
     "Gateways",
     "Inbox",
     "Living",
-    "Page",
+    "Picture",
     "Queries",
     "Replay",
     "Reporting",

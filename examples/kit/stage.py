@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
     from lightmq.demo.driver import SparkDriver
-    from lightmq.demo.picture import Page
+    from lightmq.demo.picture import Picture
     from lightmq.demo.stack import Ports
 
 
@@ -161,7 +161,7 @@ class Example:
     """MQTT filters worth watching in the console."""
     devices: Callable[[Stage], Simulation]
     check: Callable[[Run], list[Claim]]
-    picture: Callable[[Run, list[Claim]], Page]
+    picture: Callable[[Run, list[Claim]], Picture]
     queries: Callable[[SparkSession, Stage], Queries] | None = None
     """What starts each query, the most urgent first; each loads its own stream, so that a restart builds all of it."""
     batch: Callable[[SparkSession, Stage], object] | None = None

@@ -1,6 +1,6 @@
 """Pictures that tell one story: a title that says what happened, units, notes at the data, one palette, light.
 
-    Page        title, subtitle and footer around a grid of axes, saved as PNG
+    Picture        title, subtitle and footer around a grid of axes, saved as PNG
     INK ...     the palette; SERIES are the colours of lines in their order, HEAT is the scale of quantities
 
 Invariant: nothing is drawn outside the main thread, and no window is opened. Sizes are inches at 150 dots each.
@@ -58,7 +58,7 @@ STYLE: dict[str, Any] = {
 }
 
 
-class Page:
+class Picture:
     """One picture. `grid` gives the room between title and footer; draw into axes made from it."""
 
     def __init__(self, title: str, subtitle: str, *, width: float = 12.0, height: float = 7.5) -> None:

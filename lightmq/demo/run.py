@@ -383,12 +383,12 @@ class Demo:
         (self._out / "result.json").write_text(json.dumps(found, indent=2) + "\n")
 
     def _draw(self, rows: list[LedgerRow], accounting: Accounting) -> list[str]:
-        from lightmq.demo.story import Told, draw_story, write_page
+        from lightmq.demo.story import Story, draw_story, write_page
 
-        told = Told(rows, self._device.events, accounting, self._moments, self._options.host)
+        story = Story(rows, self._device.events, accounting, self._moments, self._options.host)
         png, html = self._out / "demo.png", self._out / "demo.html"
-        draw_story(png, told)
-        write_page(html, told)
+        draw_story(png, story)
+        write_page(html, story)
         return [f"picture: {shorten(png)}", f"page:    {shorten(html)}", f"logs:    {shorten(self._out)}/*.log"]
 
 

@@ -18,7 +18,21 @@ from typing import Any
 from lightmq.demo.accounting import Accounting, LedgerRow
 from lightmq.demo.feed import ACKNOWLEDGEMENT_SENSOR, LATENESS_SENSOR
 from lightmq.demo.moments import Moments
-from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, PAPER, RED, SERIES, TEAL, VIOLET, Page, callout
+from lightmq.demo.picture import (
+    AMBER,
+    BLUE,
+    FAINT,
+    GREEN,
+    INK,
+    MUTED,
+    PAPER,
+    RED,
+    SERIES,
+    TEAL,
+    VIOLET,
+    Picture,
+    callout,
+)
 
 LONE_PANELS_MAX = 4
 """Sensors that belong to no known panel, as those of a recorded series, each get one of their own."""
@@ -38,7 +52,7 @@ STEPS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class Story:
     """Everything the picture is drawn from; `commands` as the device received them."""
 
     rows: Sequence[LedgerRow]
@@ -76,11 +90,11 @@ class Panel:
 Points = list[tuple[float, float]]
 
 
-def series(told: Told) -> dict[str, Points]:
+def series(story: Story) -> dict[str, Points]:
     """Readings by sensor: (place on the clock, value), in the order of time."""
     found: dict[str, Points] = defaultdict(list)
-    for row in sorted(told.rows, key=lambda one: one.time_ms):
-        found[row.sensor].append((told.place(row.time_ms), row.value))
+    for row in sorted(story.rows, key=lambda one: one.time_ms):
+        found[row.sensor].append((story.place(row.time_ms), row.value))
     return dict(found)
 
 
@@ -101,17 +115,17 @@ def panels(sensors: Sequence[str]) -> list[Panel]:
     return shown + [Panel(name, "value", {name: ""}, BLUE) for name in lone[:LONE_PANELS_MAX]]
 
 
-def headline(told: Told, readings: Mapping[str, Points]) -> tuple[str, str]:
+def headline(story: Story, readings: Mapping[str, Points]) -> tuple[str, str]:
     """Title and subtitle: what happened, in figures."""
-    trips = [one["arrived_ms"] - one["sent_ms"] for one in told.commands if "arrived_ms" in one]
+    trips = [one["arrived_ms"] - one["sent_ms"] for one in story.commands if "arrived_ms" in one]
     sensors = len([name for name in readings if name != ACKNOWLEDGEMENT_SENSOR])
-    found = f"{len(told.commands):,} anomal{'y' if len(told.commands) == 1 else 'ies'}"
-    about = f"{len(told.rows):,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
+    found = f"{len(story.commands):,} anomal{'y' if len(story.commands) == 1 else 'ies'}"
+    about = f"{len(story.rows):,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
     rest = f"{about} over MQTT into one log and Spark, which sent a command back for each anomaly"
-    if trips and told.is_live:
+    if trips and story.is_live:
         rest += f", the quickest {min(trips):,.0f} ms after its reading"
-    start = told.moments.seconds()
-    if not told.is_live or "Spark's first rows" not in start:
+    start = story.moments.seconds()
+    if not story.is_live or "Spark's first rows" not in start:
         return f"{found} found in {about}", rest
     begin, ready = start["Spark starts"], start["Spark's first rows"]
     during = cpu_between(readings, begin, ready)
@@ -133,45 +147,45 @@ def cpu_between(readings: Mapping[str, Points], begin_s: float, end_s: float) ->
     return mean(values) if values else None
 
 
-def draw_story(path: Path, told: Told) -> None:
+def draw_story(path: Path, story: Story) -> None:
     """Draw the page and save it as PNG."""
-    readings = series(told)
+    readings = series(story)
     shown = panels(sorted(readings))
-    has_trips = told.is_live and bool(told.commands)
+    has_trips = story.is_live and bool(story.commands)
     rows = len(shown) + has_trips
-    title, subtitle = headline(told, readings)
-    page = Page(title, subtitle, height=3.1 + 1.35 * max(rows, 1))
+    title, subtitle = headline(story, readings)
+    page = Picture(title, subtitle, height=3.1 + 1.35 * max(rows, 1))
     grid = page.grid(
         rows + 1, 1, height_ratios=[0.62, *[1.35 if not place else 1 for place in range(rows)]], hspace=0.72
     )
-    draw_accounting(page.axes(grid[0, 0]), told.accounting)
+    draw_accounting(page.axes(grid[0, 0]), story.accounting)
     ends = [at for points in readings.values() for at, _ in (points[0], points[-1])]
     first = None
     for number, panel in enumerate(shown):
         axes = page.axes(grid[number + 1, 0], panel.title, y=panel.unit)
-        draw_panel(axes, panel, readings, told)
+        draw_panel(axes, panel, readings, story)
         first = first or axes
-        finish(axes, ends, told, named=axes is first)
+        finish(axes, ends, story, named=axes is first)
         axes.tick_params(labelbottom=number + 1 == rows)
     if has_trips:
         axes = page.axes(grid[rows, 0], "From a reading to the command that it caused", y="seconds")
-        draw_trips(axes, told)
-        finish(axes, ends, told, named=first is None)
+        draw_trips(axes, story)
+        finish(axes, ends, story, named=first is None)
     if first is not None:
         page.figure.axes[-1].set_xlabel(
-            "seconds since the demo began" if told.is_live else "days since the first reading"
+            "seconds since the demo began" if story.is_live else "days since the first reading"
         )
-    holds = "everything adds up" if told.accounting.holds else "IT DOES NOT ADD UP"
-    page.save(path, f"LightMQ · devices → MQTT → one log → Spark → commands back · {holds} · {told.host} · make demo")
+    holds = "everything adds up" if story.accounting.holds else "IT DOES NOT ADD UP"
+    page.save(path, f"LightMQ · devices → MQTT → one log → Spark → commands back · {holds} · {story.host} · make demo")
 
 
-def finish(axes: Any, ends: Sequence[float], told: Told, *, named: bool) -> None:
+def finish(axes: Any, ends: Sequence[float], story: Story, *, named: bool) -> None:
     """Give an axes the clock of all, and the moments of the run; `named` writes their names above it."""
     low, high = min(ends, default=0.0), max(ends, default=1.0)
     axes.set_xlim(low, high if high > low else low + 1)
-    if not told.is_live:
+    if not story.is_live:
         return
-    moments = [moment for moment in told.moments.all if moment.name in STEPS and low <= moment.at_s <= high]
+    moments = [moment for moment in story.moments.all if moment.name in STEPS and low <= moment.at_s <= high]
     before, level = -1e9, 0
     for moment in moments:
         axes.axvline(moment.at_s, color=INK, linewidth=0.9, linestyle=(0, (3, 3)), zorder=1)
@@ -186,7 +200,7 @@ def finish(axes: Any, ends: Sequence[float], told: Told, *, named: bool) -> None
             )  # fmt: skip
 
 
-def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], told: Told) -> None:
+def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], story: Story) -> None:
     """Readings faint, their running mean strong, and a dot for each command, the most striking one with a note."""
     there = {name: label for name, label in panel.sensors.items() if name in readings}
     colours = (
@@ -197,9 +211,9 @@ def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], told: To
         values = [value / panel.divisor for _, value in readings[name]]
         axes.plot(times, values, color=colour, alpha=0.3, linewidth=0.8)
         axes.plot(times, running_mean(values), color=colour, label=label or None)
-    mine = [one for one in told.commands if one["sensor"] in there]
+    mine = [one for one in story.commands if one["sensor"] in there]
     axes.scatter(
-        [told.place(one["time_ms"]) for one in mine], [one["value"] / panel.divisor for one in mine],
+        [story.place(one["time_ms"]) for one in mine], [one["value"] / panel.divisor for one in mine],
         color=RED, s=34, zorder=8, edgecolor=PAPER, linewidth=1.1,
     )  # fmt: skip
     if any(there.values()) and len(there) > 1:
@@ -210,15 +224,15 @@ def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], told: To
         axes.set_ylim(0, 155)  # above full load is room for the names of the moments
         axes.set_yticks([0, 50, 100])
     if mine:
-        note(axes, max(mine, key=lambda one: float(one["deviation"])), panel, told)
+        note(axes, max(mine, key=lambda one: float(one["deviation"])), panel, story)
 
 
-def note(axes: Any, command: Mapping[str, Any], panel: Panel, told: Told) -> None:
+def note(axes: Any, command: Mapping[str, Any], panel: Panel, story: Story) -> None:
     """Say what the strongest anomaly of a panel was."""
-    at, value = told.place(command["time_ms"]), command["value"] / panel.divisor
+    at, value = story.place(command["time_ms"]), command["value"] / panel.divisor
     low, high = axes.get_ylim()
     is_high = value > (low + high) / 2
-    is_late = bool(told.rows) and at > 0.75 * told.place(max(row.time_ms for row in told.rows))
+    is_late = bool(story.rows) and at > 0.75 * story.place(max(row.time_ms for row in story.rows))
     text = f"{value:,.3g} {panel.unit}".replace(" value", "").replace("% of a core", "%")
     callout(
         axes, f"{text}: {command['deviation']:.1f} standard deviations off, command sent", (at, value),
@@ -231,11 +245,11 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return [mean(values[max(0, place - SMOOTHED + 1) : place + 1]) for place in range(len(values))]
 
 
-def draw_trips(axes: Any, told: Told) -> None:
+def draw_trips(axes: Any, story: Story) -> None:
     """How long each command took; those of the backlog from before Spark was up took longest."""
     placed = [
-        (told.place(one["arrived_ms"]), max(one["arrived_ms"] - one["sent_ms"], 1) / 1000)
-        for one in told.commands
+        (story.place(one["arrived_ms"]), max(one["arrived_ms"] - one["sent_ms"], 1) / 1000)
+        for one in story.commands
         if "arrived_ms" in one
     ]
     axes.set_yscale("log")
@@ -243,11 +257,11 @@ def draw_trips(axes: Any, told: Told) -> None:
     for at, took in placed:
         axes.plot([at - took, at], [took, took], color=GREEN, alpha=0.25, linewidth=1.2)
     axes.scatter([at for at, _ in placed], [took for _, took in placed], color=GREEN, s=26, zorder=8, edgecolor=PAPER)
-    up_s = told.moments.seconds().get("all queries up")
+    up_s = story.moments.seconds().get("all queries up")
     live = [
         took
-        for one, (_, took) in zip(told.commands, placed, strict=False)
-        if up_s and told.place(one["sent_ms"]) > up_s
+        for one, (_, took) in zip(story.commands, placed, strict=False)
+        if up_s and story.place(one["sent_ms"]) > up_s
     ]
     if live:
         axes.axhline(median(live), color=MUTED, linewidth=0.8, linestyle=(0, (1, 2)))
@@ -276,14 +290,14 @@ def draw_accounting(axes: Any, accounting: Accounting) -> None:
                 axes.text(x - 0.022, 0.58, sign, fontsize=13, color=colour, va="center", ha="center")
 
 
-def write_page(path: Path, told: Told) -> None:
+def write_page(path: Path, story: Story) -> None:
     """Write the readings and the commands they caused as a page to zoom into, a panel for each sensor."""
     from plotly.graph_objects import Figure, Scattergl
     from plotly.subplots import make_subplots
 
-    readings = series(told)
+    readings = series(story)
     counts: dict[str, int] = defaultdict(int)
-    for command in told.commands:
+    for command in story.commands:
         counts[command["sensor"]] += 1
     sensors = sorted(readings, key=lambda name: (-counts[name], name))
     figure: Figure = make_subplots(
@@ -293,12 +307,12 @@ def write_page(path: Path, told: Told) -> None:
     for number, sensor in enumerate(sensors, start=1):
         times, values = zip(*readings[sensor], strict=True)
         figure.add_trace(Scattergl(x=times, y=values, name=sensor, mode="lines"), row=number, col=1)
-        mine = [one for one in told.commands if one["sensor"] == sensor]
-        at, heights = [told.place(one["time_ms"]) for one in mine], [one["value"] for one in mine]
+        mine = [one for one in story.commands if one["sensor"] == sensor]
+        at, heights = [story.place(one["time_ms"]) for one in mine], [one["value"] for one in mine]
         marker = {"color": RED, "size": 8}
         figure.add_trace(
             Scattergl(x=at, y=heights, name=f"{sensor}: command", mode="markers", marker=marker), row=number, col=1
         )
-    height, title = 220 * max(len(sensors), 1) + 80, headline(told, readings)[0]
+    height, title = 220 * max(len(sensors), 1) + 80, headline(story, readings)[0]
     figure.update_layout(height=height, title=title, showlegend=False, template="plotly_white")
     figure.write_html(path, include_plotlyjs=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lightmq.demo.accounting import Accounting, LedgerRow, Line
 from lightmq.demo.moments import Moments
-from lightmq.demo.story import Told, draw_story, headline, panels, series, write_page
+from lightmq.demo.story import Story, draw_story, headline, panels, series, write_page
 from tests.support.clock import ManualClock
 
 BEGUN_MS = 1_700_000_000_000
@@ -21,7 +21,7 @@ def rows(*sensors: str, begun_ms: int = BEGUN_MS) -> list[LedgerRow]:
     ]
 
 
-def told(found: list[LedgerRow], *moments: str) -> Told:
+def story(found: list[LedgerRow], *moments: str) -> Story:
     """A run with these readings, a command for the last one, and a moment every ten seconds."""
     clock = ManualClock(BEGUN_MS)
     noted = Moments(clock)
@@ -33,13 +33,13 @@ def told(found: list[LedgerRow], *moments: str) -> Told:
         {"id": "c", "sensor": last.sensor, "value": last.value, "deviation": 4.0, "time_ms": last.time_ms,
          "sent_ms": last.time_ms, "arrived_ms": last.time_ms + 400}
     ]  # fmt: skip
-    return Told(found, commands, ACCOUNTING, noted, "host")
+    return Story(found, commands, ACCOUNTING, noted, "host")
 
 
 def test_a_picture_and_a_page(tmp_path: Path) -> None:
     """A picture by its signature, a page that carries its own script; of a live run and of a recorded series."""
-    live = told(rows("cpu0_percent", "memory_percent"), "Spark starts", "Spark's first rows")
-    for name, one in {"live": live, "recorded": told(rows("machine", begun_ms=BEGUN_MS // 2))}.items():
+    live = story(rows("cpu0_percent", "memory_percent"), "Spark starts", "Spark's first rows")
+    for name, one in {"live": live, "recorded": story(rows("machine", begun_ms=BEGUN_MS // 2))}.items():
         draw_story(tmp_path / f"{name}.png", one)
         write_page(tmp_path / f"{name}.html", one)
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -50,19 +50,19 @@ def test_a_picture_and_a_page(tmp_path: Path) -> None:
 
 def test_nothing_to_draw_is_no_failure(tmp_path: Path) -> None:
     """A run that was ended at once still ends with its files."""
-    draw_story(tmp_path / "a.png", told([]))
-    write_page(tmp_path / "a.html", told([]))
+    draw_story(tmp_path / "a.png", story([]))
+    write_page(tmp_path / "a.html", story([]))
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert "<html" in (tmp_path / "a.html").read_text()
 
 
 def test_the_title_says_what_happened() -> None:
     """What starting Spark cost; for a recorded series what was found in it."""
-    live = told(rows("cpu0_percent"), "Spark starts", "Spark's first rows")
+    live = story(rows("cpu0_percent"), "Spark starts", "Spark's first rows")
     title, rest = headline(live, series(live))
     assert title == "Starting Spark took 10 s and 65 % of this machine's CPU; 1 anomaly on the way"
     assert "400 ms after its reading" in rest
-    recorded = told(rows("machine", begun_ms=BEGUN_MS // 2))
+    recorded = story(rows("machine", begun_ms=BEGUN_MS // 2))
     assert headline(recorded, series(recorded))[0] == "1 anomaly found in 40 readings of 1 sensor"
 
 
