@@ -224,7 +224,7 @@ def test_reading_a_page_and_losing_it() -> None:
     server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    figures = BrokerFigures([server.server_port])
+    figures = BrokerFigures([server.server_port], interval_s=0)
     assert figures.read() == (7, 0, 96)
     server.shutdown()
     server.server_close()
