@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from console.viewers import ADMIN, MONITOR, Viewer
+from remoting.access.rights import MONITOR as MONITOR_ACTION
+from remoting.access.rights import RIGHTS
 from remoting.protocol.bodies.controller_body import LEADER_ADDRESS_FIELD, ClusterInfo, decode_body
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames import fastjson
@@ -190,13 +192,19 @@ def _named(viewer: Viewer | None, code: int) -> dict[str, str]:
     if viewer is None:
         return {}
     fields = {"road": ROAD, "actor": viewer.user, "actorRole": viewer.role, "actorHost": viewer.host}
-    if viewer.role == MONITOR and code in VIEWS:
+    if viewer.role == MONITOR and (code in VIEWS or (viewer.key is None and _is_view(code))):
         return fields
     if viewer.key is not None:
         return {**fields, "onBehalfOf": viewer.key, "onBehalfHost": viewer.host}
     if viewer.role != ADMIN and code not in VIEWS:
         return {**fields, "onBehalfOf": "", "onBehalfHost": viewer.host}
     return fields
+
+
+def _is_view(code: int) -> bool:
+    """Whether the role monitor suffices: a token without a key has this role by what the console knows."""
+    right = RIGHTS.get(code)
+    return right is not None and right.action == MONITOR_ACTION
 
 
 def json_object(answer: Command) -> dict[str, Any]:

@@ -157,7 +157,8 @@ class Receiving:
         handle = await self._change(caller, group, topic, handle, FORWARD_MS)  # refused unless the group owns it
         fields = {
             "offset": str(handle.position), "group": group, "delayLevel": "-1", "originMsgId": request.message_id,
-            "originTopic": topic, "maxReconsumeTimes": str(max(0, request.max_delivery_attempts)),
+            "originTopic": topic, "popTime": str(handle.pop_ms),
+            "maxReconsumeTimes": str(max(0, request.max_delivery_attempts)),
         }  # fmt: skip
         await self._acknowledging.owner(handle).request(caller, RequestCode.CONSUMER_SEND_MSG_BACK, fields)
         await self._acknowledging.alone(caller, group, topic, handle)

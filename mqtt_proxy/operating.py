@@ -26,6 +26,7 @@ from remoting.protocol.bodies.operating_body import (
     ASK_CLIENTS,
     ASK_KICK,
     ASK_QUOTAS,
+    ASK_RULES,
     PAGE_MAX,
     ClientLine,
     ClientPage,
@@ -35,6 +36,8 @@ from remoting.protocol.bodies.operating_body import (
     ProxyPresent,
     QuotaAnswer,
     RuleAnswer,
+    RuleLinesAnswer,
+    RuleLinesQuestion,
     RuleQuestion,
     decode,
     encode,
@@ -72,6 +75,7 @@ class Operating:
             ASK_KICK: self._kick,
             ASK_ACCESS: self._access,
             ASK_QUOTAS: self._quotas,
+            ASK_RULES: self._rules,
         }
         self._link.on_push(RequestCode.PROXY_ASKED, self._asked)
         self._link.on_up(self._show)
@@ -161,6 +165,13 @@ class Operating:
         access = self._services.access
         verdict = access.decide(identity, asked.action, asked.topic.encode(), qos=asked.qos, retain=asked.retain)
         return encode(RuleAnswer(verdict.allowed, verdict.reason, "" if verdict.rule is None else str(verdict.rule)))
+
+    async def _rules(self, body: bytes) -> bytes:
+        """Some lines of the access list in force."""
+        asked, rules = decode(RuleLinesQuestion, body), self._services.access.rules
+        first, lines = max(0, asked.first), rules.lines()
+        shown = lines[first : first + max(1, min(asked.limit, PAGE_MAX + 1))]
+        return encode(RuleLinesAnswer(shown, len(lines), rules.open))
 
     async def _quotas(self, body: bytes) -> bytes:
         """The quotas in force, what is used, and how often something was refused, by reason."""

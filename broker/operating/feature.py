@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from broker.operating.clients import MqttClientRequests
+from broker.operating.dead_letters import DeadLetterRequests
 from broker.operating.retained import RetainedRequests
 from broker.operating.rules import RuleRequests
 from broker.operating.spark_queries import SparkRequests
@@ -46,6 +47,7 @@ class OperatingFeature(Feature):
     ) -> None:
         self._clients = MqttClientRequests(tools, sessions, shared=shared, verdicts=verdicts, appender=appender)
         self._retained = RetainedRequests(tools, retained, appender)
+        self._letters = DeadLetterRequests(tools, topics=topics, groups=groups, appender=appender)
         self._tree = TopicTreeRequests(tools, topics.table, retained)
         self._spark = SparkRequests(tools)
         self._trace = TraceRequests(
@@ -70,12 +72,15 @@ class OperatingFeature(Feature):
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
-        parts = (self._clients, self._retained, self._tree, self._spark, self._trace, self._rules)
+        parts = (
+            self._clients, self._retained, self._letters, self._tree, self._spark, self._trace, self._rules,
+        )  # fmt: skip
         return {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def maintain(self, now_ms: int) -> dict[str, int]:
         """Forget what nobody looks at or reports any more."""
         self._tree.maintain(now_ms)
+        self._retained.maintain(now_ms)
         self._spark.maintain(now_ms)
         return {}
 

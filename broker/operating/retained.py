@@ -4,16 +4,17 @@
                     {"retained": [{"topic", "bytes", "qos", "stored_ms", "expires_ms", "position"}], "next", "total"}
     RETAINED_CLEAR  field `topic` -> {"topic", "cleared"}: the topic has no retained message any more
 
-Topics come in the order of their bytes. A page is found in steps with other work between them; only the messages of
-the page are read, their payloads are not shown. A cleared topic needs no room on the disk, and subscribers are not
-told: a client that subscribes later gets nothing.
+Topics come in the order of their bytes. A page costs a search and the messages of the page, whose payloads are not
+shown; what has to be compared with a text or a wildcard is looked at in steps with other work between them. A cleared
+topic needs no room on the disk, and subscribers are not told: a client that subscribes later gets nothing.
 Invariant: `cleared` is answered when the deletion is confirmed. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,6 +23,7 @@ from broker.requests import RequestTools, limit_of, text
 from broker.store.errors import StoreError
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
+from broker.topics.sorted_names import SortedNames
 from remoting.access.rights import ADMIN, MONITOR
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -35,6 +37,7 @@ from remoting.transport.contracts import Handler, Peer
 if TYPE_CHECKING:
     from broker.publishing.append import Appender
     from broker.retained.feature import Retained
+    from broker.store.log_store import LogStore
 
 LIMIT_MAX = 200
 """Most messages in one page."""
@@ -50,6 +53,12 @@ class RetainedRequests:
         self._tools = tools
         self._retained = retained
         self._appender = appender
+        self._sorted = SortedNames(lambda: _topics(tools.store))
+        tools.store.state.subscribe(state_kinds.RETAINED, self._changed)
+
+    def maintain(self, now_ms: int) -> None:
+        """Drop the order of topics when nobody looks any more."""
+        self._sorted.maintain(now_ms)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -66,21 +75,24 @@ class RetainedRequests:
         asked = (topic_filter, fields.get("contains", "").encode(), fields.get("after", "").encode())
         later(peer, command, self._page(command, *asked, limit_of(command, LIMIT_MAX)))
 
+    def _changed(self, topic: bytes, value: bytes | None, _position: int) -> None:
+        self._sorted.changed(topic, exists=value is not None)
+
     async def _page(self, command: Command, topic_filter: str, contains: bytes, after: bytes, limit: int) -> Command:
-        state = self._tools.store.state
-        topics = [bytes(topic) for topic, _entry in state.items(state_kinds.RETAINED)]
+        topics = await self._sorted.wanted(self._tools.clock.now_ms())
+        wanted, begin = topic_filter.encode(), literal_beginning(topic_filter).encode()
         everything = topic_filter == EVERYTHING
-        wanted = topic_filter.encode()
         found: list[bytes] = []
-        for begin in range(0, len(topics), STEP):
-            if begin:
-                await asyncio.sleep(0)
-            step = [
-                topic
-                for topic in topics[begin : begin + STEP]
-                if topic > after and contains in topic and (everything or matches(wanted, topic))
-            ]
-            found = heapq.nsmallest(limit + 1, found + step)
+        at = bisect_left(topics, begin) if begin > after else bisect_right(topics, after)
+        while len(found) <= limit:
+            step = topics[at : at + STEP]
+            if everything and not contains:
+                step = step[: limit + 1 - len(found)]
+            found += [topic for topic in step if contains in topic and (everything or matches(wanted, topic))]
+            if len(step) < STEP or not step[-1].startswith(begin):
+                break
+            await asyncio.sleep(0)
+            at = bisect_right(topics, step[-1])  # the list may have changed
         page = [row for topic in found[:limit] if (row := self._row(topic)) is not None]
         following = found[limit - 1].decode() if len(found) > limit else ""
         answer = {"retained": page, "next": following, "total": len(self._retained)}
@@ -120,3 +132,22 @@ class RetainedRequests:
         position = self._tools.store.append_state([StateChange(state_kinds.RETAINED, topic, None)])
         body = msgspec.json.encode({"topic": topic.decode(), "cleared": True})
         self._tools.answers.reply_at(position, peer, command.reply(body=body))
+
+
+def literal_beginning(topic_filter: str) -> str:
+    """What every topic that a filter matches begins with."""
+    levels: list[str] = []
+    for level in topic_filter.split("/"):
+        if level == "#":  # matches the level above it too
+            return "/".join(levels)
+        if level == "+":
+            return "/".join([*levels, ""]) if levels else ""
+        levels.append(level)
+    return topic_filter
+
+
+def _topics(store: LogStore) -> Iterator[list[bytes]]:
+    """The topics with a retained message, step by step."""
+    topics = [bytes(topic) for topic, _entry in store.state.items(state_kinds.RETAINED)]
+    for begin in range(0, len(topics), STEP):
+        yield topics[begin : begin + STEP]

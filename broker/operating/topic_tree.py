@@ -9,17 +9,17 @@ child's level), `after` (the `next` of the page before), `limit`.
 `exists`: there were messages with exactly this topic, `messages` of which are kept, the newest stored at `last_ms`. A
 first level has the messages of all topics that begin with it. `below` counts the topics further down.
 
-`TopicIndex` has the topics of all exact light queues in order, as keys in which a zero byte stands for the slash, so
-that all topics below a level stand together. It is made on the first request, in steps between other work, follows the
-log from then on, and is dropped when nobody has asked for `IDLE_MS`. A page costs a few searches per child, whatever
-the number of topics; a search looks at the children in steps.
-Invariant: `keys` is sorted and has each topic once. Reads only. Loop thread only.
+`SortedNames` has the topics of all exact light queues in order, as keys in which a zero byte stands for the slash, so
+that all topics below a level stand together. A page costs a few searches per child, whatever the number of topics; a
+search looks at the children in steps.
+Invariant: the index follows the log. Reads only. Loop thread only.
 """
 
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
+from bisect import bisect_left
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,6 +27,7 @@ import msgspec
 from broker.requests import RequestTools, limit_of
 from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.state import state_kinds
+from broker.topics.sorted_names import SortedNames
 from remoting.access.rights import MONITOR
 from remoting.protocol.errors import LocalMisuse, Refused, RemoteViolation
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 
 LIMIT_MAX = 200
 """Most children in one page."""
-IDLE_MS = 600_000
-"""Without a request for so long the index is dropped: it takes some 100 bytes for each topic."""
 STEP = 2_000
 """Queue names, or children of a search, looked at in one turn of the loop: about a millisecond."""
 _BETWEEN = b"\x00"
@@ -63,75 +62,12 @@ def key_of(queue_name: bytes) -> bytes | None:
     return None if is_wildcard(topic) or not topic else topic.replace(b"/", _BETWEEN)
 
 
-class TopicIndex:
-    """All topics with a light queue, in order."""
-
-    def __init__(self, store: LogStore) -> None:
-        self._store = store
-        self.keys: list[bytes] | None = None
-        """None until it is wanted."""
-        self._changes: list[tuple[bytes, bool]] | None = None
-        """What changed while it is being made."""
-        self._making: asyncio.Future[None] | None = None
-        store.state.subscribe(state_kinds.QUEUE, self._changed)
-
-    async def wanted(self) -> list[bytes]:
-        """The keys; makes them when there are none."""
-        while self.keys is None:
-            if self._making is None:
-                self._making = asyncio.ensure_future(self._make())
-            await asyncio.shield(self._making)
-        return self.keys
-
-    def drop(self) -> None:
-        """Free the memory until it is wanted again."""
-        if self._making is None:
-            self.keys = None
-
-    async def _make(self) -> None:
-        self._changes = []
-        try:
-            runs: list[list[bytes]] = []
-            queues = self._store.state.queues
-            for begin in range(0, queues.next_id, STEP):
-                found = (queues.name(queue) for queue in range(begin, min(begin + STEP, queues.next_id)))
-                runs.append(sorted(key for name in found if name is not None and (key := key_of(name)) is not None))
-                await asyncio.sleep(0)
-                while len(runs) > 1 and len(runs[-2]) <= 2 * len(runs[-1]):
-                    await _merge(runs)
-            while len(runs) > 1:
-                await _merge(runs)
-            self.keys = runs[0] if runs else []
-            changes, self._changes = self._changes, None
-            for name, exists in changes:
-                self._apply(name, exists=exists)
-        finally:
-            self._changes = self._making = None
-
-    def _changed(self, name: bytes, value: bytes | None, _position: int) -> None:
-        if self._changes is not None:
-            self._changes.append((name, value is not None))
-        elif self.keys is not None:
-            self._apply(name, exists=value is not None)
-
-    def _apply(self, name: bytes, *, exists: bool) -> None:
-        key = key_of(name)
-        if key is None or self.keys is None:
-            return
-        at = bisect_left(self.keys, key)
-        known = at < len(self.keys) and self.keys[at] == key
-        if exists and not known:
-            insort(self.keys, key)
-        elif known and not exists:
-            del self.keys[at]
-
-
-async def _merge(runs: list[list[bytes]]) -> None:
-    """Make one of the last two runs: sorting finds that they are sorted, and merges them."""
-    last = runs.pop()
-    runs[-1] += last
-    runs[-1].sort()
-    await asyncio.sleep(0)
+def _topics(store: LogStore) -> Iterator[list[bytes]]:
+    """The keys of all exact light queues, step by step."""
+    queues = store.state.queues
+    for begin in range(0, queues.next_id, STEP):
+        found = (queues.name(queue) for queue in range(begin, min(begin + STEP, queues.next_id)))
+        yield [key for name in found if name is not None and (key := key_of(name)) is not None]
 
 
 class TopicTreeRequests:
@@ -141,8 +77,8 @@ class TopicTreeRequests:
         self._tools = tools
         self._topics = topics
         self._retained = retained
-        self.index = TopicIndex(tools.store)
-        self._asked_ms = 0
+        self.index = SortedNames(lambda: _topics(tools.store))
+        tools.store.state.subscribe(state_kinds.QUEUE, self._changed)
 
     def handlers(self) -> dict[int, Handler]:
         """Request code -> handler."""
@@ -150,8 +86,7 @@ class TopicTreeRequests:
 
     def maintain(self, now_ms: int) -> None:
         """Drop the index when nobody looks any more."""
-        if self.index.keys is not None and now_ms - self._asked_ms > IDLE_MS:
-            self.index.drop()
+        self.index.maintain(now_ms)
 
     def topic_tree(self, peer: Peer, command: Command) -> None:
         """9115: a page of the children of a level."""
@@ -160,12 +95,16 @@ class TopicTreeRequests:
         parent = fields.get("parent", "").encode()
         if _BETWEEN in parent or is_wildcard(parent):
             raise Refused(ResponseCode.INVALID_PARAMETER, "the parent is the beginning of topics, not a filter")
-        self._asked_ms = self._tools.clock.now_ms()
         asked = (parent, fields.get("after", "").encode(), fields.get("contains", "").encode())
         later(peer, command, self._page(command, *asked, limit_of(command, LIMIT_MAX)))
 
+    def _changed(self, name: bytes, value: bytes | None, _position: int) -> None:
+        key = key_of(name)
+        if key is not None:
+            self.index.changed(key, exists=value is not None)
+
     async def _page(self, command: Command, parent: bytes, after: bytes, contains: bytes, limit: int) -> Command:
-        keys = await self.index.wanted()
+        keys = await self.index.wanted(self._tools.clock.now_ms())
         prefix = parent.replace(b"/", _BETWEEN) + _BETWEEN if parent else b""
         found: list[bytes] = []
         following = ""

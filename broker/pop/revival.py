@@ -21,7 +21,7 @@ from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.properties import UNIQUE_KEY
 from remoting.protocol.records.record import FLAG_SYS_SHIFT, RecordView
-from remoting.protocol.records.rocketmq_form import INNER_MULTI_DISPATCH, RECONSUME_KEY
+from remoting.protocol.records.rocketmq_form import FIRST_POP_TIME, INNER_MULTI_DISPATCH, RECONSUME_KEY
 
 if TYPE_CHECKING:
     from broker.groups.groups import Groups
@@ -39,7 +39,7 @@ RECHECK_MS = 60_000
 """When a queue in order is looked at again whose messages are visible and were not popped."""
 RETRY, DEAD, GONE = "retry", "dead", "gone"
 """Outcomes: to the retry topic; to the dead-letter topic; message or group is not there any more."""
-FIRST_POP_TIME, RETRY_TOPIC, ORIGIN_ID = b"1ST_POP_TIME", b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
+RETRY_TOPIC, ORIGIN_ID = b"RETRY_TOPIC", b"ORIGIN_MESSAGE_ID"
 
 
 class Revival:

@@ -44,6 +44,7 @@ from remoting.protocol.records.image import image_views
 from remoting.protocol.records.properties import KEYS, PROPERTIES_SIZE_BYTES_MAX, TAGS, UNIQUE_KEY, decode_properties
 from remoting.protocol.records.record import MQTT_TOPIC_KEY
 from remoting.protocol.records.rocketmq_form import (
+    FIRST_POP_TIME,
     HIDDEN_PREFIX,
     INNER_MULTI_DISPATCH,
     NO_HOST,
@@ -407,6 +408,8 @@ class SendRequests:
         kept = {key: value for key, value in properties.items() if not key.startswith(HIDDEN_PREFIX)}
         kept.setdefault(b"RETRY_TOPIC", bytes(view.topic))
         kept.setdefault(b"ORIGIN_MESSAGE_ID", fields.get("originMsgId", "").encode())
+        if "popTime" in fields:  # the proxy of a gRPC client, which pops
+            kept.setdefault(FIRST_POP_TIME, b"%d" % number(fields, "popTime"))
         kept[TAGS], kept[KEYS] = bytes(view.tags), bytes(view.keys)
         sent = SentFields(target.encode(), 0, view.flags >> 16, view.born_ms, born_host_of(peer.address), times)
         placed = self.placement.placed(stored_image(sent, kept, view.body), now=True)

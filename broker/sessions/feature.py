@@ -2,7 +2,8 @@
 
 SESSION_LIST (9019): which MQTT sessions there are and how far each has read, as JSON for operators.
 
-Fields: `client` asks for one session with its subscriptions; else `after` and `limit` page through all, by client id.
+Fields: `client` asks for one session with its subscriptions; else `after` and `limit` page through all whose client id
+has the text `contains`, by client id: `matching` of `total`.
 A session's backlog is what its subscriptions have not been given; `removed` is what it will never be given, by reason:
 `retention` counts what lies before the oldest message kept, the others were reported by proxies. Reads only.
 """
@@ -65,12 +66,14 @@ class SessionListRequests:
                 raise Refused(ResponseCode.QUERY_NOT_FOUND, f"there is no session of client id {client_id!r}")
             return command.reply(body=_json({"session": self._detail(session)}))
         self._authorizer.authorize(peer, command, MONITOR, "sessions")
-        after, limit = command.fields.get("after", ""), _limit(command)
+        after, limit, contains = command.fields.get("after", ""), _limit(command), command.fields.get("contains", "")
+        matching = [one for one in self._sessions if contains in one.client_id] if contains else self._sessions
         found = heapq.nsmallest(
-            limit + 1, (one for one in self._sessions if one.client_id > after), key=lambda one: one.client_id
+            limit + 1, (one for one in matching if one.client_id > after), key=lambda one: one.client_id
         )
         page = [self._summary(session) for session in found[:limit]]
         answer = {"sessions": page, "total": len(self._sessions), "more": len(found) > limit}
+        answer["matching"] = len(matching)
         return command.reply(body=_json(answer))
 
     def _summary(self, session: ClientSession) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -52,11 +52,19 @@ def decode_cursor(text: str) -> tuple[str, str]:
 
 
 async def page_over(
-    call: ApiCall, code: int, member: str, fields: Mapping[str, str], *, key: str = "", after_field: str = "after"
+    call: ApiCall,
+    code: int,
+    member: str,
+    fields: Mapping[str, str],
+    *,
+    key: str = "",
+    after_field: str = "after",
+    rows: Callable[[dict[str, Any]], list[dict[str, Any]]] | None = None,
 ) -> dict[str, Any]:
     """Return a page of what the brokers list under `member`, asked with `limit` and `after`.
 
-    `key`: what an item is named by, where the answer has no `next` but `more`; `after_field`: of the request.
+    `key`: what an item is named by, where the answer has no `next` but `more`; `after_field`: of the request; `rows`:
+    what one member is on the page, where it is not one item; the broker's `limit` counts these.
     """
     limit = call.number("limit")
     begin, after = decode_cursor(call.text("cursor"))
@@ -74,7 +82,10 @@ async def page_over(
         except LightMQError as error:
             missing[name], failure = str(error), error
             continue
-        found = answer.get(member, [])[: limit - len(items)]
+        found = answer.get(member, [])
+        if rows is not None:
+            found = [row for one in found for row in rows(one)]
+        found = found[: limit - len(items)]
         items += [{**item, "broker": name} for item in found]
         totals.append(answer.get("matching", answer.get("total")))
         missing |= {str(each): "no answer" for each in answer.get("missing", ())}
@@ -91,9 +102,9 @@ async def page_over(
 
 def _mark(answer: Mapping[str, Any], found: list[dict[str, Any]], key: str) -> str:
     """Return where the next page of the same broker begins; empty when there is none."""
-    if "next" in answer:
+    if "next" in answer and answer.get("more", True):
         return str(answer["next"] or "")
-    return str(found[-1][key]) if found and answer.get("more") else ""
+    return str(found[-1][key]) if key and found and answer.get("more") else ""
 
 
 def _page(

@@ -12,7 +12,8 @@ from console.api.operations import PAGE, SEARCH, TEXT, ApiCall, Operation, Param
 from console.api.pages import Page, page_over
 from console.api.problems import bad, not_found
 from console.cluster import json_object
-from console.codes import OperatorCode
+from console.tail import message_id
+from console.viewers import MONITOR
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -21,6 +22,8 @@ TAG = "Messages"
 TOPIC = Parameter("topic", "The MQTT topic, percent-encoded.", TEXT, required=True, characters_max=65_535)
 HANDLE = Parameter("handle", "The handle of the waiting message.", TEXT, required=True, characters_max=8_192)
 DEAD_LETTER = Parameter("id", "The id of the dead letter.", TEXT, required=True, characters_max=2_048)
+LETTER_BYTES_SHOWN = 4_096
+"""How much of a dead letter's body brokers show."""
 DELAY_MS_MAX = 400 * 86_400_000
 
 
@@ -60,12 +63,32 @@ class RescheduledTimer(msgspec.Struct):
 
 
 class DeadLetter(msgspec.Struct):
-    """A message that a group gave up."""
+    """A message that a group gave up; `payload` is missing where its reader may not consume the topic."""
 
     id: str
-    group: str = ""
-    topic: str = ""
+    broker: str
+    group: str
+    topic: str
+    """The topic that it was sent to."""
+    queue: int
+    offset: int
     time_ms: int = 0
+    """When it was given up."""
+    tries: int = 0
+    """How often it was delivered again before."""
+    message_id: str = ""
+    producer_id: str = ""
+    """The id that its producer knows."""
+    keys: str = ""
+    tags: str = ""
+    payload_bytes: int = 0
+    payload: str | None = None
+    encoding: str = ""
+    """`text`, or `base64` where the payload is no text."""
+    truncated: bool = False
+    properties: dict[str, str] = {}
+    damaged: bool = False
+    """Whether it cannot be read any more."""
 
 
 class Done(msgspec.Struct):
@@ -75,18 +98,27 @@ class Done(msgspec.Struct):
     target: str
 
 
+class SentAgain(msgspec.Struct):
+    """Where a dead letter is now: its group's next deliveries come from there."""
+
+    done: bool
+    target: str
+    topic: str
+    offset: int
+
+
 async def list_retained(call: ApiCall) -> Any:
     """Return a page of retained messages."""
     fields = {"filter": call.text("filter") or "#"}
     if call.text("search"):
         fields["contains"] = call.text("search")
-    return await page_over(call, OperatorCode.RETAINED_LIST, "retained", fields)
+    return await page_over(call, Code.RETAINED_LIST, "retained", fields)
 
 
 async def clear_retained(call: ApiCall) -> Any:
     """Clear the retained message of a topic."""
     topic = call.text("topic")
-    asked = await call.cluster.ask_all(call.viewer, OperatorCode.RETAINED_CLEAR, {"topic": topic})
+    asked = await call.cluster.ask_all(call.viewer, Code.RETAINED_CLEAR, {"topic": topic})
     if not any(body.get("cleared") for _, body in asked.objects()):
         raise not_found(f"{topic!r} has no retained message")
     return {"done": True, "target": topic}
@@ -95,7 +127,7 @@ async def clear_retained(call: ApiCall) -> Any:
 async def list_timers(call: ApiCall) -> Any:
     """Return a page of waiting messages, those due next first."""
     page = await page_over(call, Code.TIMERS, "timers", {})
-    page["next"] = page["next"] if page["items"] else ""
+    page["items"] = [{**row, "bytes": row.get("body_bytes", 0)} for row in page["items"]]
     return page
 
 
@@ -119,21 +151,39 @@ async def reschedule_timer(call: ApiCall) -> Any:
 
 
 async def list_dead_letters(call: ApiCall) -> Any:
-    """Return a page of dead letters."""
-    fields = {"group": call.text("group")} if call.text("group") else {}
-    page = await page_over(call, OperatorCode.DEAD_LETTERS, "dead_letters", fields)
-    page["items"] = [{**row, "id": _letter_id(row)} for row in page["items"]]
+    """Return a page of dead letters, by group, the newest first."""
+    fields = {"group": call.text("group"), "contains": call.text("search")}
+    asked = {name: value for name, value in fields.items() if value}
+    if call.viewer.role == MONITOR and call.viewer.key is None:
+        asked["bodies"] = "false"
+    page = await page_over(call, Code.DEAD_LETTERS, "dead_letters", asked)
+    page["items"] = [_letter_row(row) for row in page["items"]]
     return page
 
 
 async def resend_dead_letter(call: ApiCall) -> Any:
-    """Send a dead letter to its topic again."""
-    broker, topic, queue, offset = _letter(call.text("id"))
-    fields = {"topic": topic, "queue": str(queue), "offset": str(offset)}
+    """Give the message to its group again."""
+    broker, group, queue, offset = _letter(call.text("id"))
+    fields = {"group": group, "queue": str(queue), "offset": str(offset)}
     if broker not in await call.cluster.masters():
         raise not_found(f"there is no broker group {broker!r}")
-    answer = await call.cluster.ask(broker, call.viewer, OperatorCode.RESEND_DEAD_LETTER, fields)
-    return {"done": True, "target": call.text("id"), **(json_object(answer) if answer.body else {})}
+    answer = json_object(await call.cluster.ask(broker, call.viewer, Code.RESEND_DEAD_LETTER, fields))
+    return {"done": True, "target": call.text("id"), "topic": answer["topic"], "offset": answer["offset"]}
+
+
+def _letter_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a dead letter as the API shows it."""
+    names = ("broker", "group", "topic", "queue", "offset", "tries", "keys", "tags", "damaged")
+    found = {name: row[name] for name in names if name in row}
+    found |= {"id": _letter_id(row), "time_ms": row.get("stored_ms", 0), "properties": row.get("properties", {})}
+    if "position" in row:
+        found["message_id"] = message_id(row["broker"], row["position"])
+        found["producer_id"] = row["id"]
+        found["payload_bytes"] = row["bytes"]
+    if row.get("body") is not None:
+        found |= {"payload": row["body"], "encoding": row["encoding"]}
+        found["truncated"] = row["bytes"] > LETTER_BYTES_SHOWN
+    return found
 
 
 def _handle(call: ApiCall) -> RecallHandle:
@@ -145,7 +195,7 @@ def _handle(call: ApiCall) -> RecallHandle:
 
 def _letter_id(row: dict[str, Any]) -> str:
     """Return the id of a dead letter: where it is."""
-    place = [row.get("broker", ""), row.get("topic", ""), int(row.get("queue", 0)), int(row.get("offset", 0))]
+    place = [row["broker"], row["group"], int(row["queue"]), int(row["offset"])]
     return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode().rstrip("=")
 
 
@@ -181,11 +231,11 @@ OPERATIONS = (
     ),
     Operation(
         name="list_dead_letters", method="GET", path="/dead-letters", summary="List dead letters", tag=TAG,
-        call=list_dead_letters, query=(Parameter("group", "Only of this group.", default=""), *PAGE),
+        call=list_dead_letters, query=(Parameter("group", "Only of this group.", default=""), SEARCH, *PAGE),
         answer=Page[DeadLetter],
     ),
     Operation(
         name="resend_dead_letter", method="POST", path="/dead-letters/{id}/resend", tag=TAG, call=resend_dead_letter,
-        summary="Send a dead letter to its topic again", in_path=(DEAD_LETTER,), answer=Done,
+        summary="Give a dead letter to its group again", in_path=(DEAD_LETTER,), answer=SentAgain,
     ),
 )  # fmt: skip

@@ -10,18 +10,22 @@ from console.api.operations import CURSOR, INTEGER, LIMIT, PAGE, ApiCall, Operat
 from console.api.pages import Page, page_over, slice_page
 from console.api.problems import bad, not_found
 from console.cluster import json_object
-from console.codes import OperatorCode
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode as Code
 
 TAG = "Access"
 TESTED_ACTIONS = ("publish", "subscribe", "will", "history", "deliver", "consume", "admin", "monitor")
 
 
 class RuleRow(msgspec.Struct):
-    """One line of the access list, with the file and line it comes from."""
+    """One line of the access list, with the file and line it comes from, or the user that a request has made."""
 
-    place: str = ""
-    rule: str = ""
+    on: str
+    """What it applies to: `keys` of requests, or `MQTT` clients."""
+    who: str
+    place: str
+    rule: str
+    broker: str = ""
 
 
 class AccessQuestion(msgspec.Struct, forbid_unknown_fields=True):
@@ -68,9 +72,7 @@ class AuditRecord(msgspec.Struct):
 
 async def list_rules(call: ApiCall) -> Any:
     """Return a page of the rules in force."""
-    asked = await call.cluster.ask_all(call.viewer, OperatorCode.ACCESS_RULES)
-    rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("rules", ())]
-    return slice_page(call, rows, asked.missing)
+    return await page_over(call, Code.ACCESS_RULES, "rules", {})
 
 
 async def test_access(call: ApiCall) -> Any:
@@ -85,7 +87,9 @@ async def test_access(call: ApiCall) -> Any:
     failure: LightMQError | None = None
     for broker in await call.cluster.masters():
         try:
-            return json_object(await call.cluster.ask(broker, call.viewer, OperatorCode.ACCESS_TEST, fields))
+            answer = json_object(await call.cluster.ask(broker, call.viewer, Code.ACCESS_TEST, fields))
+            place, _, rule = str(answer["rule"]).partition(": ")
+            return {**answer, "rule": rule, "place": place}
         except Refused as refused:
             failure = refused
     raise failure or not_found("the controllers know no broker group")
@@ -93,24 +97,29 @@ async def test_access(call: ApiCall) -> Any:
 
 async def list_quotas(call: ApiCall) -> Any:
     """Return a page of limits."""
-    asked = await call.cluster.ask_all(call.viewer, OperatorCode.QUOTAS)
+    asked = await call.cluster.ask_all(call.viewer, Code.QUOTAS)
     rows: list[dict[str, Any]] = []
+    missing = dict(asked.missing)
     for broker, body in asked.objects():
-        rows += [{**row, "where": broker} for row in body.get("broker", ())]
-        for proxy in body.get("proxies", ()):
-            where = str(proxy.get("proxy", proxy.get("name", "")))
-            found = proxy.get("quotas", proxy.get("limits"))
-            rows += (
-                [{**row, "where": where} for row in found] if isinstance(found, list) else [{**proxy, "where": where}]
-            )
-    return slice_page(call, rows, asked.missing)
+        parts = [(broker, body["broker"]), *((proxy["name"], proxy) for proxy in body["proxies"])]
+        rows += [row for where, part in parts for row in _limits_of(where, part)]
+        missing |= dict.fromkeys(body["missing"], "no answer")
+    rows.sort(key=lambda row: row["used"] is None)
+    return slice_page(call, rows, missing)
+
+
+def _limits_of(where: str, part: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the limits of a broker or proxy; 0 is no limit, what is used may be unknown."""
+    limits, used = part["limits"], part["used"]
+    names = [*limits, *(name for name in used if name not in limits)]
+    return [{"name": name, "where": where, "limit": limits.get(name) or None, "used": used.get(name)} for name in names]
 
 
 async def list_audit(call: ApiCall) -> Any:
     """Return a page of administrative acts, the newest first."""
     times = {name: call.values[name] for name in ("from_ms", "until_ms") if call.values[name] is not None}
     fields = {name: str(value) for name, value in times.items()}
-    return await page_over(call, OperatorCode.AUDIT_LIST, "records", fields, after_field="before")
+    return await page_over(call, Code.AUDIT_LIST, "records", fields, after_field="before")
 
 
 OPERATIONS = (

@@ -10,8 +10,8 @@ from console.api.operations import INTEGER, PAGE, ApiCall, Operation, Parameter
 from console.api.pages import Page, slice_page
 from console.api.problems import bad, not_found
 from console.cluster import json_object
-from console.codes import OperatorCode
 from remoting.protocol.errors import LightMQError, Refused
+from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode
 
 TAG = "Trace and Spark"
@@ -65,7 +65,7 @@ async def trace_message(call: ApiCall) -> Any:
             continue
         try:
             return {
-                **json_object(await call.cluster.ask(broker, call.viewer, OperatorCode.TRACE_MESSAGE, fields)),
+                **json_object(await call.cluster.ask(broker, call.viewer, Code.TRACE_MESSAGE, fields)),
                 "broker": broker,
             }
         except Refused as refused:
@@ -77,7 +77,7 @@ async def trace_message(call: ApiCall) -> Any:
 
 async def list_spark(call: ApiCall) -> Any:
     """Return a page of Spark queries."""
-    asked = await call.cluster.ask_all(call.viewer, OperatorCode.SPARK_QUERIES)
+    asked = await call.cluster.ask_all(call.viewer, Code.SPARK_QUERIES)
     rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("queries", ())]
     return slice_page(call, rows, asked.missing)
 

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from console.api.operations import INTEGER, PAGE, SEARCH, TEXT, ApiCall, Operation, Parameter
-from console.api.pages import Page, page_over, slice_page
+from console.api.pages import Page, page_over
 from console.api.problems import bad, not_found
-from console.codes import OperatorCode
 from console.publishing import PAYLOAD_BYTES_MAX, NewPublish, publish
 from console.tail import FilterTail, shown
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -103,7 +102,7 @@ async def list_topics(call: ApiCall) -> Any:
     fields = {"parent": call.text("parent")}
     if call.text("search"):
         fields["contains"] = call.text("search")
-    return await page_over(call, OperatorCode.TOPIC_TREE, "children", fields)
+    return await page_over(call, Code.TOPIC_TREE, "children", fields)
 
 
 async def get_topic(call: ApiCall) -> Any:
@@ -146,19 +145,22 @@ async def publish_message(call: ApiCall) -> Any:
 
 async def list_queues(call: ApiCall) -> Any:
     """Return a page of the queues of all topics, or of one."""
-    topic, search = call.text("topic"), call.text("search")
-    asked = await call.cluster.ask_all(call.viewer, Code.TOPIC_LIST)
-    rows = [
+    fields = {"contains": call.text("search"), "topic": call.text("topic")}
+    asked = {name: value for name, value in fields.items() if value}
+    page = await page_over(call, Code.TOPIC_LIST, "topics", asked, rows=_queues_of)
+    if call.text("topic") and not page["items"] and not call.text("cursor") and not page["missing"]:
+        raise not_found(f"there is no topic {call.text('topic')!r}")
+    return page
+
+
+def _queues_of(topic: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
         {
-            "topic": one["topic"], "broker": broker, "queue": queue["queue"], "min": queue["min"], "max": queue["max"],
+            "topic": topic["topic"], "queue": queue["queue"], "min": queue["min"], "max": queue["max"],
             "messages": queue["max"] - queue["min"],
         }
-        for broker, body in asked.objects() for one in body.get("topics", ())
-        if topic in ("", one["topic"]) and search in one["topic"] for queue in one["queues"]
+        for queue in topic["queues"]
     ]  # fmt: skip
-    if topic and not rows:
-        raise not_found(f"there is no topic {topic!r}")
-    return slice_page(call, rows, asked.missing)
 
 
 OPERATIONS = (

@@ -24,13 +24,13 @@ from aiohttp import web
 from console.api.overview import overview_of
 from console.api.problems import ApiProblem
 from console.cluster import BrokerGroupsView
-from console.codes import OperatorCode
 from console.figures import OverviewFigures, Sample
 from console.roles import broker_rows
 from console.viewers import CLIENT
 from console.web.gate import ConsoleGate, Proved
 from console.web.serving import PREFIX, ApiRoutes, telling_problems
 from remoting.protocol.errors import LightMQError
+from remoting.protocol.frames.codes import RequestCode as Code
 from runtime.http_port import connection_of
 from runtime.metrics import Registry
 
@@ -160,11 +160,11 @@ def event_sources(cluster: BrokerGroupsView) -> dict[str, ItemSource]:
         return await broker_rows(cluster, None)
 
     async def spark() -> list[Any]:
-        asked = await cluster.ask_all(None, OperatorCode.SPARK_QUERIES)
+        asked = await cluster.ask_all(None, Code.SPARK_QUERIES)
         return [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("queries", ())]
 
     async def audit() -> list[Any]:
-        asked = await cluster.ask_all(None, OperatorCode.AUDIT_LIST, {"limit": str(AUDIT_SHOWN)})
+        asked = await cluster.ask_all(None, Code.AUDIT_LIST, {"limit": str(AUDIT_SHOWN)})
         rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("records", ())]
         rows.sort(key=lambda row: -int(row.get("time_ms", 0)))
         return rows[:AUDIT_SHOWN]

@@ -47,6 +47,12 @@ COMMANDS = (
     ("sessions", "admin.sessions:sessions", CLIENTS, "List MQTT sessions with their backlog, show or end one."),
     ("clients", "admin.clients:clients", CLIENTS, "List connected MQTT clients, or disconnect one."),
     ("retained", "admin.retained:retained", CLIENTS, "List retained messages, or clear one."),
+    (
+        "dead-letters",
+        "admin.dead_letters:dead_letters",
+        CLIENTS,
+        "List messages that consumer groups gave up, or send one again.",
+    ),
     ("groups", "admin.groups:groups", CLIENTS, "List consumer groups with their lag, or move one."),
     ("spark", "admin.inspect_server:spark", CLIENTS, "Show the Spark queries that report to the brokers."),
     ("trace", "admin.inspect_server:trace", CLIENTS, "Follow one message from its sender to everybody it concerns."),

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from mqtt_proxy.access.scram import MECHANISM, NONCE_BYTES, ScramError, ScramServer
 from mqtt_proxy.metrics import AccessCounters
 from remoting.access.acl_file import parse_lines
-from remoting.access.rules import Identity, Rule, Shown, Unproven, Verdict
+from remoting.access.rules import Identity, Rule, RuleSet, Shown, Unproven, Verdict
 from remoting.protocol.errors import LightMQError
 from runtime.files import WatchedFile
 from runtime.logs import get_logger
@@ -144,6 +144,10 @@ class Exchange:
 
 class AccessControl(Protocol):
     """Authentication and authorization as sessions use them."""
+
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force."""
 
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
         """The result of `authenticate` if it is available without waiting; None when it is not."""

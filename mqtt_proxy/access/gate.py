@@ -317,6 +317,11 @@ class Gate:
         if acl is not None:
             self._first_acl(acl)
 
+    @property
+    def rules(self) -> RuleSet:
+        """The rules in force; none while the access list was never usable, and everything is denied."""
+        return self.authority.rules
+
     def at_hand(self, shown: Shown) -> Identity | Unproven | None:
         """See `Authenticator.at_hand`."""
         return self._authenticator.at_hand(shown)

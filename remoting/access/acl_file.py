@@ -104,13 +104,13 @@ class _AclParser:
                 self.section = named.setdefault(rest, [])
                 self.user = rest if word == "user" else None
             case "role" if rest:
-                self._role(rest)
+                self._role(rest, number)
             case "anonymous" if not rest:
                 self.section, self.user = self.rules.anonymous, None
             case _:
                 raise _LineError(f"begins with {word[:20]!r}, not with topic, pattern, user, group, role or anonymous")
 
-    def _role(self, words: str) -> None:
+    def _role(self, words: str, number: int) -> None:
         role, *names = words.split()
         if role not in ROLES:
             raise _LineError(f"{role[:20]!r} is none of the roles {', '.join(ROLES)}")
@@ -121,6 +121,7 @@ class _AclParser:
                 f"role {role} takes no names" if names else "role broker needs the broker names it may register under"
             )
         self.rules.roles.setdefault(self.user, set()).add(role)
+        self.rules.role_places[self.user, role] = f"{self.name}:{number}"
         if names:
             self.rules.brokers.setdefault(self.user, set()).update(names)
 

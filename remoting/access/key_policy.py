@@ -156,6 +156,12 @@ class KeyPolicy:
 
         return judge
 
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Return (for whom, place, text) of every rule in force, for people."""
+        if self._listed is None:
+            return [("everybody", str(self._path), "the access list cannot be used: everything is denied")]
+        return self._rules.lines()
+
     def use(self, users: UserTable) -> None:
         """Put these users and rules made by requests in force, replacing the previous ones."""
         self._users = users

@@ -278,6 +278,8 @@ class RuleSet:
     """Name -> roles of a key at a broker or controller."""
     brokers: dict[str, set[str]] = field(default_factory=dict)
     """Name -> broker names that a key may register under."""
+    role_places: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(name, role) -> where it is written."""
     open: bool = False
     """Every admitted client may do everything: the rules without an access list."""
 
@@ -285,6 +287,19 @@ class RuleSet:
     def count(self) -> int:
         """Number of rules of all sections."""
         return sum(map(len, (*self.users.values(), *self.groups.values(), self.anonymous, self.everyone)))
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        """Return (for whom, place, text) of every rule and role, for people."""
+        found = [
+            (f"user {name}", self.role_places.get((name, role), ""), " ".join(["role", role, *brokers]))
+            for name, roles in self.roles.items()
+            for role in sorted(roles)
+            for brokers in [sorted(self.brokers.get(name, ())) if role == "broker" else []]
+        ]
+        sections = [(f"user {name}", rules) for name, rules in self.users.items()]
+        sections += [(f"group {name}", rules) for name, rules in self.groups.items()]
+        sections += [("clients without a name", self.anonymous), ("everybody", self.everyone)]
+        return found + [(who, rule.place, rule.text) for who, rules in sections for rule in rules]
 
     def of(self, identity: Identity) -> list[Rule]:
         """Return the rules for one identity; rules for a name only if that name is proved."""
@@ -301,6 +316,7 @@ class RuleSet:
         made = RuleSet(
             {name: [*rules] for name, rules in self.users.items()}, self.groups, [*self.anonymous, *other.anonymous],
             [*self.everyone, *other.everyone], {name: set(roles) for name, roles in self.roles.items()}, self.brokers,
+            {**self.role_places, **other.role_places},
         )  # fmt: skip
         for name, rules in other.users.items():
             made.users.setdefault(name, []).extend(rules)

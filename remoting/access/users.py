@@ -65,6 +65,7 @@ MANAGED: Mapping[int, tuple[str, str]] = {
     Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (GROUP, GET),
     Code.CONSUME_MESSAGE_DIRECTLY: (GROUP, UPDATE),
     Code.CLONE_GROUP_OFFSET: (GROUP, UPDATE),
+    Code.RESEND_DEAD_LETTER: (GROUP, UPDATE),
     Code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (GROUP, LIST),
     Code.UPDATE_BROKER_CONFIG: (CLUSTER, UPDATE),
     Code.DELETE_EXPIRED_COMMITLOG: (CLUSTER, UPDATE),
@@ -207,6 +208,7 @@ class UserTable:
                 continue
             if user.type == SUPER:
                 made.roles[name] = {"admin"}
+                made.role_places[name, "admin"] = f"user {name}"
                 made.users[name] = _everything(name)
             else:
                 made.users[name] = [rule for entry in self.entries.get(name, ()) for rule in rules_of(name, entry)]

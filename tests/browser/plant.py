@@ -11,10 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
+from remoting.client.blocking import BlockingConnection
 from remoting.client.connection import dial
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.commands import Command
 from tests.processes.rig import Client, Server
+from tests.support.letters import give_up
 
 LINES, MACHINES = 3, ("press", "oven", "robot")
 SENSORS = {"temperature": 48.0, "vibration_mm_s": 2.4, "power_kw": 11.0}
@@ -89,6 +91,8 @@ class Plant:
         for queue in range(4):
             fields = {"consumerGroup": GROUP, "topic": "plant", "queueId": str(queue), "commitOffset": "1"}
             ask_plain(port, Code.UPDATE_CONSUMER_OFFSET, **fields)
+        with BlockingConnection("127.0.0.1", port) as connection:
+            give_up(connection, GROUP, b'{"order": 7}', b'{"order": 8}')
 
 
 def ask_plain(port: int, code: int, **fields: str) -> None:

@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from remoting.client.blocking import BlockingConnection, checked
 from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import iter_stored
 from tests.browser.plant import GROUP, api, ask_plain
 from tests.browser.visitor import DESK, LIGHT, Visitor
 from tests.processes.rig import Client, Server
+from tests.support.letters import give_up
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
@@ -56,6 +60,28 @@ def test_a_retained_message_is_read_and_cleared(visitor: Visitor, server: Server
     assert [message.payload for message in newcomer.messages] == [b"fresh"]
     newcomer.close()
     device.close()
+
+
+def test_a_dead_letter_is_read_and_sent_again(visitor: Visitor, server: Server) -> None:
+    """Its group gets it once more, and the record of acts has it."""
+    with BlockingConnection("127.0.0.1", server.ports["remoting"]) as connection:
+        give_up(connection, "packing", b'{"order": 7}')
+        visitor.go("#/dead-letters", "Dead letters")
+        visitor.fill("Group", "pack")
+        visitor.press("orders")
+        visitor.sees('"order": 7')
+        visitor.sees("order-7")
+        visitor.press("Close")
+        visitor.press("Send again orders")
+        visitor.sees("with all its retries")
+        visitor.press("Send again")
+        visitor.sees("Sent to packing again")
+        fields = {"consumerGroup": "packing", "topic": "%RETRY%packing", "queueId": "0", "queueOffset": "0",
+                  "maxMsgNums": "9", "sysFlag": "4", "commitOffset": "0", "subscription": "*"}  # fmt: skip
+        answer = checked(connection.request(Command(Code.PULL_MESSAGE, fields=fields)))
+        assert [(one.body, one.reconsume_times) for one in iter_stored(answer.body)] == [(b'{"order": 7}', 0)]
+    visitor.go("#/audit", "Audit")
+    visitor.sees("group=packing")
 
 
 def test_a_delayed_message_is_made_moved_and_cancelled(visitor: Visitor, server: Server) -> None:

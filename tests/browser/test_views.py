@@ -31,7 +31,7 @@ VIEWS = {
     "history": (f"#/topics?topic={TOPIC}&tab=history", "Topics", '{"value"'),
     "retained": ("#/retained", "Retained", TOPIC),
     "delayed": ("#/delayed", "Delayed", "plant/line-1/press/commands"),
-    "dead-letters": ("#/dead-letters", "Dead letters", ""),
+    "dead-letters": ("#/dead-letters", "Dead letters", '{"order": 8}'),
     "clients": ("#/clients", "Clients", "press-1"),
     "client": ("#/clients/press-2", "Clients", "plant/line-2/press/commands"),
     "sessions": ("#/clients?of=sessions", "Clients", "press-2"),

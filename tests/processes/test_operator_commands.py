@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from lightmq.cli.application import run
+from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
+from remoting.protocol.records.stored_message import iter_stored
 from tests.processes.rig import Client, Installation, no_traceback
+from tests.support.letters import give_up
 
 pytestmark = pytest.mark.processes
 
@@ -105,6 +110,32 @@ def test_groups_are_moved(server: Installation, capsys: pytest.CaptureFixture[st
     assert "neither a time" in operator.says("groups", "reset", "billing", "plant", "--to", "soon", status=1)
 
 
+def test_a_dead_letter_is_sent_again(server: Installation, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is listed with its place, which gives it to its group again; the record says so."""
+    operator = Operator(server, capsys)
+    assert operator.rows("dead-letters") == []
+    with BlockingConnection("127.0.0.1", server.ports["remoting"]) as connection:
+        give_up(connection, "billing", b"hello")
+        (letter,) = operator.rows("dead-letters", "billing")
+        assert (letter["topic"], letter["body"], letter["tries"]) == ("orders", "hello", 1)
+        place = f"{letter['broker']}/0/0"
+        assert place in operator.says("dead-letters", "--contains", "bill")
+        assert operator.says("dead-letters", "resend", "billing", place) == (
+            "sent again to billing: %RETRY%billing at 0\n"
+        )
+        fields = {"consumerGroup": "billing", "topic": "%RETRY%billing", "queueId": "0", "queueOffset": "0",
+                  "maxMsgNums": "9", "sysFlag": "4", "commitOffset": "0", "subscription": "*"}  # fmt: skip
+        (message,) = iter_stored(checked(connection.request(Command(Code.PULL_MESSAGE, fields=fields))).body)
+        assert (message.body, message.reconsume_times) == (b"hello", 0)
+    assert "no such dead letter" in operator.says(
+        "dead-letters", "resend", "billing", place.replace("0/0", "0/1"), status=1
+    )
+    assert "BROKER/QUEUE/OFFSET" in operator.says("dead-letters", "resend", "billing", "17", status=1)
+    assert "there is no broker" in operator.says("dead-letters", "resend", "billing", "none/0/0", status=1)
+    acts = [(row["act"], row["outcome"].partition(":")[0]) for row in operator.rows("audit", "--since", "1h")]
+    assert acts == [("RESEND_DEAD_LETTER", "refused"), ("RESEND_DEAD_LETTER", "done")]
+
+
 def test_rules_in_force_health_and_queries(server: Installation, capsys: pytest.CaptureFixture[str]) -> None:
     """The rule that decides is named with its line, by the proxy that has it in force."""
     operator = Operator(server, capsys)
@@ -112,5 +143,9 @@ def test_rules_in_force_health_and_queries(server: Installation, capsys: pytest.
     assert "allowed: publish 'plant/7'" in allowed
     assert f"acl:1: {RULES.strip()}" in allowed
     assert "no rule allows it" in operator.says("acl", "test", "--topic", "office", "--action", "subscribe", status=1)
+    (rule,) = operator.rows("acl", "rules")
+    assert (rule["on"], rule["rule"], rule["who"]) == ("MQTT", RULES.strip(), "clients without a name")
+    assert rule["place"].endswith("acl:1")
+    assert rule["place"] in operator.says("acl", "rules")
     assert operator.rows("health")[0]["state"] == "ok"
     assert operator.rows("spark") == []

@@ -209,11 +209,13 @@ def _sessions(target: Target) -> dict[int, Parts]:
         Code.WILL_VERDICT, Code.FOLLOW, Code.SHARED_TAKE, Code.SHARED_SETTLE, Code.HISTORY, Code.SESSION_LIST,
         Code.TIMERS, Code.PROXY_PRESENT, Code.PROXY_ANSWERED, Code.MQTT_CLIENTS, Code.PROXY_LIST,
         Code.RETAINED_LIST, Code.TOPIC_TREE, Code.AUDIT_LIST, Code.SPARK_QUERIES, Code.ACCESS_TEST, Code.QUOTAS,
+        Code.ACCESS_RULES, Code.DEAD_LETTERS,
     )  # fmt: skip
     one = {"client": f"client of {target.topic}"}
     opened = encode(SessionOpen(f"client of {target.topic}", True, None, 0))
     acts = dict.fromkeys((Code.MQTT_KICK, Code.SESSION_END), (one, b""))
     acts[Code.RETAINED_CLEAR] = ({"topic": target.topic}, b"")
+    acts[Code.RESEND_DEAD_LETTER] = ({"group": "others", "offset": "0"}, b"")
     acts[Code.TRACE_MESSAGE] = ({"id": str(target.position)}, b"")
     report = SparkReport("q", "r", "n", "running", places=[(target.topic, target.broker, 0, 1)])
     acts[Code.SPARK_REPORT] = ({}, encode(report))

@@ -1,7 +1,7 @@
-"""``lightmq acl check``, ``explain`` and ``test``: whether an access list can be used, and which rule decides what.
+"""``lightmq acl check``, ``explain``, ``test`` and ``rules``: whether an access list can be used, and what it decides.
 
 Invariant: the verdict is made by the code that decides in the proxy; `check` and `explain` read a file and send
-nothing, `test` asks a running installation.
+nothing, `test` and `rules` ask a running installation.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
-from lightmq.cli.outcome import FAILED, CommandFailed, json_object
+from lightmq.cli.outcome import FAILED, CommandFailed, json_object, print_rows, printable
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -27,6 +28,8 @@ acl = App(
 )
 NONE = ConfigOptions()
 HERE = ServerTarget()
+RULE_HEADINGS = ("BROKER", "APPLIES TO", "FOR", "WRITTEN IN", "RULE")
+RULE_MEMBERS = ("broker", "on", "who", "place", "rule")
 Asked = Literal["publish", "will", "subscribe", "history", "deliver"]
 
 WORDS = {
@@ -198,3 +201,23 @@ def ask(
         sys.stdout.write("\n".join([*lines, f"    decided by {verdict['by']}"]) + "\n")
     if not verdict["allowed"]:
         raise SystemExit(FAILED)
+
+
+@acl.command(name="rules")
+def in_force(
+    *,
+    count: Annotated[int, Parameter(help="Maximum number of rules to list.")] = COUNT_DEFAULT,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per rule.")] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """List the rules that a running installation has in force, with the file and line of each, or the user it is of.
+
+    Example: lightmq acl rules --count 500
+    """
+    with brokers(target) as found:
+        rows = [row for broker in found for row in pages(broker, RequestCode.ACCESS_RULES, "rules", {}, count)]
+    print_rows(rows[:count], RULE_HEADINGS, _rule_cells, json_output=json_output)
+
+
+def _rule_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(printable(row[name]) or "-" for name in RULE_MEMBERS)

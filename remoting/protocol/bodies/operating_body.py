@@ -24,6 +24,8 @@ __all__ = [
     "ProxyPresent",
     "QuotaAnswer",
     "RuleAnswer",
+    "RuleLinesAnswer",
+    "RuleLinesQuestion",
     "RuleQuestion",
     "SparkReport",
     "decode",
@@ -34,6 +36,7 @@ ASK_CLIENTS = "clients"
 ASK_KICK = "kick"
 ASK_ACCESS = "access"
 ASK_QUOTAS = "quotas"
+ASK_RULES = "rules"
 """The questions; a proxy that does not know one says so in `ProxyAnswered.error`."""
 
 PAGE_MAX = 200
@@ -133,6 +136,21 @@ class RuleAnswer(msgspec.Struct, array_like=True):
     allowed: bool
     reason: str
     rule: str
+
+
+class RuleLinesQuestion(msgspec.Struct, array_like=True):
+    """Lines of the access list in force, `limit` of them from number `first` on."""
+
+    first: int
+    limit: int
+
+
+class RuleLinesAnswer(msgspec.Struct, array_like=True):
+    """(for whom, place, text) of these lines; `open`: there is no list, and every client may do everything."""
+
+    lines: list[tuple[str, str, str]]
+    total: int
+    open: bool
 
 
 class QuotaAnswer(msgspec.Struct, array_like=True):

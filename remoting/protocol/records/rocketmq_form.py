@@ -50,6 +50,8 @@ HIDDEN_PREFIX = b"__rmq."
 FLAG_KEY = b"__rmq.flag"
 RECONSUME_KEY = b"__rmq.reconsume"
 BORN_HOST_KEY = b"__rmq.born"
+FIRST_POP_TIME = b"1ST_POP_TIME"
+"""Property of a message that a group has popped: when it did for the first time."""
 INNER_MULTI_DISPATCH = b"INNER_MULTI_DISPATCH"
 INNER_MULTI_QUEUE_OFFSET = b"INNER_MULTI_QUEUE_OFFSET"
 NO_HOST: Host = ("127.0.0.1", 0)

@@ -22,7 +22,7 @@ from mqtt_proxy.mqtt.codec.wire import fixed_header
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
-from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, Shown, Unproven, Verdict
+from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, RuleSet, Shown, Unproven, Verdict
 from remoting.client.uplink import Uplink
 from runtime.metrics import Registry
 from tests.support.clock import ManualClock
@@ -59,6 +59,11 @@ class FakeAccess:
         if username in set(Unproven):
             return Unproven(username)
         return ANONYMOUS if username is None else Identity(username, anonymous=False)
+
+    @property
+    def rules(self) -> RuleSet:
+        """None: everything is open."""
+        return RuleSet(open=True)
 
     def begin_exchange(self, method: str, shown: Shown) -> Exchange | None:
         """None, unless a test provides other `exchanges`."""

@@ -15,6 +15,8 @@ from remoting.protocol.bodies.operating_body import (
     ProxyAsked,
     QuotaAnswer,
     RuleAnswer,
+    RuleLinesAnswer,
+    RuleLinesQuestion,
     RuleQuestion,
     decode,
     encode,
@@ -144,6 +146,8 @@ async def test_rules_and_quotas_in_force() -> None:
             RuleQuestion("publish", "a", qos=3),
         ):
             assert (await answer(rig, "access", encode(wrong))).error
+        lines = decode(RuleLinesAnswer, (await answer(rig, "rules", encode(RuleLinesQuestion(0, 9)))).body)
+        assert lines == RuleLinesAnswer([], 0, True)
         quotas = decode(QuotaAnswer, (await answer(rig, "quotas", b"")).body)
         assert (quotas.limits["connections_max"], quotas.used["sessions"]) == (7.0, 0.0)
         assert quotas.refusals == {"rocketmq_mqtt_x_refused_total{y}": 2.0}

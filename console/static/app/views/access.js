@@ -13,12 +13,13 @@ import { List } from '../parts/table.js';
 export function Access() {
   const page = usePaged('/access/rules', {}, { limit: 100 });
   const columns = [
+    { name: 'For', of: (/** @type {any} */ one) => html`${one.who}${one.on === 'keys' ? html` <span class="small faint">access keys</span>` : ''}` },
     { name: 'Written in', of: (/** @type {any} */ one) => html`<span class="mono small faint nowrap">${one.place}</span>` },
     { name: 'Rule', lead: true, of: (/** @type {any} */ one) => html`<span class="mono">${one.rule}</span>` },
   ];
   return html`<${Page} title="Access" about="Who may publish, subscribe and administrate: the rules as the server applies them now.">
     <${TestBox} />
-    <${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.place} ${one.rule}`} caption="Rules in force" noun="rules" toolbar=${html`<h2>Rules in force</h2>`}
+    <${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.broker} ${one.on} ${one.who} ${one.place} ${one.rule}`} caption="Rules in force" noun="rules" toolbar=${html`<h2>Rules in force</h2>`}
       empty=${html`<${Empty} icon="access" title="No access list"><p>Without one, everybody on this machine may do everything, and nobody from elsewhere may connect.</p><//>`} />
   <//>`;
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.operating import retained as module
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -10,6 +12,7 @@ from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import encode_mqtt_image
 from remoting.protocol.records.properties import EXPIRY
 from remoting.protocol.records.record import FLAG_RETAIN
+from remoting.protocol.records.topics import matches
 from tests.unit.broker.operating.asking import asked, asked_raw, publish
 
 RETAIN = 1 | FLAG_RETAIN
@@ -34,6 +37,25 @@ async def test_pages_filters_and_searches(running, monkeypatch: pytest.MonkeyPat
     assert await topics(running, filter="a/#", contains="1") == ["a/1", "a/1/x"]
     assert (await asked(running, Code.RETAINED_LIST, filter="a/#/b"))[0] == ResponseCode.INVALID_PARAMETER
     assert (await asked(running, Code.RETAINED_LIST, limit="0"))[0] == ResponseCode.INVALID_PARAMETER
+
+
+@given(st.lists(st.sampled_from(["a", "b", "+", ""]), min_size=1, max_size=4), st.booleans(), st.data())
+def test_topics_of_a_filter_begin_with_what_is_literal_in_it(levels: list[str], rest: bool, data) -> None:
+    wanted = "/".join([*levels, "#"] if rest else levels)
+    topic = "/".join(data.draw(st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=5)))
+    if topic and matches(wanted.encode(), topic.encode()):
+        assert topic.startswith(module.literal_beginning(wanted))
+
+
+async def test_pages_go_on_behind_a_filter(running) -> None:
+    await publish(running, b"a/1/t", b"a/2/t", b"a/2/u", b"a/3/t", b"b/1/t", flags=RETAIN)
+    first = await asked(running, Code.RETAINED_LIST, filter="a/+/t", limit="2")
+    assert ([row["topic"] for row in first["retained"]], first["next"]) == (["a/1/t", "a/2/t"], "a/2/t")
+    assert await topics(running, filter="a/+/t", after="a/2/t", limit="2") == ["a/3/t"]
+    await asked(running, Code.RETAINED_CLEAR, topic="a/3/t")
+    await publish(running, b"a/4/t", flags=RETAIN)
+    assert await topics(running, filter="a/+/t", after="a/2/t", limit="2") == ["a/4/t"]
+    assert await topics(running, filter="b/1/t") == ["b/1/t"]
 
 
 async def test_a_line_says_what_is_retained_but_not_its_payload(running) -> None:

@@ -8,6 +8,8 @@ from remoting.protocol.bodies.operating_body import (
     ProxyPresent,
     QuotaAnswer,
     RuleAnswer,
+    RuleLinesAnswer,
+    RuleLinesQuestion,
     RuleQuestion,
     decode,
     encode,
@@ -27,6 +29,10 @@ async def proxy(running, name: str, *, error: str = "") -> list[RuleQuestion]:
         if message.question == "access":
             questions.append(decode(RuleQuestion, message.body))
             answer = encode(RuleAnswer(questions[-1].action == "subscribe", "no_rule", "acl:3: topic read #"))
+        elif message.question == "rules":
+            first = decode(RuleLinesQuestion, message.body)
+            lines = [("user anna", f"acl:{number}", "topic read #") for number in range(3)]
+            answer = encode(RuleLinesAnswer(lines[first.first : first.first + first.limit], 3, False))
         else:
             answer = encode(QuotaAnswer({"connections_max": 9.0}, {"connections_max": 2.0}, {"x_refused{y}": 1.0}))
         connection.oneway(Command(Code.PROXY_ANSWERED, body=encode(ProxyAnswered(message.number, answer, error))))
@@ -67,6 +73,38 @@ async def test_this_broker_decides_about_keys(running) -> None:
     found = await asked(running, Code.ACCESS_TEST, key="anna", request="215", **who)
     assert (found["allowed"], found["role"]) == (True, "admin")
     assert (await asked(running, Code.ACCESS_TEST, request="10"))[0] == ResponseCode.NO_PERMISSION
+
+
+class Listed:
+    """Everything is allowed by two lines."""
+
+    def __call__(self, identity: str, action: str, resource: str) -> bool:
+        return True
+
+    def lines(self) -> list[tuple[str, str, str]]:
+        return [("user boss", "keys:1", "role admin"), ("everybody", "keys:2", "topic read a/#")]
+
+
+async def test_rules_of_keys_and_of_clients_page_by_page(running) -> None:
+    assert await asked(running, Code.ACCESS_RULES) == {"rules": [], "next": "", "missing": []}
+    await proxy(running, "p0", error="out of order")
+    assert (await asked(running, Code.ACCESS_RULES))["missing"] == ["p0"]
+    await proxy(running, "p1")
+    running.judge_by(Listed())
+    for limit in range(1, 7):
+        found, after = [], ""
+        while True:
+            page = await asked(running, Code.ACCESS_RULES, limit=str(limit), after=after)
+            assert len(page["rules"]) <= limit
+            found += page["rules"]
+            after = page["next"]
+            if not after:
+                break
+        assert [row["place"] for row in found] == ["keys:1", "keys:2", "acl:0", "acl:1", "acl:2"], limit
+    assert found[0] == {"on": "keys", "who": "user boss", "place": "keys:1", "rule": "role admin"}
+    assert found[2]["on"] == "MQTT"
+    for wrong in ("x:1", "keys:x", "keys:"):
+        assert (await asked(running, Code.ACCESS_RULES, after=wrong))[0] == ResponseCode.INVALID_PARAMETER
 
 
 async def test_quotas_of_the_broker_and_its_proxies(running) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.operating import topic_tree as module
-from broker.operating.topic_tree import IDLE_MS, TopicIndex, _levels_after, key_of
+from broker.operating.topic_tree import _levels_after, key_of
+from broker.topics.sorted_names import IDLE_MS
 from remoting.protocol.bodies.session_body import FilterRequest, SessionOpen, SessionOpened, SubscribeRequest
 from remoting.protocol.bodies.session_body import decode as decode_session
 from remoting.protocol.bodies.session_body import encode as encode_session
@@ -95,16 +94,3 @@ async def test_the_index_follows_the_log(running) -> None:
     running.clock.advance_ms(IDLE_MS + 1)
     running.broker.maintain(running.clock.now_ms())
     assert [row[0] for row in await children(running)] == ["a", "b"]
-
-
-async def test_changes_while_the_index_is_made_are_not_lost(running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STEP", 1)
-    await publish(running, *(b"t/%d" % number for number in range(8)))
-    index = TopicIndex(running.store)
-    making = [asyncio.ensure_future(index.wanted()) for _ in range(2)]
-    await asyncio.sleep(0)
-    await publish(running, b"t/new")
-    index.drop()  # not while it is made
-    keys = await making[0]
-    assert await making[1] is keys
-    assert keys == sorted([b"t\x00%d" % number for number in range(8)] + [b"t\x00new"])

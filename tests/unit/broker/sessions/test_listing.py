@@ -57,6 +57,8 @@ async def test_pages_go_by_client_id(running) -> None:
         await opened(connection, name)
     first = await listed(connection, limit="3")
     assert ([one["client"] for one in first["sessions"]], first["total"], first["more"]) == (["a", "b", "c"], 4, True)
+    found = await listed(connection, contains="c", limit="1")
+    assert ([one["client"] for one in found["sessions"]], found["matching"], found["more"]) == (["c"], 1, False)
     rest = await listed(connection, after="c")
     assert ([one["client"] for one in rest["sessions"]], rest["more"]) == (["d"], False)
 

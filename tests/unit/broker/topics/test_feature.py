@@ -10,7 +10,7 @@ from broker.subscriptions.filters import Filters
 from broker.topics import feature
 from broker.topics.feature import TopicRetention, light_queues, rule_of, topic_of
 from broker.topics.topics import Topics, TopicSettings
-from remoting.protocol.frames.codes import RequestCode
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records import names
 
@@ -140,6 +140,39 @@ async def test_topics_with_their_messages_and_only_readable_ones(running) -> Non
     running.judge_by(lambda _identity, action, resource: action == "locate" or resource == "b/#")
     body = msgspec.json.decode((await connection.request(Command(RequestCode.TOPIC_LIST))).body)
     assert [item["topic"] for item in body["topics"]] == ["b"]
+
+
+async def test_a_page_of_topics_goes_on_in_the_middle_of_one(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feature, "STEP", 1)
+    connection = running.connect()
+    await connection.request(Command(RequestCode.APPEND_MANY, body=running.publish(b"b/1", b"a/1", b"ab/1", b"ab/1")))
+
+    async def page(**fields: str) -> tuple[list[tuple[str, int]], str]:
+        reply = await connection.request(Command(RequestCode.TOPIC_LIST, fields=fields))
+        assert reply.code == 0, reply.remark
+        body = msgspec.json.decode(reply.body)
+        return [(one["topic"], queue["queue"]) for one in body["topics"] for queue in one["queues"]], body["next"]
+
+    everything = [(topic, queue) for topic in ("a", "ab", "b") for queue in range(4)]
+    for limit in (1, 3, 4, 5, 12):
+        found, after = [], ""
+        while True:
+            rows, after = await page(limit=str(limit), after=after)
+            found += rows
+            assert len(rows) <= limit
+            if not after:
+                break
+        assert found == everything, limit
+    assert await page(limit="200", contains="b") == (everything[4:], "")
+    assert await page(limit="200", topic="ab") == (everything[4:8], "")
+    assert await page(limit="3", topic="ab", after="ab:1") == (everything[6:8], "")
+    assert await page(limit="200", topic="none") == ([], "")
+    reply = await connection.request(Command(RequestCode.TOPIC_LIST, fields={"limit": "5", "after": "a:x"}))
+    assert reply.code == ResponseCode.INVALID_PARAMETER
+    await connection.request(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": "a"}))
+    assert (await page(limit="1", after="a:0"))[0] == [("ab", 0)]
+    running.judge_by(lambda _identity, action, resource: action == "locate" or resource == "b/#")
+    assert await page(limit="200") == (everything[8:], "")
 
 
 async def test_the_status_has_positions_and_counts(running) -> None:

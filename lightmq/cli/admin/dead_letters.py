@@ -1,0 +1,84 @@
+"""``lightmq dead-letters``: messages that consumer groups gave up; ``dead-letters resend`` gives one back."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+from cyclopts import App, Parameter
+
+from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
+from lightmq.cli.admin.times import moment
+from lightmq.cli.connections import ServerTarget, brokers
+from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable
+from remoting.protocol.errors import Refused
+from remoting.protocol.frames.codes import RequestCode, ResponseCode
+from remoting.protocol.frames.commands import Command
+
+dead_letters = App(
+    name="dead-letters", help="List messages that consumer groups gave up, or send one again.", help_format="plaintext"
+)
+HERE = ServerTarget()
+HEADINGS = ("GROUP", "PLACE", "TOPIC", "TRIES", "GIVEN UP", "BYTES", "KEYS")
+
+
+@dead_letters.default
+def listing(
+    group: Annotated[str, Parameter(help="Only those of this consumer group.")] = "",
+    *,
+    contains: Annotated[str, Parameter(help="Only groups with this text in their name.")] = "",
+    count: Annotated[int, Parameter(help="Maximum number of messages to list, by group.")] = COUNT_DEFAULT,
+    json_output: Annotated[
+        bool, Parameter(name=["--json"], negative=(), help="One JSON object per message, with its body.")
+    ] = False,
+    target: ServerTarget = HERE,
+) -> None:
+    """List dead letters, those of each group newest first; PLACE is what `resend` takes.
+
+    Example: lightmq dead-letters billing
+    """
+    fields = {"group": group, "contains": contains}
+    asked = {name: value for name, value in fields.items() if value}
+    with brokers(target) as found:
+        rows = [
+            row for broker in found for row in pages(broker, RequestCode.DEAD_LETTERS, "dead_letters", asked, count)
+        ]
+    rows.sort(key=lambda row: str(row["group"]))
+    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
+
+
+@dead_letters.command
+def resend(
+    group: Annotated[str, Parameter(help="Consumer group that gave the message up.")],
+    place: Annotated[str, Parameter(help="Where the message is: BROKER/QUEUE/OFFSET, as the list shows it.")],
+    *,
+    target: ServerTarget = HERE,
+) -> None:
+    """Give a dead letter to its group again, with all its retries; other groups do not get it.
+
+    Example: lightmq dead-letters resend billing broker-a/0/17
+    """
+    name, _, rest = place.partition("/")
+    queue, _, offset = rest.partition("/")
+    if not (queue.isdecimal() and offset.isdecimal()):
+        raise CommandFailed(f"{place!r} is no place of a dead letter: it is BROKER/QUEUE/OFFSET, as broker-a/0/17")
+    command = Command(RequestCode.RESEND_DEAD_LETTER, fields={"group": group, "queue": queue, "offset": offset})
+    with brokers(target) as found:
+        broker = next((one for one in found if one.name == name), None)
+        if broker is None:
+            raise CommandFailed(f"there is no broker {name!r}; lightmq dead-letters {group} shows the places")
+        try:
+            answer = json_object(broker.ask(command).body, "to RESEND_DEAD_LETTER")
+        except Refused as refused:
+            if refused.code != ResponseCode.QUERY_NOT_FOUND:
+                raise
+            raise CommandFailed(str(refused.remark)) from None
+    sys.stdout.write(f"sent again to {printable(group)}: {printable(answer['topic'])} at {answer['offset']}\n")
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    place = f"{row['broker']}/{row['queue']}/{row['offset']}"
+    if row.get("damaged"):
+        return printable(row["group"]), place, "damaged", "-", "-", "-", "-"
+    texts = printable(row["topic"]), str(row["tries"]), moment(row["stored_ms"]), str(row["bytes"])
+    return printable(row["group"]), place, *texts, printable(row["keys"])
