@@ -5,7 +5,7 @@ MINUTES ?= 10
 
 NAME ?= laptop
 
-.PHONY: demo example test setup check bench chaos site wheels locks sbom clean
+.PHONY: demo example test setup check bench chaos site wheels deb locks sbom clean
 
 demo:            ## the main job on this machine's own sensors: make demo ARGS="--seconds 20"
 	@$(PYTHON) demo.py $(ARGS)
@@ -37,6 +37,9 @@ site:            ## the documentation as a site: make site, then open site/index
 
 wheels:          ## wheels with the compiled core for CPython 3.11 to 3.13 in dist/: make wheels ARGS="--python 3.12"
 	@$(PYTHON) tools/wheels.py $(ARGS)
+
+deb:             ## a Debian package with units and configuration in dist/, for the release of the machine it is built on
+	@$(PYTHON) tools/deb.py $(ARGS)
 
 locks:           ## deploy/locks: versions and hashes of the images' packages; make locks ARGS=--upgrade takes the newest
 	@$(PYTHON) tools/locks.py $(ARGS)
