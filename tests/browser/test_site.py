@@ -69,7 +69,10 @@ def test_pages_have_what_the_documents_have(built: Path) -> None:
 
 
 def test_references_are_filled(built: Path) -> None:
-    """From docstrings and declarations."""
+    """From docstrings and declarations; diagrams are pictures, for light and for dark pages."""
+    life = (built / site.VERSION / "life_of_a_message.html").read_text()
+    assert life.count(".svg#only-") == 2
+    assert "sequenceDiagram" not in life
     assert "Sends messages to a broker" in (built / site.VERSION / "api.html").read_text()
     assert "lightmq cluster status" in (built / site.VERSION / "command-line.html").read_text()
 
@@ -111,7 +114,11 @@ def test_it_is_readable(built: Path, page: Any, scheme: str) -> None:
     """By axe, on a wide and on a narrow screen."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe (extra dev)").Axe()
     page.emulate_media(color_scheme=scheme)
-    for name, width in (("index.html", 1280), ("tutorial/first-message.html", 380), ("howto/spark.html", 1280)):
+    pages = (
+        *(("index.html", 1280), ("tutorial/first-message.html", 380), ("howto/spark.html", 1280)),
+        *(("delivery-contract.html", 380), ("life_of_a_message.html", 1280), ("project/index.html", 380)),
+    )
+    for name, width in pages:
         page.set_viewport_size({"width": width, "height": 800})
         page.goto((built / site.VERSION / name).as_uri())
         page.locator("select.versions").wait_for(state="attached")
