@@ -41,18 +41,16 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle
 
-from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, RED, SERIES, TEAL, VIOLET
+from lightmq.demo.picture import AMBER, BLUE, FAINT, GREEN, INK, MUTED, PAPER, RED, SERIES, TEAL, VIOLET
 from runtime.clock import SystemClock
 
 DOCUMENTS, EVENTS, ASSISTANT = "kb/documents/+", "app/+/events", "app/+/assistant"
 DOCUMENT = "name string, version long, text string, sent_ms long"
 EVENT = "user string, seq long, text string, sent_ms long"
 WORKERS = ("worker-1", "worker-2", "worker-3")
-ASK_EVERY_S, EVENT_EVERY_S = 0.25, 0.2
+ASK_EVERY_S = 0.25
 KILL_AT = 0.35
 """The share of the story at which a worker dies; the next moment when it has a request in its hands."""
-WARM_UP_S_MAX = 120.0
-"""People wait so long, after the first batch of the index, for the first one of the assistant."""
 FRESH_S_MAX = 30.0
 """Longest time, that `--check` lets pass, from a changed document to the first answer that knows it."""
 CONNECT_TIMEOUT_S = 30.0
@@ -84,6 +82,7 @@ INTENTS = {
     "buy": ("price list of new machines", "request a quote for a press", "compare models and prices", "order form"),
     "leave": ("cancel my contract", "notice period of the contract", "delete my account", "terms of cancellation"),
 }  # fmt: skip
+SIGNS_IN = "signs in"
 SEEN = {
     "breakdown": ("search: strange noise from the machine", "opens: pump leaks, what to do", "search: error code E42",
                   "opens: motor does not start"),
@@ -92,7 +91,7 @@ SEEN = {
     "leave": ("search: cancel contract", "opens: notice period", "search: delete account",
               "opens: terms of cancellation"),
     "none": ("opens: news of the week", "search: canteen menu", "opens: photo of the team", "search: weather",
-             "opens: calendar", "search: parking"),
+             "opens: calendar", "search: parking", SIGNS_IN),
 }  # fmt: skip
 """What people do; intents are recognised by likeness to the sentences above, not by equality."""
 OPENINGS = {
@@ -155,7 +154,6 @@ class People(Living):
         self._connected = threading.Event()
         self._inbox = Inbox(stage, "app", ASSISTANT, self._greeted, qos=2)
         self._begun = threading.Event()
-        self._begun_s = 0.0
 
     def _desk(self) -> Client:
         client = Client(CallbackAPIVersion.VERSION2, client_id="desk", protocol=MQTTProtocolVersion.MQTTv5)
@@ -173,8 +171,8 @@ class People(Living):
         self._inbox.connect()
         for name in BOOKS:
             self._edit(name, 1, PRESSURES[0])
-        visit = {"user": "visitor", "seq": 0, "text": "opens: home page", "sent_ms": self._clock.now_ms()}
-        self._publish("app/visitor/events", visit)  # so that the assistant has a first batch, too
+        for user in self.users:
+            self._say(user, 0, SIGNS_IN)
         for name in WORKERS:
             self._start_worker(name)
         self._thread.start()
@@ -240,6 +238,11 @@ class People(Living):
         body = {"id": request, "question": question, "sent_ms": now_ms}
         self._publish("ai/requests", body, properties=properties)
 
+    def _say(self, user: str, seq: int, text: str) -> None:
+        now_ms = self._clock.now_ms()
+        self.events.append((user, seq, text, now_ms))
+        self._publish(f"app/{user}/events", {"user": user, "seq": seq, "text": text, "sent_ms": now_ms})
+
     def _replied(self, _client: Client, _userdata: object, message: MQTTMessage) -> None:
         properties: Any = message.properties  # paho keeps what was sent as attributes
         reply = json.loads(message.payload) | {"at_ms": self._clock.now_ms()}
@@ -252,18 +255,13 @@ class People(Living):
             self.greetings.append(json.loads(body) | {"at_ms": self._clock.now_ms()})
             self._changed.notify_all()
 
-    @property
-    def told_s(self) -> float:
-        """For how long people have been at it."""
-        return self._clock.monotonic_ns() / 1e9 - self._begun_s if self._begun_s else 0.0
-
     def go_live(self) -> None:
         """Spark is there: people begin."""
         self._begun.set()
 
     def _live(self) -> None:
         self._begun.wait()
-        begun_s = self._begun_s = self._clock.monotonic_ns() / 1e9
+        begun_s = self._clock.monotonic_ns() / 1e9
         asks, edits, events = 0, 0, 0
         while not self._stopped.wait(0.02):
             told_s = self._clock.monotonic_ns() / 1e9 - begun_s
@@ -273,12 +271,8 @@ class People(Living):
             if edits < len(PRESSURES) - 1 and told_s >= self._stage.seconds * (edits + 0.7) / len(PRESSURES):
                 edits += 1
                 self._edit("pump-p7", edits + 1, PRESSURES[edits])
-            every_s = min(EVENT_EVERY_S, 0.8 * self._stage.seconds / len(self.plan))
-            if events < len(self.plan) and told_s >= events * every_s:
-                user, seq, text = self.plan[events]
-                now_ms = self._clock.now_ms()
-                self.events.append((user, seq, text, now_ms))
-                self._publish(f"app/{user}/events", {"user": user, "seq": seq, "text": text, "sent_ms": now_ms})
+            if events < len(self.plan) and told_s >= 0.8 * self._stage.seconds * events / len(self.plan):
+                self._say(*self.plan[events])
                 events += 1
 
     def stop(self) -> None:
@@ -323,10 +317,10 @@ def people(rng: np.random.Generator) -> tuple[dict[str, str], list[tuple[str, in
     users = {f"user-{number:02d}": list(SEEN)[number % len(SEEN)] for number in range(12)}
     plan = []
     for user, intent in users.items():
-        idle = list(rng.choice(SEEN["none"], 4, replace=False))
+        idle = list(rng.choice(SEEN["none"][:-1], 4, replace=False))
         meant = list(rng.permutation(SEEN[intent]))[:3] if intent != "none" else []
         texts = [idle[0], *meant[:1], idle[1], *meant[1:], *idle[2:]]
-        plan += [(user, seq, str(text)) for seq, text in enumerate(texts)]
+        plan += [(user, seq, str(text)) for seq, text in enumerate(texts, 1)]
     order = np.argsort([seq + rng.uniform(0, 0.9) for _, seq, _ in plan], kind="stable")
     return users, [plan[place] for place in order]
 
@@ -418,29 +412,39 @@ class Listener(StatefulProcessor):
 def during(play: Run) -> bool:
     """People begin when Spark is there; a worker is killed with a request in its hands."""
     devices: People = play.devices
-    if play.spark is None or play.spark.is_warm or play.live_s > WARM_UP_S_MAX:
-        devices.go_live()
-    told_s = devices.told_s
-    if not devices.killed and told_s > KILL_AT * play.stage.seconds and (name := devices.kill_worker()):
+    devices.go_live()
+    if not devices.killed and play.live_s > KILL_AT * play.stage.seconds and (name := devices.kill_worker()):
         play.note(f"{name} is killed (kill -9) with request {devices.killed['id']} in its hands")
-    return told_s < play.stage.seconds
+    return False
 
 
 # --- What must be true -------------------------------------------------------------------------------------------
 
 
 def freshness(devices: People) -> list[tuple[Change, float | None]]:
-    """For each change of the document, seconds until the first answer that knows it; None if none does."""
+    """For each change of the document, seconds until an answer knows it, or a later one; None if none does."""
     watched = sorted(
         (one.replies[0] for one in devices.asked.values() if one.question == WATCHED and one.replies),
         key=lambda reply: reply["at_ms"],
     )
     found: list[tuple[Change, float | None]] = []
     for change in devices.changes[1:]:
-        first = [reply["at_ms"] for reply in watched if f"{change.bar} bar" in reply["answer"]
-                 and reply["version"] >= change.version]  # fmt: skip
+        first = [reply["at_ms"] for reply in watched if reply["version"] >= change.version
+                 and f"{PRESSURES[reply['version'] - 1]} bar" in reply["answer"]]  # fmt: skip
         found.append((change, (first[0] - change.sent_ms) / 1000 if first else None))
     return found
+
+
+def went_back(devices: People) -> int:
+    """Answers from an older version of a document than the same worker had used before."""
+    newest: dict[tuple[str, str], int] = {}
+    count = 0
+    replies = [reply for one in devices.asked.values() for reply in one.replies[:1]]
+    for reply in sorted(replies, key=lambda one: one["at_ms"]):
+        key = reply["worker"], reply["document"]
+        count += reply["version"] < newest.get(key, 0)
+        newest[key] = max(newest.get(key, 0), reply["version"])
+    return count
 
 
 def meant(devices: People) -> dict[str, str]:
@@ -477,6 +481,7 @@ def check(play: Run) -> list[Claim]:
               f"{right} of {len(answered)}; p50 {np.percentile(took, 50):.1f} s, p95 {np.percentile(took, 95):.1f} s"),
         holds(f"an answer follows its document in less than {FRESH_S_MAX:.0f} s", fresh and slowest < FRESH_S_MAX,
               f"{len(fresh)} changes: " + ", ".join("never" if one is None else f"{one:.1f} s" for one in fresh)),
+        holds("no worker goes back to an older version", not went_back(devices), f"{went_back(devices)} answers did"),
         equal("the assistant speaks first", people_with_an_intent=len(expected), spoken_to=spoken.total(),
               rightly=correct),
         holds("and soon", devices.greetings or not expected,
@@ -502,11 +507,14 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     grid = page.grid(3, 1, height_ratios=[1.15, 0.85, 1.15], hspace=0.5)
     requests = page.axes(grid[0], "Asynchronous inference: every request, from question to answer", y="s to the answer")
     knowledge = page.axes(grid[1], f"Live knowledge: “{WATCHED}”", y="bar", sharex=requests)
-    assistant = page.axes(grid[2], "The assistant speaks first", x="seconds", sharex=requests)
+    assistant = page.axes(
+        grid[2], "The assistant speaks first, at a second sign of one intent", x="seconds", sharex=requests
+    )
     draw_requests(requests, devices, begin_ms)
     draw_knowledge(knowledge, devices, begin_ms)
     draw_assistant(assistant, devices, begin_ms)
     last_ms = max(reply["at_ms"] for one in devices.asked.values() for reply in one.replies)
+    last_ms = max([last_ms, *(one["at_ms"] + 4000 for one in devices.greetings)])
     requests.set_xlim(0, (last_ms - begin_ms) / 1000)
     return page
 
@@ -570,11 +578,13 @@ def draw_assistant(axes: Any, devices: People, begin_ms: int) -> None:
         row, color = names.index(one["user"]), colors[one["intent"]]
         axes.plot([first, last], [row, row], color=color, linewidth=1.2)
         axes.scatter(last, row, s=70, marker="<", color=color, linewidth=0, zorder=4)
-        axes.text(last + 0.25, row, one["text"], fontsize=7.5, color=INK, va="center", clip_on=True)
+        axes.text(last + 0.25, row, one["text"], fontsize=7.5, color=INK, va="center", clip_on=True, zorder=5,
+                  bbox={"fc": PAPER, "ec": "none", "pad": 0.8, "alpha": 0.85})  # fmt: skip
     for name, color in colors.items():
         axes.scatter([], [], s=24, color=color, label=name)
+    axes.scatter([], [], s=12, color=FAINT, label="none")
     axes.scatter([], [], s=60, marker="<", color=MUTED, label="the assistant speaks")
-    axes.legend(loc="lower right", ncols=4, bbox_to_anchor=(1, 1), borderaxespad=0.2)
+    axes.legend(loc="lower right", ncols=5, bbox_to_anchor=(1, 1), borderaxespad=0.2)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(axis="y", labelsize=7.5)
     axes.set_ylim(len(names) - 0.4, -0.6)

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 
 from lightmq.demo.feed import LATENESS_SENSOR, SensorFeed
-from lightmq.demo.picture import AMBER, BLUE, INK, MUTED, RED, SERIES, TEAL, VIOLET
+from lightmq.demo.picture import AMBER, BLUE, FAINT, INK, MUTED, RED, SERIES, TEAL, VIOLET
 from lightmq.demo.run import host_label
 from runtime.clock import SystemClock
 
@@ -148,24 +148,26 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     ready_s = (devices.ready_ms - devices.begun_ms) / 1000 if devices.ready_ms else float(found["s"].max())
     cpu = found[found["sensor"].str.startswith("cpu")]
     starting, after = cpu[cpu["s"] <= ready_s]["mean"], cpu[cpu["s"] > ready_s + WINDOW_S]["mean"]
-    since = f"{after.mean():.0f} % since then; " if len(after) else ""
+    since = f", {after.mean():.0f} % since then" if len(after) else ""
     page = Picture(
-        f"Starting Spark took {ready_s:.0f} s, with this machine's CPU at {starting.mean():.0f} %",
-        f"{since}{devices.acknowledged:,} readings of {found['sensor'].nunique()} sensors of {host_label()} over MQTT, "
-        f"as sliding means of {WINDOW_S} s",
+        f"Spark started in {ready_s:.0f} s, with this machine's CPU at {starting.mean():.0f} %{since}",
+        f"{devices.acknowledged:,} readings of {found['sensor'].nunique()} sensors of this machine, by MQTT to Spark; "
+        f"lines are its means of {WINDOW_S} s, bands reach from the lowest to the highest reading",
         height=9.2,
     )
     shown = panels(found)
-    grid = page.grid(len(shown), 1, height_ratios=[1.7, *[1] * (len(shown) - 1)], hspace=0.62)
+    grid = page.grid(len(shown), 1, height_ratios=[1.7, *[1] * (len(shown) - 1)], hspace=0.45)
     for number, panel in enumerate(shown):
         axes = page.axes(grid[number, 0], panel[0], y=panel[1], x="seconds since the device was switched on"
                          if number == len(shown) - 1 else "")  # fmt: skip
         draw_panel(axes, found, *panel[2:])
+        axes.axvspan(0, ready_s, color=FAINT, alpha=0.13, linewidth=0)
         axes.axvline(ready_s, color=INK, linewidth=1, linestyle=(0, (3, 3)))
         if number == 0:
-            axes.text(ready_s, 0.08, " Spark's first batch ", transform=axes.get_xaxis_transform(), fontsize=8.5,
-                      color=INK, ha="right" if ready_s > 0.8 * found["s"].max() else "left")  # fmt: skip
+            axes.text(ready_s, 0.07, "Spark starts ", transform=axes.get_xaxis_transform(), fontsize=8.5, ha="right")
+            axes.text(ready_s, 0.07, " its first batch is done", transform=axes.get_xaxis_transform(), fontsize=8.5)
         axes.set_xlim(float(found["s"].min()), float(found["s"].max()))
+        axes.tick_params(labelbottom=number == len(shown) - 1)
     return page
 
 

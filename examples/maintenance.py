@@ -419,7 +419,8 @@ def draw_failure(
     axes.axvline(-hours, color=GREEN, linewidth=1.4)
     axes.annotate("", (0, high + 0.14 * (high - low)), (-hours, high + 0.14 * (high - low)),
                   arrowprops={"arrowstyle": "<->", "color": GREEN, "linewidth": 1.2})  # fmt: skip
-    axes.text(-hours / 2, high + 0.17 * (high - low), f"{hours:.0f} h ahead", color=GREEN, fontsize=8.5, ha="center")
+    at_hours, side = (-hours / 2, "center") if hours > 0.3 * -float(clock.min()) else (-hours - 0.8, "right")
+    axes.text(at_hours, high + 0.17 * (high - low), f"{hours:.0f} h ahead", color=GREEN, fontsize=8.5, ha=side)
 
 
 EXAMPLE = Example(

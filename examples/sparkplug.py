@@ -14,6 +14,7 @@ makes of it is compared with what was sent, value by value, and with an as-of jo
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 from collections.abc import Iterator, Mapping
@@ -523,9 +524,10 @@ def picture(play: Run, claims: list[Claim]) -> Picture:
     grid = page.grid(2, 2, height_ratios=[1, 1.25], hspace=0.42, wspace=0.16)
     draw_lives(page, grid[0, :], devices, begin_ms)
     line = max(LINES, key=lambda name: sum(birth.line == name for birth in devices.births))
-    births = [(birth.at_ms - begin_ms) / 1000 for birth in devices.births if birth.line == line]
-    draw_alias(page, grid[1, 0], rows, line, births)
-    draw_decoded(page, grid[1, 1], rows, line, births)
+    mine = [birth for birth in devices.births if birth.line == line]
+    lives = [((one.at_ms - begin_ms) / 1000, (one.ended_ms - begin_ms) / 1000) for one in mine]
+    draw_alias(page, grid[1, 0], rows, line, lives)
+    draw_decoded(page, grid[1, 1], rows, line, lives)
     return page
 
 
@@ -555,49 +557,69 @@ def draw_lives(page: Picture, place: object, devices: Factory, begin_ms: int) ->
     axes.set_xlim(0, max(birth.ended_ms - begin_ms for birth in devices.births) / 1000)
 
 
-def draw_alias(page: Picture, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
+Lives = list[tuple[float, float]]
+"""When an edge node was born and when that life ended, in seconds."""
+
+
+def draw_alias(page: Picture, place: object, rows: pd.DataFrame, line: str, lives: Lives) -> None:
     """What the number alone says: one alias stands for another metric after each birth."""
     mine = rows[(rows["edgeNodeId"] == line) & (rows["datatype"] != "String")].copy()
     mine["value"] = mine["double"].fillna(mine["long"]).fillna(mine["boolean"].astype("float"))
-    spread = mine.groupby("alias")["name"].nunique()
-    alias = int(spread.idxmax())
-    axes = page.axes(place, f"As sent: alias {alias} of {line}", x="seconds", y="value, whatever it is")
+    counts = mine.groupby(["alias", "name"]).size().groupby("alias").agg(["size", "min"])
+    alias = int(counts.sort_values(["size", "min"]).index[-1])  # the most meanings, each seen often
+    axes = page.axes(place, f"As sent: whatever alias {alias} of {line} stands for", x="seconds", y="value, no unit")
     mine = mine[mine["alias"] == alias]
-    for number, (name, part) in enumerate(mine.groupby("name", sort=False)):
-        axes.scatter(part["second"], part["value"], s=13, color=SERIES[number % len(SERIES)], linewidth=0, label=name)
-    axes.set_yscale("symlog", linthresh=10)
-    axes.legend(loc="upper left", ncols=4, columnspacing=0.9, handletextpad=0.1, bbox_to_anchor=(0, 1.02))
+    for number, (begin, end) in enumerate(lives):
+        part = mine[(mine["second"] >= begin) & (mine["second"] < end)]
+        if len(part):
+            axes.scatter(part["second"], part["value"], s=13, color=SERIES[number % len(SERIES)], linewidth=0)
+            name_life(axes, lives, number, str(part["name"].iloc[-1]), SERIES[number % len(SERIES)])
     low, high = axes.get_ylim()
-    axes.set_ylim(low, high * 14)
-    mark(axes, births, "")
+    axes.set_ylim(low, high + 0.25 * (high - low))
+    mark(axes, lives, "")
 
 
-def draw_decoded(page: Picture, place: object, rows: pd.DataFrame, line: str, births: list[float]) -> None:
+def draw_decoded(page: Picture, place: object, rows: pd.DataFrame, line: str, lives: Lives) -> None:
     """The same messages, decoded: one metric through all births, with the alias it had."""
     axes = page.axes(place, f"As decoded: oven temperature of {line}", x="seconds", y="°C")
     mine = rows[(rows["edgeNodeId"] == line) & (rows["deviceId"] == "oven")].sort_values("second")
     temperature, setpoint = mine[mine["name"] == "Temperature"], mine[mine["name"] == "Setpoint"]
-    axes.step(setpoint["second"], setpoint["long"], where="post", color=FAINT, linewidth=1.2)
-    axes.plot(temperature["second"], temperature["double"], color=TEAL, linewidth=2)
     low, high = float(temperature["double"].min()), float(max(temperature["double"].max(), setpoint["long"].max()))
     axes.set_ylim(low - 0.08 * (high - low), high + 0.3 * (high - low))
-    for begin, end in zip((max(0.0, one) for one in births), [*births[1:], rows["second"].max()], strict=True):
-        part = temperature[(temperature["second"] >= begin) & (temperature["second"] < end)]
-        if len(part) and end - begin > 0.05 * float(rows["second"].max()):
-            axes.text((begin + end) / 2, 0.93, f"alias {int(part['alias'].iloc[-1])}", fontsize=8.5, color=MUTED,
-                      transform=axes.get_xaxis_transform(), ha="center")  # fmt: skip
-    callout(axes, "setpoint", (float(setpoint["second"].iloc[-1]), float(setpoint["long"].iloc[-1])), (-30, 16), MUTED)
-    mark(axes, births, "born again")
+    for number, (begin, end) in enumerate(lives):
+        wanted, part = (one[(one["second"] >= begin) & (one["second"] < end)] for one in (setpoint, temperature))
+        if len(part) and len(wanted):
+            times = [*wanted["second"], min(end, float(rows["second"].max()))]
+            axes.step(times, [*wanted["long"], wanted["long"].iloc[-1]], where="post", color=FAINT, linewidth=1.2)
+            axes.plot(part["second"], part["double"], color=TEAL, linewidth=2)
+            name_life(axes, lives, number, f"alias {int(part['alias'].iloc[-1])}", MUTED)
+    callout(axes, "setpoint", (0.0, float(setpoint["long"].iloc[0])), (4, 20), MUTED)
+    mark(axes, lives, "born again")
 
 
-def mark(axes: Any, births: list[float], text: str) -> None:
-    """Thin lines where the line was born."""
-    for number, at_s in enumerate(births):
+def name_life(axes: Any, lives: Lives, number: int, text: str, color: str) -> None:
+    """Write a word over one life, unless that is too short for it."""
+    begin, end = max(0.0, lives[number][0]), lives[number][1]
+    if end - begin > 0.08 * lives[-1][1]:
+        axes.text((begin + end) / 2, 0.93, text, fontsize=8.5, color=color, transform=axes.get_xaxis_transform(),
+                  ha="center")  # fmt: skip
+
+
+def mark(axes: Any, lives: Lives, text: str) -> None:
+    """Thin lines where the line was born, grey where it was away."""
+    for (_, died_s), (born_s, _) in itertools.pairwise(lives):
+        if born_s - died_s > 0.5:
+            axes.axvspan(died_s, born_s, color=FAINT, alpha=0.18, linewidth=0)
+            middle_s = (died_s + born_s) / 2
+            axes.text(
+                middle_s, 0.5, "away", transform=axes.get_xaxis_transform(), fontsize=8.5, color=MUTED, ha="center"
+            )
+    for number, (at_s, _) in enumerate(lives):
         axes.axvline(at_s, color=INK, linewidth=0.8, linestyle=(0, (2, 3)), alpha=0.7)
         if text and number == 1 and at_s < 0.8 * axes.get_xlim()[1]:
             axes.text(at_s, 0.03, f" {text}", transform=axes.get_xaxis_transform(), fontsize=8.5, color=INK,
                       bbox={"fc": PAPER, "ec": "none", "pad": 1, "alpha": 0.8})  # fmt: skip
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, lives[-1][1])
 
 
 EXAMPLE = Example(

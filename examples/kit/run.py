@@ -15,6 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 from kit.claims import Claim
 from kit.stage import Example, Run, Simulation, Stage
@@ -114,8 +115,7 @@ class Play:
 
     def run(self) -> int:
         """Run it; 0 unless something failed, or a claim does not hold and `--check` was given."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._interrupt)
+        self._listen(self._interrupt)
         try:
             self._prepare_folder()
             with self._view:
@@ -134,17 +134,28 @@ class Play:
             self._console.print(f"{self._example.name} failed: {failure}", markup=False, highlight=False)
             return 1
         finally:
+            self._listen(signal.SIG_IGN)
             if self._play is not None and self._play.spark is not None:
                 self._play.spark.stop()
             if self._stack is not None:
                 self._stack.stop()
             shutil.rmtree(self._out / "data", ignore_errors=True)
 
+    def _listen(self, to: Any) -> None:
+        """Let Ctrl-C, and what asks a process to end, call this from now on."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, to)
+
     def _interrupt(self, *_: object) -> None:
         """End the story early, with claims and picture of what was told; the second time, end at once."""
         if self._interrupted.is_set():
-            raise KeyboardInterrupt
+            self._end_at_once()
         self._interrupted.set()
+
+    def _end_at_once(self) -> NoReturn:
+        """Leave nothing running. What is pressed once more must not stop that."""
+        self._listen(signal.SIG_IGN)
+        raise KeyboardInterrupt
 
     def _status(self, claims: list[Claim]) -> int:
         if self._spark_failure:
@@ -239,7 +250,7 @@ class Play:
     def _end_early(self, play: Run) -> None:
         """After Ctrl-C: go on to the claims if there is something to judge. Raises KeyboardInterrupt if not."""
         if play.spark is not None and not play.spark.count_of("ready"):
-            raise KeyboardInterrupt
+            self._end_at_once()
         self._view.note("the story ends early, its claims and its picture follow; Ctrl-C once more ends all at once")
 
     def _give_up(self, failure: SparkFailed) -> None:
@@ -267,7 +278,7 @@ class Play:
 
     def _await_spark_if_live(self, play: Run) -> None:
         begun_s = self._elapsed_s()
-        while self._example.live and play.spark is not None and not play.spark.count_of("ready"):
+        while self._example.live and play.spark is not None and not play.spark.is_warm:
             if self._interrupted.wait(TICK_S):
                 return
             play.spark.check()

@@ -144,7 +144,7 @@ class Run:
     restart_server: Callable[[], object]
     """Start the server again after `stack.kill()`, on the same data and ports; returns when it is ready."""
     live_s: float = 0.0
-    """Seconds since the story began: with `live` since Spark's first batch."""
+    """Seconds since the story began: with `live` since each query has made a batch."""
 
 
 Queries = Mapping[str, Callable[[], "StreamingQuery"]]
@@ -171,7 +171,7 @@ class Example:
     seconds: float = 60.0
     speed: float = 1.0
     live: bool = False
-    """The story begins to count when Spark has made its first batch, and devices answer until `seconds` later."""
+    """The story begins to count when each query has made a batch, and devices answer until `seconds` later."""
     settings: Mapping[str, str] | None = None
     """Further settings of the Spark session."""
     disturbances: Mapping[str, float] | None = None
