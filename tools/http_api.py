@@ -67,6 +67,8 @@ EXAMPLES: dict[str, Any] = {
     "MasterNow.address": "10.0.0.7:10911", "response_topic": "", "BrokerGroup.address": "10.0.0.7:10911",
     "ControllerRow.address": "10.0.0.1:9876", "correlation_data": "", "payload_base64": "", "expiry_s": 0,
     "properties": {"unit": "C"}, "next": "", "total": 1, "missing": {},
+    "RuleRow.on": "MQTT", "Quota.used": 12, "keys": "A-17", "tags": "paid", "DeadLetter.payload": "paid by card",
+    "DeadLetter.payload_bytes": 12, "DeadLetter.properties": {"TRACE": "7"}, "SentAgain.topic": "%RETRY%billing",
 }  # fmt: skip
 """Values of fields in examples, by `Structure.field` or for any structure; others follow from their type."""
 
@@ -122,7 +124,7 @@ def _said(form: type[Any]) -> str:
 
 def _lowered(text: str) -> str:
     """The text as the rest of a sentence; abbreviations stay as they are."""
-    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def _notes(form: type[Any]) -> list[str]:
@@ -166,7 +168,7 @@ def _plain(kind: Any, name: str) -> Any:
         number = TIME_MS if name.endswith("_ms") and name not in {"batch_ms", "delay_ms"} else 1
         return number if isinstance(kind, forms.IntType) else 1.5
     if isinstance(kind, forms.BoolType):
-        return True
+        return name not in {"truncated", "damaged"}
     return {} if isinstance(kind, forms.DictType | forms.AnyType) else ""
 
 
