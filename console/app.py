@@ -20,12 +20,16 @@ from console.figures import OverviewFigures
 from console.tokens import TokenFile
 from console.viewers import ADMIN, Identities
 from remoting.protocol.errors import LocalMisuse
+from remoting.transport.certificates import CertificateFiles, CertificateProblem
 from remoting.transport.contracts import Dial
-from runtime.clock import Clock
+from runtime.clock import Clock, SystemClock
+from runtime.logs import get_logger
 from runtime.metrics import Registry
 
 if TYPE_CHECKING:
     from aiohttp import web
+
+LOG = get_logger("console")
 
 
 class Console:
@@ -79,22 +83,36 @@ class Console:
         )  # fmt: skip
 
 
-def admin_tls(config: ConsoleConfig) -> ssl.SSLContext | None:
+class AdminCertificate(CertificateFiles):
+    """The certificate of the administration port, read again when its files have changed."""
+
+    def renewed(self) -> None:
+        """Log it."""
+        LOG.info("console_certificate_reloaded", certificate=str(self.certificate))
+
+    def unusable(self, problem: CertificateProblem) -> None:
+        """Log it; the certificate from before stays in use."""
+        LOG.error("console_certificate_unusable", problem=str(problem), consequence="the one from before stays in use")
+
+
+def admin_tls(config: ConsoleConfig, clock: Clock | None = None) -> ssl.SSLContext | None:
     """The TLS of the administration port, with or without a console; None: plain HTTP.
 
+    A listener keeps its context, so each handshake looks whether the files have changed and takes the newest one.
     Raises LocalMisuse for a certificate that cannot be used.
     """
     certificate, key = config.tls.certificate, config.tls.key
     if certificate is None or key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certificate, key, password=_no_passphrase)
-    except (OSError, ssl.SSLError, LocalMisuse) as error:
-        raise LocalMisuse(f"console.tls: {certificate} and {key} cannot be used: {error}") from error
+        files, time = AdminCertificate(certificate, key), clock or SystemClock()
+    except CertificateProblem as error:
+        raise LocalMisuse(f"console.tls: {error}") from error
+
+    def newest(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        files.refresh(time.now_ms())
+        connection.context = files.context
+
+    context = files.context
+    context.sni_callback = newest
     return context
-
-
-def _no_passphrase() -> str:
-    raise LocalMisuse("the key has a passphrase")

@@ -17,7 +17,8 @@ class ConsoleTlsConfig:
     """TLS of the administration port of every part, with a console or without: its pages, the console, the API."""
 
     certificate: Path | None = None
-    """The certificate and those up to its authority, PEM. With it the port speaks HTTPS only. Read at the start."""
+    """The certificate and those up to its authority, PEM. With it the port speaks HTTPS only. Read again
+    when it or the key has changed; an unusable pair is logged, and the one from before stays in use."""
     key: Path | None = None
     """The key of the certificate, PEM without a passphrase."""
 

@@ -21,10 +21,11 @@ REFUSING = (
     "rocketmq_mqtt_authentications_total",
     "rocketmq_mqtt_handshakes_failed_total", "rocketmq_mqtt_limited_total", "rocketmq_delayed_refused_messages_total",
     "rocketmq_unsupported_requests_total", "rocketmq_pop_refused_total", "rocketmq_lite_refused_total",
-    "rocketmq_remoting_read_cut_", "rocketmq_messages_withheld_total", "rocketmq_console_",
+    "rocketmq_remoting_read_cut_", "rocketmq_messages_withheld_total", "rocketmq_console_refused_total",
+    "rocketmq_console_streams_refused_total",
 )  # fmt: skip
 """Beginnings of the names of counters of what was refused or dropped."""
-GRANTED = ("{accepted", "{allowed", "{ok")
+GRANTED = frozenset({"accepted", "allowed", "ok"})
 """Label values of those counters that are no refusals."""
 
 
@@ -67,10 +68,15 @@ def refusals(rates: CounterRates, brokers: Mapping[str, Mapping[str, Any]]) -> d
     found: dict[str, tuple[float, float]] = {}
     for broker, answer in brokers.items():
         for name, value in answer["metrics"].items():
-            if value and name.startswith(REFUSING) and not any(word in name for word in GRANTED):
+            if value and name.startswith(REFUSING) and GRANTED.isdisjoint(_labels(name)):
                 total, rate = found.get(name, (0.0, 0.0))
                 found[name] = total + value, rate + rates.rate(broker, name)
     return found
+
+
+def _labels(name: str) -> list[str]:
+    """Return the label values in the name of a counter, `name{one,other}`."""
+    return name.partition("{")[2].removesuffix("}").split(",")
 
 
 def _at(table: Any, path: str) -> float:
