@@ -354,7 +354,7 @@ class Demo:
             if not self._device.wait_acknowledged(DELIVERY_TIMEOUT_S):
                 return
             try:
-                self._spark.order("drain", "drained", DRAIN_TIMEOUT_S)
+                self._order_drain()
             except SparkFailed:
                 self._keep_spark()
                 continue
@@ -363,6 +363,24 @@ class Demo:
             if following == stored:
                 return
             stored = following
+
+    def _order_drain(self) -> None:
+        """Give the order, and keep the view alive until it is carried out."""
+        failed: list[SparkFailed] = []
+
+        def give() -> None:
+            try:
+                self._spark.order("drain", "drained", DRAIN_TIMEOUT_S)
+            except SparkFailed as failure:
+                failed.append(failure)
+
+        order = threading.Thread(target=give, name="drain", daemon=True)
+        order.start()
+        while order.is_alive():
+            self._tick("draining", f"Spark: {self._spark.step}")
+            order.join(TICK_S)
+        if failed:
+            raise failed[0]
 
     def _await_deliveries(self, commands: int) -> None:
         deadline_s = self._moments.elapsed_s + DELIVERY_TIMEOUT_S

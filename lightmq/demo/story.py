@@ -36,6 +36,8 @@ from lightmq.demo.picture import (
 
 LONE_PANELS_MAX = 4
 """Sensors that belong to no known panel, as those of a recorded series, each get one of their own."""
+HEIGHT_MIN = 6.2
+"""Inches; a picture of one panel shows it large."""
 SMOOTHED = 7
 """Readings in the running mean that is drawn over them."""
 NAMES_STACKED = 4
@@ -120,7 +122,8 @@ def headline(story: Story, readings: Mapping[str, Points]) -> tuple[str, str]:
     trips = [one["arrived_ms"] - one["sent_ms"] for one in story.commands if "arrived_ms" in one]
     sensors = len([name for name in readings if name != ACKNOWLEDGEMENT_SENSOR])
     found = f"{len(story.commands):,} anomal{'y' if len(story.commands) == 1 else 'ies'}"
-    about = f"{len(story.rows):,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
+    count = sum(row.sensor != ACKNOWLEDGEMENT_SENSOR for row in story.rows)
+    about = f"{count:,} readings of {sensors} sensor{'s' if sensors != 1 else ''}"
     rest = f"{about} over MQTT into one log and Spark, which sent a command back for each anomaly"
     if trips and story.is_live:
         rest += f", the quickest {min(trips):,.0f} ms after its reading"
@@ -154,12 +157,14 @@ def draw_story(path: Path, story: Story) -> None:
     has_trips = story.is_live and bool(story.commands)
     rows = len(shown) + has_trips
     title, subtitle = headline(story, readings)
-    page = Picture(title, subtitle, height=3.1 + 1.35 * max(rows, 1))
+    page = Picture(title, subtitle, height=max(3.1 + 1.35 * rows, HEIGHT_MIN))
     grid = page.grid(
         rows + 1, 1, height_ratios=[0.62, *[1.35 if not place else 1 for place in range(rows)]], hspace=0.72
     )
     draw_accounting(page.axes(grid[0, 0]), story.accounting)
-    ends = [at for points in readings.values() for at, _ in (points[0], points[-1])]
+    # The device's answers have today's time, also where the readings are recorded ones.
+    measured = [points for name, points in readings.items() if name != ACKNOWLEDGEMENT_SENSOR]
+    ends = [at for points in measured for at, _ in (points[0], points[-1])]
     first = None
     for number, panel in enumerate(shown):
         axes = page.axes(grid[number + 1, 0], panel.title, y=panel.unit)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from lightmq.demo import story as drawing
 from lightmq.demo.accounting import Accounting, LedgerRow, Line
 from lightmq.demo.moments import Moments
 from lightmq.demo.story import Story, draw_story, headline, panels, series, write_page
@@ -64,6 +67,16 @@ def test_the_title_says_what_happened() -> None:
     assert "400 ms after its reading" in rest
     recorded = story(rows("machine", begun_ms=BEGUN_MS // 2))
     assert headline(recorded, series(recorded))[0] == "1 anomaly found in 40 readings of 1 sensor"
+
+
+def test_answers_do_not_stretch_a_recorded_series(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They have the time of this run, years after the readings."""
+    reached: list[float] = []
+    monkeypatch.setattr(drawing, "finish", lambda _axes, ends, *_, **__: reached.append(max(ends)))
+    recorded = rows("machine", begun_ms=BEGUN_MS // 2)
+    answer = LedgerRow("d-40", "round_trip_ms", 12.0, 0, 40, BEGUN_MS)
+    draw_story(tmp_path / "a.png", story([*recorded, answer]))
+    assert max(reached) < 1
 
 
 def test_every_panel_has_a_unit() -> None:
