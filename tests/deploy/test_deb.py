@@ -25,7 +25,7 @@ TOML = DEBIAN / "lightmq.toml"
 MOUNT = """\
 mount -t tmpfs tmpfs "$0" && mkdir "$0/upper" "$0/work" "$0/root" &&
 mount -t overlay overlay -o "lowerdir=/,upperdir=$0/upper,workdir=$0/work" "$0/root" &&
-mount -t proc proc "$0/root/proc" && mount --bind /dev "$0/root/dev" && cp "$1" "$0/root/tmp/" && exec sleep 1200
+mount -t proc proc "$0/root/proc" && mount --bind /dev "$0/root/dev" && cp "$1" "$0/root/mnt/" && exec sleep 1200
 """
 """A root that has this machine's files and keeps every change to itself; it goes with the process."""
 
@@ -94,7 +94,7 @@ def run(root: Path, *command: str) -> str:
 @pytest.mark.timeout(1_800)
 def test_it_installs_runs_and_goes(root: Path) -> None:
     """A message is taken by what the unit would start; changes of the configuration and messages are never lost."""
-    package = f"/tmp/{next((root / 'tmp').glob('lightmq_*.deb')).name}"
+    package = f"/mnt/{next((root / 'mnt').glob('lightmq_*.deb')).name}"
     run(root, "dpkg", "-i", package)
     assert run(root, "systemctl", "is-enabled", "lightmq.service").strip() == "enabled"
     assert run(root, "lightmq", "--version").startswith("lightmq ")
