@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
 from pathlib import Path
 
@@ -54,6 +57,30 @@ def test_a_wheel_brings_its_compiled_modules_and_uses_them(tmp_path: Path, versi
     doctor = [python.with_name("lightmq"), "doctor"]
     found = subprocess.run(doctor, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False).stdout
     assert "compiled core in use" in found, found
+    check_console(doctor[0], tmp_path, alone)
+
+
+def check_console(lightmq: Path, folder: Path, variables: dict[str, str]) -> None:
+    """The page and all that it names come out of the wheel, and the token that the first start prints is let in."""
+    command = [lightmq, "up", "--data", folder / "data", "--json"]
+    ports = [word for kind in ("mqtt", "remoting", "admin") for word in (f"--{kind}-port", "0")]
+    with subprocess.Popen(
+        [*command, *ports], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            told = json.loads(process.stdout.readline())
+            place = f"http://127.0.0.1:{told['admin']}"
+            with urllib.request.urlopen(f"{place}/console/") as answer:
+                files = re.findall(r'(?:src|href)="(/console/static/[^"]+)"', answer.read().decode())
+            assert len(files) > 5
+            for name in files:
+                assert urllib.request.urlopen(place + name).status == 200
+            token = {"Authorization": f"Bearer {told['console_token']}"}
+            asked = urllib.request.Request(f"{place}/api/v1/overview", headers=token)
+            assert json.load(urllib.request.urlopen(asked))["mode"] == "all in one process"
+        finally:
+            process.terminate()
 
 
 def interpreter(version: str) -> str | None:
