@@ -158,9 +158,8 @@ def draw_story(path: Path, story: Story) -> None:
     rows = len(shown) + has_trips
     title, subtitle = headline(story, readings)
     page = Picture(title, subtitle, height=max(3.1 + 1.35 * rows, HEIGHT_MIN))
-    grid = page.grid(
-        rows + 1, 1, height_ratios=[0.62, *[1.35 if not place else 1 for place in range(rows)]], hspace=0.72
-    )
+    heights = [1.0 if place else 1.35 for place in range(rows)] if rows > 1 else [3.0] * rows
+    grid = page.grid(rows + 1, 1, height_ratios=[0.62, *heights], hspace=0.52)
     draw_accounting(page.axes(grid[0, 0]), story.accounting)
     # The device's answers have today's time, also where the readings are recorded ones.
     measured = [points for name, points in readings.items() if name != ACKNOWLEDGEMENT_SENSOR]
@@ -229,15 +228,16 @@ def draw_panel(axes: Any, panel: Panel, readings: Mapping[str, Points], story: S
         axes.set_ylim(0, 155)  # above full load is room for the names of the moments
         axes.set_yticks([0, 50, 100])
     if mine:
-        note(axes, max(mine, key=lambda one: float(one["deviation"])), panel, story)
+        last = max(readings[name][-1][0] for name in there)
+        note(axes, max(mine, key=lambda one: float(one["deviation"])), panel, story, last)
 
 
-def note(axes: Any, command: Mapping[str, Any], panel: Panel, story: Story) -> None:
-    """Say what the strongest anomaly of a panel was."""
+def note(axes: Any, command: Mapping[str, Any], panel: Panel, story: Story, last: float) -> None:
+    """Say what the strongest anomaly of a panel was; `last` is the place of its last reading."""
     at, value = story.place(command["time_ms"]), command["value"] / panel.divisor
     low, high = axes.get_ylim()
     is_high = value > (low + high) / 2
-    is_late = bool(story.rows) and at > 0.75 * story.place(max(row.time_ms for row in story.rows))
+    is_late = at > 0.7 * last
     text = f"{value:,.3g} {panel.unit}".replace(" value", "").replace("% of a core", "%")
     callout(
         axes, f"{text}: {command['deviation']:.1f} standard deviations off, command sent", (at, value),
