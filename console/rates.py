@@ -25,7 +25,7 @@ REFUSING = (
     "rocketmq_console_streams_refused_total",
 )  # fmt: skip
 """Beginnings of the names of counters of what was refused or dropped."""
-GRANTED = frozenset({"accepted", "allowed", "ok"})
+GRANTED = frozenset({"accepted", "allowed", "anonymous", "ok"})
 """Label values of those counters that are no refusals."""
 
 

@@ -41,7 +41,7 @@ VIEWS = {
     "spark": ("#/spark", "Spark", ""),
     "cluster": ("#/cluster", "Cluster", "MQTT proxies"),
     "access": ("#/access", "Access", "May this client do that?"),
-    "quotas": ("#/quotas", "Quotas & refusals", ""),
+    "quotas": ("#/quotas", "Quotas & refusals", "topics max"),
     "audit": ("#/audit", "Audit", ""),
     "trace": ("#/trace", "Trace", "Which message?"),
 }

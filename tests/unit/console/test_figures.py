@@ -53,7 +53,8 @@ def test_refusals_are_the_counters_of_what_was_refused() -> None:
     take(rates, counters(**before), 0.0)
     take(rates, counters(**after), 2.0)
     granted = {
-        "rocketmq_mqtt_authentications_total{accepted,password}": 7.0, "rocketmq_console_streams": 3.0,
+        "rocketmq_mqtt_authentications_total{accepted,password}": 7.0,
+        "rocketmq_mqtt_authentications_total{anonymous,none}": 9.0, "rocketmq_console_streams": 3.0,
         "rocketmq_console_live_dropped_total": 3.0,
     }  # fmt: skip
     assert refusals(rates, {"a": counters(**after, **granted)}) == {"rocketmq_mqtt_denials_total{acl}": (5.0, 2.0)}
