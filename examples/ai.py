@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -51,8 +52,9 @@ WORKERS = ("worker-1", "worker-2", "worker-3")
 ASK_EVERY_S = 0.25
 KILL_AT = 0.35
 """The share of the story at which a worker dies; the next moment when it has a request in its hands."""
-FRESH_S_MAX = 30.0
-"""Longest time, that `--check` lets pass, from a changed document to the first answer that knows it."""
+FRESH_S_MAX, FRESH_BUSY_S_MAX, BUSY_LOAD = 15.0, 90.0, 1.0
+"""Longest time, that `--check` lets pass, from a changed document to the first answer that knows it: on a quiet
+machine, and on one with a load per core above BUSY_LOAD. People ask on for so long to see it."""
 CONNECT_TIMEOUT_S = 30.0
 WATCHED = "How much pressure may pump P7 run at?"
 PRESSURES = (6, 8, 5, 9, 7)
@@ -275,6 +277,12 @@ class People(Living):
                 self._say(*self.plan[events])
                 events += 1
 
+    def knows_all(self) -> bool:
+        """Whether an answer has told the newest version of the document that people ask for."""
+        with self._changed:
+            told = [one.replies[0]["version"] for one in self.asked.values() if one.replies and one.question == WATCHED]
+        return len(PRESSURES) in told
+
     def stop(self) -> None:
         """Nobody asks any more."""
         self._begun.set()
@@ -415,7 +423,7 @@ def during(play: Run) -> bool:
     devices.go_live()
     if not devices.killed and play.live_s > KILL_AT * play.stage.seconds and (name := devices.kill_worker()):
         play.note(f"{name} is killed (kill -9) with request {devices.killed['id']} in its hands")
-    return False
+    return not devices.knows_all() and play.live_s < play.stage.seconds + FRESH_BUSY_S_MAX
 
 
 # --- What must be true -------------------------------------------------------------------------------------------
@@ -465,6 +473,8 @@ def check(play: Run) -> list[Claim]:
     took = [(one.replies[0]["at_ms"] - one.sent_ms) / 1000 for one in answered] or [0.0]
     right = sum(one.replies[0]["document"] == EXPECTED[one.question] for one in answered if one.replies[0]["document"])
     fresh = [seconds for _, seconds in freshness(devices)]
+    load = os.getloadavg()[0] / (os.cpu_count() or 1)
+    bound = FRESH_BUSY_S_MAX if load > BUSY_LOAD else FRESH_S_MAX
     slowest = max((seconds if seconds is not None else float("inf") for seconds in fresh), default=float("inf"))
     by_hand = devices.asked.get(devices.killed.get("id", ""))
     helper = by_hand.replies[0]["worker"] if by_hand and by_hand.replies else "nobody"
@@ -479,8 +489,9 @@ def check(play: Run) -> list[Claim]:
               f"answers that came twice {sum(len(one.replies) - 1 for one in answered)}"),
         holds("answers come from the right document", right >= 0.9 * len(answered),
               f"{right} of {len(answered)}; p50 {np.percentile(took, 50):.1f} s, p95 {np.percentile(took, 95):.1f} s"),
-        holds(f"an answer follows its document in less than {FRESH_S_MAX:.0f} s", fresh and slowest < FRESH_S_MAX,
-              f"{len(fresh)} changes: " + ", ".join("never" if one is None else f"{one:.1f} s" for one in fresh)),
+        holds(f"an answer follows its document in less than {bound:.0f} s", fresh and slowest < bound,
+              f"{len(fresh)} changes: " + ", ".join("never" if one is None else f"{one:.1f} s" for one in fresh)
+              + f" (load per core {load:.1f})"),
         holds("no worker goes back to an older version", not went_back(devices), f"{went_back(devices)} answers did"),
         equal("the assistant speaks first", people_with_an_intent=len(expected), spoken_to=spoken.total(),
               rightly=correct),
