@@ -99,6 +99,17 @@ def test_every_alert_says_what_is_wrong_and_how_bad_it_is() -> None:
             assert (ROOT / path).exists(), path
 
 
+def test_every_alert_has_a_test_of_when_it_fires_and_when_not() -> None:
+    """In alerts.test.yml, which promtool runs."""
+    checks = [
+        check for test in yaml.safe_load((MONITORING / "alerts.test.yml").read_text())["tests"]
+        for check in test["alert_rule_test"]
+    ]  # fmt: skip
+    names = {rule["alert"] for rule in rules()}
+    assert {check["alertname"] for check in checks if check["exp_alerts"]} == names
+    assert {check["alertname"] for check in checks} == names
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool (Debian: prometheus)")
 @pytest.mark.parametrize("command", [["check", "rules", "alerts.yml"], ["test", "rules", "alerts.test.yml"]])
