@@ -30,10 +30,12 @@ from mqtt_proxy.sessions.qos2 import Qos2Flows
 from mqtt_proxy.sessions.services import Owners, Services
 from mqtt_proxy.shared import SharedHub
 from mqtt_proxy.sys_topics import SysTree, SysValues, version
+from mqtt_proxy.tracing import ProxyTraces
 from mqtt_proxy.wills import WillJudge
 from remoting.client.connection import signing_dial
 from remoting.client.tls import ClientTls
 from remoting.client.uplink import Uplink
+from remoting.tracing.spans import Tracer
 from remoting.transport.contracts import Connection
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -49,8 +51,10 @@ def make_services(
     clock: Clock,
     metrics: ProxyMetrics,
     counters: FrontCounters,
+    tracer: Tracer | None = None,
 ) -> Services:
-    """The parts that clients of a proxy on this link share."""
+    """The parts that clients of a proxy on this link share; without a tracer there are no spans."""
+    traces = None if tracer is None else ProxyTraces(tracer, metrics, clock.now_ns)
     owners = Owners(link, metrics)
     values = SysValues(metrics, counters, clock, lambda: len(owners))
     services = Services(
@@ -58,8 +62,8 @@ def make_services(
         metrics=metrics,
         link=link,
         owners=owners,
-        tools=_delivery_tools(config, link, clock, metrics),
-        publisher=Publisher(link, config, clock, metrics),
+        tools=_delivery_tools(config, link, clock, metrics, traces),
+        publisher=Publisher(link, config, clock, metrics, traces),
         access=access,
         clock=clock,
         quotas=quotas,
@@ -70,7 +74,9 @@ def make_services(
     return services
 
 
-def _delivery_tools(config: ProxyConfig, link: Link, clock: Clock, metrics: ProxyMetrics) -> DeliveryTools:
+def _delivery_tools(
+    config: ProxyConfig, link: Link, clock: Clock, metrics: ProxyMetrics, traces: ProxyTraces | None
+) -> DeliveryTools:
     cache = RecordCache(config.cache_bytes_max)
     return DeliveryTools(
         cache,
@@ -81,6 +87,7 @@ def _delivery_tools(config: ProxyConfig, link: Link, clock: Clock, metrics: Prox
         metrics,
         clock,
         SharedHub(link, metrics),
+        traces,
     )
 
 
@@ -92,7 +99,13 @@ class ProxyApp:
     """One MQTT proxy; `connection` leads to a broker in this process, otherwise the configuration gives its address."""
 
     def __init__(
-        self, config: ProxyConfig, *, clock: Clock, registry: Registry, connection: Connection | None = None
+        self,
+        config: ProxyConfig,
+        *,
+        clock: Clock,
+        registry: Registry,
+        connection: Connection | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.port = config.port
         self._config = config
@@ -119,6 +132,7 @@ class ProxyApp:
             clock=clock,
             metrics=metrics,
             counters=counters,
+            tracer=tracer,
         )
         self._operating = Operating(self._services, version(), registry.values)
         self._listener = self._make_listener(clock, counters, quotas)

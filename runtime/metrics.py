@@ -10,8 +10,9 @@ A component declares what it counts once, when it is built::
 Every remoting port shows TLS, unfinished frames and requests for what is not offered. The label `code` of such a
 request is one of RocketMQ's or our own numbers and `other` for the rest, so that a peer that tries all numbers cannot
 make the page grow.
-A histogram takes a value for a batch or a request, never for a message. The page also has what Prometheus' own clients
-show of a process (`process_*`, `python_info`) and `lightmq_build_info`.
+A histogram takes a value for a batch or a request, never for a message; in OpenMetrics' format its ranges show the
+traces of sampled messages as exemplars. The page also has what Prometheus' own clients show of a process (`process_*`,
+`python_info`) and `lightmq_build_info`.
 Invariant: a name has one kind, one help text and one set of labels in a process; names start with ``rocketmq_``; those
 of counters, and no others, end with ``_total``. Thread rule: a metric is written by one thread (the owner of what it
 counts); the page may read it at any time. ``prometheus_client`` is imported only when the page is rendered.
@@ -50,6 +51,9 @@ OPENMETRICS_TYPE = f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
 
 Rows = Callable[[], Iterable[tuple[tuple[str, ...], float]]]
 """(label values, number) of everything there is at the moment."""
+
+Exemplar = tuple[str, float, float]
+"""Trace id, value and seconds since 1970 of one example; OpenMetrics alone can show it."""
 
 M = TypeVar("M", bound="Metric")
 S = TypeVar("S", bound="SingleValue")
@@ -131,10 +135,10 @@ class Gauge(SingleValue):
 class Histogram(Metric):
     """How often values fell into which range: ``histogram.observe(seconds)`` or, for many, ``add(counts, total)``.
 
-    A value belongs to the first range whose upper end it does not exceed.
+    A value belongs to the first range whose upper end it does not exceed. Each range may show one exemplar.
     """
 
-    __slots__ = ("bounds", "counts", "total")
+    __slots__ = ("bounds", "counts", "exemplars", "total")
     kind = "histogram"
 
     def __init__(self, name: str, help_text: str, bounds: Sequence[float], labels: Sequence[str] = ()) -> None:
@@ -144,6 +148,8 @@ class Histogram(Metric):
         self.counts = [0] * (len(bounds) + 1)
         """Values per range; of a range without the ranges below it."""
         self.total = 0.0
+        self.exemplars: dict[int, Exemplar] = {}
+        """By the number of the range."""
 
     def unlabelled(self) -> Self:
         """A new one for one combination of label values."""
@@ -153,6 +159,10 @@ class Histogram(Metric):
         """Add one to the range of this value, and the value to the sum."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
+
+    def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
+        """Show this trace (32 hex digits) as an example of values in the range of this one; it is not counted."""
+        self.exemplars[bisect_left(self.bounds, value)] = (trace_id, value, time_s)
 
     def add(self, counts: Iterable[int], total: float) -> None:
         """Count many values: how many fell into each range from the first on, and their sum."""
@@ -272,7 +282,7 @@ def _family(metric: Metric) -> PrometheusMetric:
         ends = [*map(str, metric.bounds), "+Inf"]
         ranges = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
         for labels, leaf in _leaves(metric):
-            ranges.add_metric(labels, list(zip(ends, accumulate(leaf.counts), strict=True)), leaf.total)
+            ranges.add_metric(labels, _buckets(ends, leaf), leaf.total)
         return ranges
     family = (CounterMetricFamily if isinstance(metric, Counter) else GaugeMetricFamily)(
         metric.name, metric.help, labels=metric.labels
@@ -280,6 +290,21 @@ def _family(metric: Metric) -> PrometheusMetric:
     for labels, leaf in _leaves(metric):
         family.add_metric(labels, float(leaf.read()))
     return family
+
+
+def _buckets(ends: Sequence[str], leaf: Histogram) -> list[Any]:
+    """(upper end, values up to it, and an exemplar where there is one) of every range, in prometheus_client's form."""
+    from prometheus_client.samples import Exemplar as PrometheusExemplar
+
+    found: list[Any] = []
+    for at, (end, count) in enumerate(zip(ends, accumulate(leaf.counts), strict=True)):
+        shown = leaf.exemplars.get(at)
+        if shown is None:
+            found.append((end, count))
+        else:
+            trace_id, value, time_s = shown
+            found.append((end, count, PrometheusExemplar({"trace_id": trace_id}, value, time_s)))
+    return found
 
 
 def _build() -> PrometheusMetric:

@@ -26,6 +26,7 @@ cdef class DeliveryTools:
     cdef public object puller
     cdef public Pump pump
     cdef public object shared
+    cdef public object traces
 
 cdef class Delivery:
     cdef dict _by_queue

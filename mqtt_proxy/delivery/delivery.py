@@ -33,6 +33,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.session.in_flight import DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.shared import Memberships, SharedHub, SharedSource, SubscriberSession
+from mqtt_proxy.tracing import ProxyTraces
 from remoting.transport.turn import soon
 from runtime.clock import Clock
 from runtime.logs import get_logger
@@ -105,7 +106,7 @@ class Pump:
 class DeliveryTools:
     """Shared by all sessions' deliveries."""
 
-    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared")
+    __slots__ = ("cache", "clock", "metrics", "notifier", "offsets", "puller", "pump", "shared", "traces")
 
     def __init__(
         self,
@@ -117,7 +118,9 @@ class DeliveryTools:
         metrics: ProxyMetrics,
         clock: Clock,
         shared: SharedHub,
+        traces: ProxyTraces | None = None,
     ) -> None:
+        self.traces = traces
         self.cache = cache
         self.clock = clock
         self.notifier = notifier
@@ -188,7 +191,7 @@ class Delivery:
         self.committed_key: bytes | None = None
         """The key offsets are committed under; None when the session is not durable."""
         self.removed = Removed(tools.metrics)
-        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, self.removed)
+        self.outbound = Outbound(session, tools.metrics, tools.clock, self.sources, self.removed, tools.traces)
         self.memberships: Memberships | None = None
         """Its shared subscriptions, once it has one."""
 

@@ -32,6 +32,7 @@ from mqtt_proxy.mqtt.session.deliveries import TOO_LARGE
 from mqtt_proxy.mqtt.session.in_flight import RETAINED_QUEUE, DeliveryOrigin
 from mqtt_proxy.mqtt.session.session import Session
 from mqtt_proxy.retained import RetainedRun
+from mqtt_proxy.tracing import ProxyTraces
 from remoting.access.rules import READ_HISTORY, READ_LIVE
 from remoting.protocol.records.properties import MessageProperties, expiry_of, from_pairs
 from remoting.protocol.records.record import CLIENT_ID_KEY, FLAG_PROPERTIES, FLAG_RETAIN, RecordView
@@ -148,14 +149,21 @@ class Outbound:
     """The sending half of one session."""
 
     __slots__ = (
-        "_clock", "_deliveries", "_metrics", "_removed", "_session", "_sources", "budget_bytes", "may_be_given",
-        "may_read",
+        "_clock", "_deliveries", "_metrics", "_removed", "_session", "_sources", "_traces", "budget_bytes",
+        "may_be_given", "may_read",
     )  # fmt: skip
 
     def __init__(
-        self, session: Session, metrics: ProxyMetrics, clock: Clock, sources: Sequence[Source], removed: Removed
+        self,
+        session: Session,
+        metrics: ProxyMetrics,
+        clock: Clock,
+        sources: Sequence[Source],
+        removed: Removed,
+        traces: ProxyTraces | None = None,
     ) -> None:
         """`sources` are the session's; they are read, never changed."""
+        self._traces = traces
         self._session = session.state
         self._deliveries = session.deliveries
         self._metrics = metrics
@@ -204,6 +212,8 @@ class Outbound:
         )
         if sent == TOO_LARGE:
             self._too_large(topic, payload)
+        elif self._traces is not None:
+            self._traces.delivered(record, topic, self._session.terms.client_id, qos)
         return sent != TOO_LARGE
 
     def send_again(

@@ -5,7 +5,7 @@ from mqtt_proxy.link cimport Link
 from remoting.transport.turn cimport soon
 
 cdef class PublishRun:
-    cdef public object origin
+    cdef public object origin, traced
     cdef public bytes images
     cdef public list packet_ids
     cdef public Py_ssize_t size_bytes, count
@@ -32,7 +32,7 @@ cdef class Backpressure:
 
 cdef class Publisher:
     cdef Link _link
-    cdef object _now_ns, _log, _drained, _lost, _acknowledge_s
+    cdef object _now_ns, _log, _drained, _lost, _acknowledge_s, _traces
     cdef Py_ssize_t _frame_bytes_max, _timeout_ms, _gathered_bytes
     cdef Backpressure _pressure
     cdef list _gathered

@@ -29,6 +29,7 @@ from mqtt_proxy.metrics import ProxyMetrics
 from mqtt_proxy.mqtt.codec.packets import Publish
 from mqtt_proxy.mqtt.session import scan
 from mqtt_proxy.publishing.origin import Origin, Unanswered, is_asked, tell_unwanted
+from mqtt_proxy.tracing import ProxyTraces, TracedPublish
 from remoting.protocol.bodies.append_body import PLACES_FIELD, SUBSCRIBERS_FIELD
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode, response_name
@@ -66,7 +67,7 @@ _SUBSCRIBED = {SUBSCRIBERS_FIELD: "1"}
 class PublishRun:
     """Consecutive messages of one origin, as record images back to back."""
 
-    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes", "taken_ns")
+    __slots__ = ("count", "images", "origin", "packet_ids", "size_bytes", "taken_ns", "traced")
 
     def __init__(self, origin: Origin, images: bytes, packet_ids: list[int], count: int, taken_ns: int) -> None:
         """`taken_ns`: when they were received, by the clock of the machine."""
@@ -76,6 +77,8 @@ class PublishRun:
         self.packet_ids = packet_ids
         self.size_bytes = len(images)
         self.count = count
+        self.traced: list[TracedPublish] | None = None
+        """The sampled messages among them."""
 
     def apart(self) -> list[PublishRun]:
         """The same messages as runs of one each."""
@@ -147,11 +150,14 @@ class Backpressure:
 class Publisher:
     """Gathers, appends, acknowledges. One per broker link."""
 
-    def __init__(self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics) -> None:
+    def __init__(
+        self, link: Link, config: ProxyConfig, clock: Clock, metrics: ProxyMetrics, traces: ProxyTraces | None = None
+    ) -> None:
         self._link = link
         self._now_ns = clock.now_ns
         self._frame_bytes_max = config.append_bytes_max
         self._timeout_ms = config.append_timeout_ms
+        self._traces = traces
         self._asks = config.report_no_subscribers
         self._gathered: list[PublishRun] = []
         self._gathered_bytes = 0
@@ -182,6 +188,8 @@ class Publisher:
         """`publish` as the hot path calls it."""
         taken_ns = self._now_ns()
         born_ms = taken_ns // 1_000_000
+        if self._traces is not None:
+            self._traces.begin(publishes)
         try:
             images, packet_ids = scan.choice.core.images(publishes, client_id, born_ms, exact)
         except LocalMisuse as error:
@@ -189,6 +197,8 @@ class Publisher:
             origin.rejected(f"broker_refused: {error}")
             return
         run = PublishRun(origin, images, packet_ids, len(publishes), taken_ns)
+        if self._traces is not None:
+            run.traced = self._traces.found(images)
         self._gathered.append(run)
         self._gathered_bytes += run.size_bytes
         self._pressure.add(origin, run.size_bytes)
@@ -302,10 +312,17 @@ class Publisher:
         for run in frame.runs:
             count += run.count
             run.origin.confirmed(run.packet_ids)
+            if run.traced is not None:
+                self._note(run, "")
         self.counts.confirmed.value += count
         waited_ns = self._now_ns() - frame.runs[0].taken_ns
         self._acknowledge_s.observe(waited_ns / 1e9 if waited_ns > 0 else 0.0)  # the clock may be set
         self._pressure.settle(frame.size_bytes)
+
+    def _note(self, run: PublishRun, error: str) -> None:
+        """Note the spans of a run that was confirmed, or refused for this reason."""
+        if self._traces is not None and run.traced is not None:
+            self._traces.published(run.traced, run.taken_ns, error)
 
     def _refused(self, frame: Frame, error: Refused) -> None:
         by_origin: dict[Origin, list[PublishRun]] = {}
@@ -327,12 +344,14 @@ class Publisher:
             else:
                 for run in runs:
                     for one in run.apart():
+                        one.traced = None if self._traces is None else self._traces.found(one.images)
                         self._send(Frame(self, [one]))
 
     def _refuse_one(self, run: PublishRun, error: Refused, reason: str) -> None:
         """The message at fault is found; it alone is refused."""
         self.counts.refused.child("broker_refused").value += 1
         self._log.warning("publishes_refused", messages=1, reason=reason)
+        self._note(run, reason)
         run.origin.refused(run.packet_ids[0] if run.packet_ids else 0, error.code, reason)
         self._pressure.settle(run.size_bytes)
 
@@ -342,6 +361,8 @@ class Publisher:
         count = sum(run.count for run in runs)
         self.counts.refused.child(reason.partition(":")[0]).value += count
         self._log.warning("publishes_refused", messages=count, reason=reason)
+        for run in runs:
+            self._note(run, reason)
         for origin in origins:
             origin.rejected(reason)
         self._pressure.settle(sum(run.size_bytes for run in runs))

@@ -24,6 +24,7 @@ from mqtt_proxy.quotas import Quotas
 from mqtt_proxy.sessions.client import Client
 from remoting.access.rules import ANONYMOUS, READ_ALL_MASK, WRITE_ALL_MASK, Identity, RuleSet, Shown, Unproven, Verdict
 from remoting.client.uplink import Uplink
+from remoting.tracing.spans import Tracer
 from runtime.metrics import Registry
 from tests.support.clock import ManualClock
 from tests.unit.mqtt_proxy.fake_broker import FakeBroker
@@ -165,7 +166,7 @@ class Wire:
 class Rig:
     """The parts of one proxy on one broker."""
 
-    def __init__(self, broker: FakeBroker, **settings: Any) -> None:
+    def __init__(self, broker: FakeBroker, tracer: Tracer | None = None, **settings: Any) -> None:
         self.broker = broker
         self.config = ProxyConfig(**settings)
         self.limits = SessionLimits(in_flight_max=self.config.in_flight_max)
@@ -183,6 +184,7 @@ class Rig:
             clock=self.clock,
             metrics=self.metrics,
             counters=self.front,
+            tracer=tracer,
         )
         self.tools = services.tools
         self.cache, self.offsets = services.tools.cache, services.tools.offsets

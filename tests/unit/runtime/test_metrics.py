@@ -84,6 +84,18 @@ def test_a_histogram_counts_by_ranges() -> None:
         assert line in page
 
 
+def test_exemplars_are_in_openmetrics_alone() -> None:
+    registry = Registry()
+    histogram = registry.histogram("rocketmq_lateness_seconds", "Lateness", (0.5, 1))
+    histogram.observe(0.7)
+    histogram.exemplify(0.6, "00000000000000000000000000000007", 1_700_000_000.5)
+    histogram.exemplify(0.7, "00000000000000000000000000000008", 1_700_000_001.5)
+    _, page = registry.page("application/openmetrics-text")
+    (line,) = (line for line in page.decode().splitlines() if 'le="1"' in line)
+    assert line.endswith('1.0 # {trace_id="00000000000000000000000000000008"} 0.7 1700000001.5')
+    assert "trace_id" not in registry.page()[1].decode()
+
+
 def test_the_page_is_what_prometheus_reads() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 
