@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from broker.access.feature import access_of
@@ -29,6 +30,8 @@ from remoting.protocol.errors import LocalMisuse, NotOffered
 from remoting.protocol.frames.commands import Command
 from remoting.server.authorizer import Authorizer
 from remoting.server.router import Access, NotOfferedNote, Router
+from remoting.server.traced import traced
+from remoting.tracing.spans import Tracer
 from remoting.transport.contracts import Dial, Handler, Peer
 from remoting.transport.turn import soon
 from runtime.clock import Clock, SystemClock
@@ -50,7 +53,9 @@ class BrokerApp:
         faults: FaultPoints | None = None,
         connect_controller: Dial | None = None,
         listen: bool = True,
+        tracer: Tracer | None = None,
     ) -> None:
+        """`tracer`: notes spans of sampled messages; without one there are none."""
         self.config = config
         self.registry = registry or Registry()
         self.port = 0
@@ -59,7 +64,9 @@ class BrokerApp:
         self._connect_controller = connect_controller or signing_dial(
             config.access_key_file, ClientTls.of(config.dial_tls)
         )
-        self._listen = listen
+        watched = partial(traced, tracer=tracer, now_ns=self._clock.now_ns)
+        self._watched: Callable[[Mapping[int, Handler]], Mapping[int, Handler]] | None = watched if listen else None
+        """Makes the table of the port's handlers of this broker's; None: it opens no port."""
         self._log = get_logger("broker")
         self._clients: ClientPort | None = None
         self._serving: Serving | None = None
@@ -87,6 +94,7 @@ class BrokerApp:
             )  # fmt: skip
             self._member.gate.not_offered = self.not_offered
             self._member.gate.took = RequestTimes(self.registry)
+            self._member.gate.watch = watched
 
     @property
     def handlers(self) -> dict[int, Handler]:
@@ -166,8 +174,8 @@ class BrokerApp:
             raise
         self._serving = serving
         serving.start()
-        if self._listen:
-            await self._open_port(serving)
+        if self._watched is not None:
+            await self._open_port(self._watched(serving.handlers), serving)
 
     def announce(self, host: str, port: int, controllers: tuple[str, ...]) -> None:
         """For `listen=False`: the address clients reach this broker at; registration begins."""
@@ -267,9 +275,9 @@ class BrokerApp:
         serving = self._present
         return {**serving.broker.status.picture(), **picture} if serving is not None else picture
 
-    async def _open_port(self, serving: Serving) -> None:
+    async def _open_port(self, table: Mapping[int, Handler], serving: Serving) -> None:
         access = self.access
-        router = Router(serving.handlers, access=access, not_offered=self.not_offered, took=RequestTimes(self.registry))
+        router = Router(table, access=access, not_offered=self.not_offered, took=RequestTimes(self.registry))
         self._clients = clients = ClientPort(self.config, router, access, self._log)
         declare_port_metrics(self.registry, clients.server)
         self.port = await clients.start()

@@ -17,6 +17,7 @@ from grpc_proxy.config import GrpcConfig
 from mqtt_bridge.config import BridgeConfig
 from mqtt_proxy.config import ProxyConfig
 from runtime.config import Flag, Loaded, load, setting
+from runtime.tracing_config import TracingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +61,7 @@ class Configuration:
     grpc: GrpcConfig = field(default_factory=GrpcConfig)
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     logs: LogsConfig = field(default_factory=LogsConfig)
+    tracing: TracingConfig = field(default_factory=TracingConfig)
 
 
 def load_configuration(

@@ -345,6 +345,8 @@ class RoleGate:
         """Called with each request for what is not offered."""
         self.took: Took | None = None
         """Called with the time of each handler."""
+        self.watch: Callable[[Mapping[int, Handler]], Mapping[int, Handler]] = dict
+        """Makes the table in use of the master's."""
         self._may_answer: Callable[[], bool] = _always
         self.master_address = ""
         self.master_epoch = 0
@@ -386,7 +388,7 @@ class RoleGate:
             for code in APPENDS & set(handlers):
                 handlers[code] = _admitted(handlers[code], admission)
         self.master_address, self.master_epoch = "", epoch
-        self._router = Router(handlers, access=self._access, not_offered=self.not_offered, took=self.took)
+        self._router = Router(self.watch(handlers), access=self._access, not_offered=self.not_offered, took=self.took)
         self._close_peers("this broker is the master now")
 
     def refuse(self, master_address: str, epoch: int) -> None:

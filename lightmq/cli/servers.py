@@ -177,9 +177,9 @@ def _parts() -> ModuleType:
 def _proxy(config: Configuration) -> Server:
     proxy, parts = config.proxy, _parts()
     if proxy.listen.processes > 1:
-        pool: Server = parts.proxies_part(proxy, config.logs, config.console)
+        pool: Server = parts.proxies_part(proxy, config.logs, config.console, config.tracing)
         return pool
-    made: Server = parts.proxy_part(proxy, config.console)
+    made: Server = parts.proxy_part(proxy, config.console, config.tracing)
     return made
 
 
@@ -216,7 +216,7 @@ UP = ServerCommand(
 BROKER = ServerCommand(
     "broker",
     ports=lambda config: ((config.broker.host, config.broker.port, "--remoting-port"), _admin(config.broker)),
-    make=lambda config: _parts().broker_part(config.broker, config.console),
+    make=lambda config: _parts().broker_part(config.broker, config.console, config.tracing),
     greeting=lambda config, ports, _: f"{part_greeting('broker', ports)}\n{durability(config.broker)}",
 )
 CONTROLLER = ServerCommand(

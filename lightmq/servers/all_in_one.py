@@ -24,6 +24,7 @@ from grpc_proxy.metrics import GrpcMetrics
 from lightmq.configuration import Configuration
 from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 from lightmq.servers.serving import client_host, explain
+from lightmq.servers.tracing import Tracing
 from lightmq.version import VERSION
 from mqtt_bridge.app import BridgeApp
 from mqtt_proxy.app import ProxyApp
@@ -34,6 +35,7 @@ from remoting.protocol.errors import LightMQError, LocalMisuse
 from remoting.server.authorizer import TRUSTED_ATTRIBUTE
 from remoting.server.router import Router
 from remoting.server.server import PageAccess, RemotingServer
+from remoting.server.traced import traced
 from remoting.transport.certificates import ENFORCING, ServerTls
 from remoting.transport.contracts import Connection, Handler
 from runtime.admin import AdminServer
@@ -71,6 +73,7 @@ class AllInOne:
         self._lock: DirectoryLock | None = None
         up = configuration.up
         rules = one_access_list(configuration)
+        self._tracing = Tracing(configuration.tracing, "lightmq", self._registry)
         self._broker = BrokerApp(
             dataclasses.replace(
                 configuration.broker, data_directory=up.data_directory / "broker", host=up.host, access_list=rules
@@ -80,6 +83,7 @@ class AllInOne:
             faults=parse_faults(os.environ.get(FAULTS_VARIABLE, "")),
             connect_controller=self._connect,
             listen=False,
+            tracer=self._tracing.tracer,
         )
         self._controller = ControllerApp(
             dataclasses.replace(
@@ -91,10 +95,9 @@ class AllInOne:
             policy=self._broker.policy,
         )
         self._proxy: ProxyApp | ProxyPool | None = None
-        self._pool_metrics = ProxyPoolMetrics(self._registry)
-        GrpcMetrics(
-            self._registry
-        )  # declared also where there is no port for gRPC, so that every page has the same names
+        # Declared also where there are no such processes and no port for gRPC, so that every page has the same names.
+        ProxyPoolMetrics(self._registry)
+        GrpcMetrics(self._registry)
         self._bridge: BridgeApp | None = None
         self._grpc: GrpcProxyApp | None = None
         guard = PageAccess(self._broker.access, self._broker.authorizer, page_actions())
@@ -117,10 +120,13 @@ class AllInOne:
         make_directory(up.data_directory)
         self._lock = DirectoryLock(up.data_directory)
         try:
+            if self._tracing.tracer is not None:
+                await self._group.begin("tracing", self._tracing)
             await self._group.begin("controller", self._controller, ready=self._controller.ready)
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
+            table = merged(self._controller.handlers, self._broker.handlers)
             self._router = Router(
-                merged(self._controller.handlers, self._broker.handlers), access=self._broker.access,
+                traced(table, self._tracing.tracer, self._clock.now_ns), access=self._broker.access,
                 not_offered=self._broker.not_offered,
                 advertised_host=self._configuration.broker.advertised_host, took=RequestTimes(self._registry),
             )  # fmt: skip
@@ -193,9 +199,13 @@ class AllInOne:
                     "proxy.dial_tls.enabled, with proxy.dial_tls.ca for an authority of your own"
                 )
             broker = f"{client_host(self._configuration.up.host)}:{server.port}"
-            return ProxyPool(dataclasses.replace(config, broker=broker), self._configuration.logs, self._pool_metrics)
+            made = dataclasses.replace(config, broker=broker)
+            given = self._configuration
+            return ProxyPool(made, given.logs, ProxyPoolMetrics(self._registry), given.tracing)
         connection = _trusted(inprocess.connect(router))
-        return ProxyApp(config, clock=self._clock, registry=self._registry, connection=connection)
+        return ProxyApp(
+            config, clock=self._clock, registry=self._registry, connection=connection, tracer=self._tracing.tracer
+        )
 
     def _make_server(self, router: Handler) -> RemotingServer:
         limits = self._configuration.broker.limits

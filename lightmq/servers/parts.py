@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.app import Console, admin_tls
 from lightmq.servers.serving import client_host
+from lightmq.servers.tracing import Tracing
 from lightmq.version import VERSION
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import page_actions
@@ -36,6 +37,7 @@ from runtime.files import WatchedFile
 from runtime.logs import get_logger
 from runtime.metrics import Registry
 from runtime.service import Service, ServiceGroup
+from runtime.tracing_config import TracingConfig
 
 if TYPE_CHECKING:
     from broker.app import BrokerApp
@@ -53,6 +55,9 @@ if TYPE_CHECKING:
     from mqtt_proxy.config import ProxyConfig
 
     PartConfig = BrokerConfig | ControllerConfig | ProxyConfig | BridgeConfig | GrpcConfig
+
+
+NO_TRACES = TracingConfig()
 
 
 class AdminKeys:
@@ -112,6 +117,7 @@ class Part:
         keys: AdminKeys | None = None,
         site: Console | None = None,
         tls: SSLContext | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         """``guard`` protects the administration pages, ``keys`` are its own if the application has none.
         ``port`` is the protocol of the application's port and how to read its number, if it has one; ``reason`` why it
@@ -134,6 +140,8 @@ class Part:
         self._console = site
         self._port = port
         self._more_ports = more_ports
+        if tracing is not None and tracing.tracer is not None:
+            self._group.add("tracing", tracing)
         self._group.add(name, application, ready=ready, stop_deadline_s=stop_deadline_s)
         if site is not None:
             self._group.add("console", site)
@@ -237,23 +245,25 @@ def controller_part(config: ControllerConfig, console: ConsoleConfig | None = No
     return _remoting_part("controller", ControllerApp(config, registry=registry), config, console, registry=registry)
 
 
-def broker_part(config: BrokerConfig, console: ConsoleConfig | None = None) -> Part:
+def broker_part(config: BrokerConfig, console: ConsoleConfig | None = None, tracing: TracingConfig = NO_TRACES) -> Part:
     """A broker as a process of its own; the ports of its reader processes are reported too."""
     from broker.app import BrokerApp
 
     registry = Registry()
-    application = BrokerApp(config, registry=registry)
+    traces = Tracing(tracing, "lightmq-broker", registry)
+    application = BrokerApp(config, registry=registry, tracer=traces.tracer)
     return _remoting_part(
-        "broker", application, config, console, registry=registry, more_ports=application.reader_ports
+        "broker", application, config, console, registry=registry, more_ports=application.reader_ports, tracing=traces
     )
 
 
-def proxy_part(config: ProxyConfig, console: ConsoleConfig | None = None) -> Part:
+def proxy_part(config: ProxyConfig, console: ConsoleConfig | None = None, tracing: TracingConfig = NO_TRACES) -> Part:
     """An MQTT proxy as a process of its own, with access keys for its administration port."""
     from mqtt_proxy.app import ProxyApp
 
     registry = Registry()
-    application = ProxyApp(config, clock=SystemClock(), registry=registry)
+    traces = Tracing(tracing, "lightmq-proxy", registry)
+    application = ProxyApp(config, clock=SystemClock(), registry=registry, tracer=traces.tracer)
     return _keyed_part(
         "proxy",
         application,
@@ -265,15 +275,21 @@ def proxy_part(config: ProxyConfig, console: ConsoleConfig | None = None) -> Par
         more_ports=application.ports,
         reload=application.reload,
         stop_deadline_s=config.stop_s_max,
+        tracing=traces,
     )
 
 
-def proxies_part(config: ProxyConfig, logs: LogsConfig, console: ConsoleConfig | None = None) -> Part:
+def proxies_part(
+    config: ProxyConfig,
+    logs: LogsConfig,
+    console: ConsoleConfig | None = None,
+    tracing: TracingConfig = NO_TRACES,
+) -> Part:
     """Several MQTT proxies on the same ports."""
     from lightmq.servers.proxy_pool import ProxyPool, ProxyPoolMetrics
 
     registry = Registry()
-    pool = ProxyPool(config, logs, ProxyPoolMetrics(registry))
+    pool = ProxyPool(config, logs, ProxyPoolMetrics(registry), tracing)
     return _keyed_part(
         "proxies",
         pool,

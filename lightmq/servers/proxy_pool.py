@@ -28,12 +28,16 @@ from remoting.protocol.errors import LightMQError
 from runtime.config import ENVIRONMENT_PREFIX, flatten
 from runtime.logs import get_logger
 from runtime.metrics import Registry
+from runtime.tracing_config import TracingConfig
 
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 5.0
 """Between two starts of a proxy that dies: doubled each time, and the least again once one has served."""
 START_DEADLINE_S = 60.0
 """How long the first proxies may take until all of them serve."""
 COMMAND = (sys.executable, "-m", "lightmq", "proxy", "--json", "--supervised")
+
+
+NO_TRACES = TracingConfig()
 
 
 class ProxyPoolMetrics:
@@ -49,9 +53,15 @@ class ProxyPoolMetrics:
 class ProxyPool:
     """A fixed number of proxy processes."""
 
-    def __init__(self, config: ProxyConfig, logs: LogsConfig, metrics: ProxyPoolMetrics) -> None:
+    def __init__(
+        self,
+        config: ProxyConfig,
+        logs: LogsConfig,
+        metrics: ProxyPoolMetrics,
+        tracing: TracingConfig = NO_TRACES,
+    ) -> None:
         self._config = config
-        self._logs = logs
+        self._given = {"logs": logs, "tracing": tracing}
         self._metrics = metrics
         self._log = get_logger("proxy_pool")
         self._reserved: list[socket.socket] = []
@@ -81,7 +91,7 @@ class ProxyPool:
     async def start(self) -> None:
         """Bind the ports and return when every proxy serves. PortUnavailable, LightMQError."""
         config = self._reserve()
-        self._document = document({"proxy": config, "logs": self._logs})
+        self._document = document({"proxy": config, **self._given})
         count = self._config.listen.processes
         self._tasks = [asyncio.get_running_loop().create_task(self._keep(number)) for number in range(1, count + 1)]
         try:

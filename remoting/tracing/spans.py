@@ -34,7 +34,7 @@ class SpanKind(IntEnum):
 
 
 class FinishedSpan(NamedTuple):
-    """One finished span."""
+    """What happened to one message, with its times and its place in a trace."""
 
     name: str
     kind: SpanKind

@@ -275,9 +275,21 @@ def light_queues(config: ClientConfiguration) -> Any:
     return said
 
 
+def traced(config: ClientConfiguration) -> Any:
+    """The trace context of a message that is sent with one and received."""
+    context = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    sender = producer(config)
+    first = message("traced")
+    first.add_property("traceparent", context)
+    sender.send(first)
+    (found,) = (one for one in received(config, 2) if one.body == b"traced")
+    sender.shutdown()
+    return found.properties["traceparent"]
+
+
 SCENARIOS: dict[str, Callable[[ClientConfiguration], Any]] = {
     each.__name__: each
-    for each in (simple, push, ordered, delayed, priority, transactions, lite, lite_push, refused, light_queues)
+    for each in (simple, push, ordered, delayed, priority, transactions, lite, lite_push, refused, light_queues, traced)
 }
 
 if __name__ == "__main__":
