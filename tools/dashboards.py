@@ -60,6 +60,7 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
         Panel("Memory", "bytes", {"{{instance}}": "process_resident_memory_bytes{$w}"}),
         Panel("Open files", "none", {"{{instance}}": "process_open_fds{$w}"}),
         Panel("Versions", "none", {"{{version}}": "count by (version) (lightmq_build_info{$w})"}, "stat"),
+        Panel("Spans of traces", "cps", {"{{outcome}}": rate("rocketmq_trace_spans_total", "outcome")}),
     )),
     "mqtt": ("LightMQ: MQTT", (
         Panel("Connections", "none", {"{{instance}}": "rocketmq_mqtt_connections{$w}"}),
