@@ -234,20 +234,30 @@ def read_signer(path: Path) -> Signer:
         data = os.read(descriptor, KEY_FILE_BYTES_MAX + 1)
     finally:
         os.close(descriptor)
-    try:
-        key, separator, secret = data.decode().strip().partition(":")
-    except UnicodeDecodeError:
-        key = separator = secret = ""
-    if len(data) > KEY_FILE_BYTES_MAX or not (separator and key and secret and (key + secret).isprintable()):
-        raise LocalMisuse(f"key file {path} is not one line of the form key:secret")
+    return signer_of(data.decode(errors="replace"), f"key file {path}")
+
+
+def signer_of(line: str, source: str) -> Signer:
+    """Return the signer of a line ``key:secret``. Raises LocalMisuse, naming the source and never the line."""
+    key, separator, secret = line.strip().partition(":")
+    if len(line) > KEY_FILE_BYTES_MAX or not (separator and key and secret and _is_plain(key + secret)):
+        raise LocalMisuse(f"{source} is not one line of the form key:secret")
     return Signer(key, secret)
+
+
+def _is_plain(text: str) -> bool:
+    return text.isprintable() and "\ufffd" not in text
 
 
 def signing_dial(path: Path | None, tls: ClientTls | None = None) -> Dial:
     """Return a `dial` for connections with TLS and, if there is a key file, signed requests."""
-    if path is None and tls is None:
+    return dial_as(read_signer(path) if path is not None else None, tls)
+
+
+def dial_as(signer: Signer | None, tls: ClientTls | None = None) -> Dial:
+    """Return a `dial` for connections with TLS and, if there is a signer, signed requests."""
+    if signer is None and tls is None:
         return dial
-    signer = read_signer(path) if path is not None else None
     if tls is not None:
         tls.context()  # files that cannot be used are reported at the start
 
