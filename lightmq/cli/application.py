@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
+from lightmq.cli.defaults import from_profile
 from lightmq.cli.outcome import MISUSED, fail, guarded
 from lightmq.version import VERSION
 
@@ -79,6 +80,7 @@ COMMANDS = (
         ADMINISTRATION,
         "Check and repair a broker's data directory, list and count what it holds.",
     ),
+    ("profile", "admin.profile:profile", ADMINISTRATION, "Name installations, so that commands need no addresses."),
     ("console", "admin.console:console", ADMINISTRATION, "Make tokens for signing in to the web console."),
     ("config", "admin.config:config", ADMINISTRATION, "Show the configuration in force, or explain a key."),
 )
@@ -92,6 +94,7 @@ def application() -> App:
         help="MQTT devices to Spark and back over one durable log. Start with: lightmq up",
         version=f"lightmq {VERSION}",
         version_flags=["--version", "-V"],
+        config=from_profile,
         help_format="plaintext",  # a Markdown renderer for one-line texts would cost a fifth of the start
     )
     for name, target, group, text in COMMANDS:
@@ -110,4 +113,14 @@ def run(arguments: Sequence[str]) -> int:
             lambda: application()(list(arguments), result_action="return_value", exit_on_error=False, print_error=False)
         )
     except CycloptsError as error:
-        return fail(f"{str(error).rstrip('.')}; see: lightmq {arguments[0]} --help", MISUSED)
+        return fail(f"{_explained(error, arguments)}; see: lightmq {arguments[0]} --help", MISUSED)
+
+
+def _explained(error: CycloptsError, arguments: Sequence[str]) -> str:
+    """The parser's sentence; where a verb has verbs of its own, the one that was probably meant."""
+    if not isinstance(error, UnusedCliTokensError):
+        return str(error).rstrip(".")
+    said = f"unexpected argument {' '.join(error.unused_tokens or ())}"
+    verbs = [name for name in application()[arguments[0]] if not name.startswith("-")]
+    near = difflib.get_close_matches(arguments[1], verbs, n=1) if len(arguments) > 1 else []
+    return f"{said}; did you mean: lightmq {arguments[0]} {near[0]}" if near else said

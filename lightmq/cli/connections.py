@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -21,9 +21,11 @@ from typing import Annotated
 import msgspec
 from cyclopts import Parameter
 
+from lightmq.cli.defaults import KEY_VARIABLE, SERVER_VARIABLE, ProfileName
 from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.times import Seconds
 from remoting.client.blocking import BlockingConnection, checked, cluster, dial_master
-from remoting.client.connection import read_signer
+from remoting.client.connection import read_signer, signer_of
 from remoting.client.controllers import LeaderSearch
 from remoting.client.master_link import Backoff, MasterLink
 from remoting.client.tls import ClientTls
@@ -58,9 +60,10 @@ class Security:
         Parameter(
             env_var="LIGHTMQ_ACCESS_KEY_FILE",
             help="File with one line key:secret, readable only by you. Signs requests; required by brokers on other "
-            "machines and brokers with an access list.",
+            f"machines and brokers with an access list. Instead: the line itself in ${KEY_VARIABLE}.",
         ),
     ] = None
+    access_key: Annotated[str, Parameter(env_var=KEY_VARIABLE, show=False)] = field(default="", repr=False)
     tls: Annotated[
         bool, Parameter(negative="", env_var="LIGHTMQ_TLS", help="Connect with TLS to name server and brokers.")
     ] = False
@@ -87,6 +90,13 @@ class Security:
     ] = False
 
     @property
+    def signer(self) -> Signer | None:
+        """Who signs the requests; None: nobody. Raises LocalMisuse for a key that may not be used."""
+        if self.access_key_file is not None:
+            return read_signer(self.access_key_file)
+        return signer_of(self.access_key, f"${KEY_VARIABLE}, or the profile's key,") if self.access_key else None
+
+    @property
     def client_tls(self) -> ClientTls | None:
         """How to connect with TLS; None without."""
         if not self.tls:
@@ -102,9 +112,15 @@ class ServerTarget:
     """Where the name server answers, and how to reach it."""
 
     server: Annotated[
-        str, Parameter(name=["--server", "-s"], help="Name server (controller) as host:port; several with commas.")
+        str,
+        Parameter(
+            name=["--server", "-s"],
+            env_var=SERVER_VARIABLE,
+            help="Name server (controller) as host:port; several with commas.",
+        ),
     ] = "127.0.0.1:9876"
-    timeout: Annotated[float, Parameter(help="Seconds to wait for an answer.")] = 10.0
+    profile: ProfileName = ""
+    timeout: Annotated[Seconds, Parameter(help="How long to wait for an answer: 10, 500ms, 2m.")] = 10.0
     security: Security = Security()
 
 
@@ -197,7 +213,7 @@ def brokers(target: ServerTarget) -> Iterator[list[Broker]]:
 
     Raises CommandFailed when there is none, LocalMisuse for a key file that may not be used.
     """
-    signer = read_signer(target.security.access_key_file) if target.security.access_key_file is not None else None
+    signer = target.security.signer
     with contextlib.ExitStack() as stack:
         opened = []
         for name, data in sorted(_known(target, signer).broker_addr_table.items()):
@@ -298,7 +314,7 @@ def leading_controller(target: ServerTarget) -> Iterator[LeadingController]:
 
     Raises CommandFailed when no controller answers, when a server is not a controller, and when none leads.
     """
-    signer = read_signer(target.security.access_key_file) if target.security.access_key_file is not None else None
+    signer = target.security.signer
     timeout_ms, tls = int(target.timeout * 1000), target.security.client_tls
     search = LeaderSearch([each.strip() for each in target.server.split(",") if each.strip()])
     search.begin()

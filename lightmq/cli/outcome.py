@@ -93,10 +93,13 @@ def print_rows(
     cells: Callable[[dict[str, Any]], tuple[str, ...]],
     *,
     json_output: bool,
+    empty: str,
 ) -> None:
-    """Rows as JSON or as aligned columns."""
+    """Rows as JSON or as aligned columns; for people, `empty` says on standard error that there are none."""
     if json_output:
         print_json(rows)
+    elif not rows:
+        sys.stderr.write(f"{printable(empty)}\n")
     else:
         sys.stdout.write(columns(headings, [cells(row) for row in rows]))
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.admin.times import moment
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
+from lightmq.cli.times import age
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -44,7 +44,9 @@ def listing(
     with brokers(target) as found:
         rows = [row for broker in found for row in _page(broker, asked, count)]
     rows.sort(key=lambda row: str(row["client"]))
-    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
+    narrowed = any(asked.values())
+    empty = "no connected client is selected" if narrowed else "no client is connected"
+    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output, empty=empty)
 
 
 @clients.command
@@ -102,4 +104,4 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     numbers = (row["in_flight"], row["backlog"], row["subscriptions"])
     where = f"{row['address']} ({row['protocol']})"
     texts = (printable(row["client"]), printable(row["user"] or "-"), printable(where), row["version"])
-    return (*texts, moment(row["since_ms"]), *map(str, numbers), printable(row["proxy"]))
+    return (*texts, age(row["since_ms"]), *map(str, numbers), printable(row["proxy"]))

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from lightmq.cli.connections import Security, ServerTarget
+from lightmq.cli.defaults import SERVER_VARIABLE, ProfileName
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.cli.outcome import FAILED as FAILED_STATUS
 from lightmq.cli.outcome import json_object, printable, unreadable
@@ -313,7 +314,10 @@ TIMEOUT_S = 2.0
 def doctor(
     *,
     data: Annotated[Path | None, Parameter(name=["--data", "-d"], help="Data directory to check.")] = None,
-    server: Annotated[str | None, Parameter(name=["--server", "-s"], help="Name servers as host:port,…")] = None,
+    server: Annotated[
+        str | None, Parameter(name=["--server", "-s"], env_var=SERVER_VARIABLE, help="Name servers as host:port,…")
+    ] = None,
+    profile: ProfileName = "",
     rocketmq: Annotated[
         bool,
         Parameter(negative=(), help="Check only RocketMQ's clients: versions, and which use what is not offered."),
@@ -333,7 +337,7 @@ def doctor(
         "--admin-port": value.up.admin_port,
     }
     address = server or f"127.0.0.1:{value.up.remoting_port or 9876}"
-    target = target_of(address, security, value.broker)
+    target = replace(target_of(address, security, value.broker), profile=profile)
     findings = []
     checks = check_clients(target) if rocketmq else examine(value.up.data_directory, ports, value.up.host, target)
     for finding in checks:
@@ -350,12 +354,15 @@ def doctor(
 
 def target_of(address: str, given: Security, configured: BrokerConfig) -> ServerTarget:
     """The server to check, and how to reach it."""
-    key_file, dial = given.access_key_file or configured.access_key_file, configured.dial_tls
+    key_file, dial = given.access_key_file, configured.dial_tls
+    if key_file is None and not given.access_key:
+        key_file = configured.access_key_file
     if given.tls or not dial.enabled:
         security = replace(given, access_key_file=key_file)
     else:
         security = Security(
-            access_key_file=key_file, tls=True, tls_ca=dial.ca, tls_certificate=dial.certificate, tls_key=dial.key,
+            access_key_file=key_file, access_key=given.access_key, tls=True, tls_ca=dial.ca,
+            tls_certificate=dial.certificate, tls_key=dial.key,
             tls_server_name=dial.server_name, tls_insecure=not dial.verify,
         )  # fmt: skip
     return ServerTarget(server=address, timeout=TIMEOUT_S, security=security)

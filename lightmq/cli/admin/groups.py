@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from lightmq.cli.admin.sessions import lag, lag_rows
-from lightmq.cli.admin.times import time_ms
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable
+from lightmq.cli.times import time_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -40,7 +40,7 @@ def listing(
     """
     with brokers(target) as found:
         queues = [row for broker in found for row in lag_rows(broker, "")]
-    print_rows(summed(queues), HEADINGS, _cells, json_output=json_output)
+    print_rows(summed(queues), HEADINGS, _cells, json_output=json_output, empty="no group has committed an offset")
 
 
 @groups.command
@@ -49,7 +49,7 @@ def reset(
     topic: Annotated[str, Parameter(help="Topic.")],
     *,
     to: Annotated[
-        str, Parameter(help="earliest, latest, a time (2026-11-22T10:15) or a span before now (10m): where to go on.")
+        str, Parameter(help="Where to go on: earliest, latest, a time (2026-11-22T10:15) or a span before now (10m).")
     ],
     target: ServerTarget = HERE,
 ) -> None:

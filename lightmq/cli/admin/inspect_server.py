@@ -9,9 +9,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from lightmq.cli.admin.clients import first_that_has
-from lightmq.cli.admin.times import moment, time_ms
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
+from lightmq.cli.times import age, moment, time_ms
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -59,7 +59,9 @@ def trace(
 
 def audit(
     *,
-    since: Annotated[str, Parameter(help="From this time (2026-11-22T10:15) or this long ago (10m, 2h, 7d).")] = "",
+    since: Annotated[
+        str, Parameter(help="From this time (2026-11-22T10:15, yesterday) or this long ago (10m, 7d).")
+    ] = "",
     until: Annotated[str, Parameter(help="Up to this time, or this long ago.")] = "",
     count: Annotated[int, Parameter(help="Maximum number of acts, the newest first.")] = 50,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per act.")] = False,
@@ -74,7 +76,7 @@ def audit(
     with brokers(target) as found:
         rows = [row for broker in found for row in _acts(broker, fields, count)]
     rows.sort(key=lambda row: -int(row["time_ms"]))
-    print_rows(rows[:count], AUDIT_HEADINGS, _act, json_output=json_output)
+    print_rows(rows[:count], AUDIT_HEADINGS, _act, json_output=json_output, empty="no act is recorded in that time")
 
 
 def _acts(broker: Broker, fields: dict[str, str], count: int) -> list[dict[str, Any]]:
@@ -113,7 +115,7 @@ def spark(
             for broker in found
             for row in json_object(broker.ask(Command(RequestCode.SPARK_QUERIES)).body, "about queries")["queries"]
         ]
-    print_rows(rows, SPARK_HEADINGS, _query, json_output=json_output)
+    print_rows(rows, SPARK_HEADINGS, _query, json_output=json_output, empty="no Spark query reports here")
     if not json_output:
         errors = [f"{printable(row['name'])}: {printable(row['last_error'])}\n" for row in rows if row["last_error"]]
         sys.stdout.write("".join(errors))
@@ -122,7 +124,7 @@ def spark(
 def _query(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(row["name"]), row["status"], str(row["batch"]), f"{row['rows_per_s']:.0f}", str(row["batch_ms"]),
-        str(row["lag_messages"]), f"{row['lag_s']:.1f}", str(row["state_rows"]), moment(row["updated_ms"]),
+        str(row["lag_messages"]), f"{row['lag_s']:.1f}", str(row["state_rows"]), age(row["updated_ms"]),
     )  # fmt: skip
 
 
@@ -137,7 +139,7 @@ def health(
     """
     with brokers(target) as found:
         rows = [_health(broker) for broker in found]
-    print_rows(rows, HEALTH_HEADINGS, _state, json_output=json_output)
+    print_rows(rows, HEALTH_HEADINGS, _state, json_output=json_output, empty="there is no broker")
     bad = [row["broker"] for row in rows if row["state"] != "ok"]
     if bad:
         raise CommandFailed(f"not well: {', '.join(bad)}")

@@ -20,11 +20,13 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.connections import ServerTarget
 from lightmq.cli.outcome import CommandFailed, print_rows, printable
-from remoting.client.connection import signing_dial
+from lightmq.cli.times import Seconds
+from remoting.client.connection import dial_as, signing_dial
 from remoting.client.tls import ClientTls
 
 HERE = ServerTarget()
 HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE")
+NOTHING = "the source has no topic that is selected"
 
 migrate = App(name="migrate", help="Move into this installation from another one.", help_format="plaintext")
 
@@ -45,7 +47,7 @@ def rocketmq(
     group: Patterns = None,
     rate: Annotated[int, Parameter(help="Copy at most so many messages a second; 0: no limit.")] = 0,
     users: Annotated[bool, Parameter(negative=(), help="Mirror users and rules too, once.")] = False,
-    settle: Annotated[float, Parameter(help="switch: seconds without a message at the source.")] = 35.0,
+    settle: Annotated[Seconds, Parameter(help="switch: this long without a message at the source.")] = 35.0,
     one_way: Annotated[bool, Parameter(negative=(), help="Mirror nothing back to the source.")] = False,
     from_key_file: Annotated[Path | None, Parameter(help="File key:secret for the source.")] = None,
     from_tls: Annotated[bool, Parameter(negative=(), help="Connect to the source with TLS.")] = False,
@@ -70,7 +72,7 @@ def rocketmq(
 
     async def work() -> None:
         there = Cluster(source, signing_dial(from_key_file, tls))
-        here = Cluster(target.server, signing_dial(target.security.access_key_file, target.security.client_tls))
+        here = Cluster(target.server, dial_as(target.security.signer, target.security.client_tls))
         try:
             await _carry_out(action, Migration(there, here, options, SystemClock()), follow=follow, as_json=json_output)
         finally:
@@ -99,11 +101,11 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
     elif action == "status":
         await migration.read()
         _left_out(migration, as_json=as_json)
-        print_rows(await lags(migration), HEADINGS, _cells, json_output=as_json)
+        print_rows(await lags(migration), HEADINGS, _cells, json_output=as_json, empty=NOTHING)
     elif action == "verify":
         await migration.read()
         rows = await verified(migration)
-        print_rows(rows, HEADINGS, _cells, json_output=as_json)
+        print_rows(rows, HEADINGS, _cells, json_output=as_json, empty=NOTHING)
         if any(row["state"] != "equal" for row in rows):
             raise CommandFailed("the copies differ, see above")
     else:

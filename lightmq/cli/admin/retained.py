@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from lightmq.cli.admin.clients import COUNT_DEFAULT, first_that_has, pages
-from lightmq.cli.admin.times import moment
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.outcome import print_rows, printable
+from lightmq.cli.times import age
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -36,7 +36,8 @@ def listing(
     with brokers(target) as found:
         rows = [row for broker in found for row in pages(broker, RequestCode.RETAINED_LIST, "retained", asked, count)]
     rows.sort(key=lambda row: str(row["topic"]))
-    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
+    what = "" if topic_filter == "#" and not contains else " that is selected"
+    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output, empty=f"there is no retained message{what}")
 
 
 @retained.command
@@ -57,5 +58,5 @@ def clear(
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     if row["bytes"] is None:
         return printable(row["topic"]), "damaged", "-", "-", "-"
-    times = moment(row["stored_ms"]), moment(row["expires_ms"])
+    times = age(row["stored_ms"]), age(row["expires_ms"])
     return (printable(row["topic"]), str(row["bytes"]), str(row["qos"]), *times)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
+from lightmq.cli.times import age, moment, span
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
@@ -46,7 +46,7 @@ def listing(
             sys.stdout.write(json.dumps(shown) + "\n" if json_output else detail(shown))
             return
         rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: str(row["client"]))
-    print_rows(rows[:count], HEADINGS, summary, json_output=json_output)
+    print_rows(rows[:count], HEADINGS, summary, json_output=json_output, empty="there are no sessions")
 
 
 @sessions.command
@@ -111,7 +111,7 @@ def summary(row: dict[str, Any]) -> tuple[str, ...]:
     return (
         printable(row["client"]),
         printable(row["user"] or "-"),
-        "connected" if row["connected"] else _kept(row),
+        "connected" if row["connected"] else "away, " + _kept(row),
         _expiry(row),
         str(row["subscriptions"]),
         str(row["backlog"]),
@@ -124,7 +124,7 @@ def detail(row: dict[str, Any]) -> str:
     lines = [
         f"client        {printable(row['client'])}",
         f"user          {printable(row['user'] or '-')}",
-        f"state         {'connected' if row['connected'] else 'away, kept ' + _kept(row)}",
+        f"state         {'connected' if row['connected'] else 'away, ' + _kept(row) + _end(row)}",
         f"expiry        {_expiry(row)}" + (" after its connection" if row["expiry_s"] != NEVER_S else ""),
         f"backlog       {row['backlog']} messages",
         f"in flight     {row['in_flight']} noted, {row['received']} QoS 2 publishes not released",
@@ -147,20 +147,20 @@ def detail(row: dict[str, Any]) -> str:
 
 def _kept(row: dict[str, Any]) -> str:
     """Until when a session without its client is kept; the broker names no end of one that has none."""
-    return "until it is ended" if row["ends_ms"] is None else f"until {_moment(row['ends_ms'])}"
+    return "kept until it is ended" if row["ends_ms"] is None else f"ends {age(row['ends_ms'])}"
+
+
+def _end(row: dict[str, Any]) -> str:
+    return "" if row["ends_ms"] is None else f" ({moment(row['ends_ms'])})"
 
 
 def _expiry(row: dict[str, Any]) -> str:
-    return "never" if row["expiry_s"] == NEVER_S else f"{row['expiry_s']} s"
+    return "never" if row["expiry_s"] == NEVER_S else span(row["expiry_s"])
 
 
 def removed(counts: dict[str, int]) -> str:
     """What a session did not get, by reason."""
     return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items())) or "0"
-
-
-def _moment(time_ms: int) -> str:
-    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 LAG_HEADINGS = ("GROUP", "TOPIC", "BROKER", "QUEUE", "OFFSET", "END", "MESSAGES", "SECONDS")
@@ -184,7 +184,7 @@ def lag(
     if group and not rows:
         raise CommandFailed(f"no broker has offsets of group {group!r}; it never committed, or its topics were deleted")
     rows.sort(key=lambda row: (row["group"], row["topic"], row["broker"], row["queue"]))
-    print_rows(rows, LAG_HEADINGS, _cells, json_output=json_output)
+    print_rows(rows, LAG_HEADINGS, _cells, json_output=json_output, empty="no group has committed an offset")
 
 
 def lag_rows(broker: Broker, group: str) -> Iterator[dict[str, Any]]:

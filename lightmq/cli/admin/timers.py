@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
+from lightmq.cli.times import Seconds, age
 from remoting.protocol.bodies.recall_handle import RecallHandle, decode_handle
 from remoting.protocol.errors import RemoteViolation
 from remoting.protocol.frames.codes import RequestCode
@@ -32,7 +33,7 @@ def timers(
     count: Annotated[int, Parameter(help="List this many messages, those due next.")] = 0,
     recall: Annotated[bool, Parameter(negative=(), help="Recall the message: it will not be delivered.")] = False,
     delay: Annotated[
-        float, Parameter(help="Reschedule the message to this many seconds from now; 0 delivers it at once.")
+        Seconds, Parameter(help="Reschedule the message to so long from now: 90s, 2h; 0 delivers it at once.")
     ] = UNCHANGED,
     json_output: Annotated[
         bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker or message.")
@@ -56,7 +57,7 @@ def timers(
             return
         if count:
             rows = sorted((row for broker in found for row in _page(broker, count)), key=lambda row: row["due_ms"])
-            print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
+            print_rows(rows[:count], HEADINGS, _cells, json_output=json_output, empty="no delayed message waits")
             return
         numbers = [{"broker": broker.name, **_answer(broker, {})} for broker in found]
     sys.stdout.write("".join(json.dumps(one) + "\n" if json_output else summary(one) for one in numbers))
@@ -123,7 +124,7 @@ def summary(numbers: dict[str, Any]) -> str:
     lines = [
         f"broker    {numbers['broker']}",
         f"waiting   {numbers.get('waiting', 0)} messages",
-        f"next due  {'-' if next_ms is None else moment(next_ms)}",
+        f"next due  {'-' if next_ms is None else f'{moment(next_ms)} ({age(next_ms)})'}",
     ]
     lines += [
         f"  within {label:<6} {count}" for label, count in numbers.get("by_delay", {}).items() if label != "later"
@@ -138,7 +139,7 @@ def summary(numbers: dict[str, Any]) -> str:
 def detail(row: dict[str, Any]) -> str:
     """One message with its properties."""
     lines = [
-        f"due     {moment(row['due_ms'])}",
+        f"due     {moment(row['due_ms'])} ({age(row['due_ms'])})",
         f"stored  {moment(row['stored_ms'])}",
         f"topic   {printable(row['topic'])}",
         f"id      {printable(row['id'])}",
@@ -156,4 +157,4 @@ def moment(time_ms: int) -> str:
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     topic = printable(row["topic"])
-    return moment(row["due_ms"]), topic, str(row["body_bytes"]), row["broker"], row["handle"]
+    return age(row["due_ms"]), topic, str(row["body_bytes"]), row["broker"], row["handle"]

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from lightmq.cli.defaults import ProfileName
 from lightmq.cli.outcome import CommandFailed, payload_fields
+from lightmq.cli.times import seconds
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -46,12 +48,14 @@ PASSWORD_VARIABLE = "LIGHTMQ_PASSWORD"  # noqa: S105  # a name, not a password
 class MqttTarget:
     """The server and the credentials of a connection."""
 
-    host: Annotated[str, Parameter(name=["--host"], help="MQTT host.")] = "127.0.0.1"
-    port: Annotated[int, Parameter(name=["--port", "-p"], help="MQTT port.")] = 1883
+    host: Annotated[str, Parameter(name=["--host"], env_var="LIGHTMQ_MQTT_HOST", help="MQTT host.")] = "127.0.0.1"
+    port: Annotated[int, Parameter(name=["--port", "-p"], env_var="LIGHTMQ_MQTT_PORT", help="MQTT port.")] = 1883
+    profile: ProfileName = ""
     user: Annotated[
         str | None,
         Parameter(name=["--user", "-u"], env_var=USER_VARIABLE, help=f"User; password: ${PASSWORD_VARIABLE} or asked."),
     ] = None
+    password: Annotated[str, Parameter(env_var=PASSWORD_VARIABLE, show=False)] = field(default="", repr=False)
     client_id: Annotated[
         str, Parameter(name=["--client-id"], help="MQTT client id; empty: assigned by the server.")
     ] = ""
@@ -101,7 +105,7 @@ class MqttLink:
         if target.uses_tls:
             self._trust(target)
         if target.user is not None:
-            self.client.username_pw_set(target.user, _password(target.user))
+            self.client.username_pw_set(target.user, target.password or _password(target.user))
         self.session_present = False
         self.lost = threading.Event()
         self.why_lost = ""
@@ -236,7 +240,9 @@ class PublishProperties:
     content_type: Annotated[str | None, Parameter(help="Content type (-V 5).")] = None
     response_topic: Annotated[str | None, Parameter(help="Response topic (-V 5).")] = None
     correlation: Annotated[str | None, Parameter(help="Correlation data of a response (-V 5).")] = None
-    expiry: Annotated[int | None, Parameter(help="Seconds until the message expires (-V 5).")] = None
+    expiry: Annotated[
+        float | None, Parameter(converter=seconds, help="How long until the message expires: 90s, 2h (-V 5).")
+    ] = None
 
     def properties(self, *, is_v5: bool) -> Properties | None:
         """In paho's form; None when there are none. Raises CommandFailed."""
@@ -249,7 +255,7 @@ class PublishProperties:
 
         properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]
         if self.expiry is not None and not 0 <= self.expiry <= EXPIRY_S_MAX:
-            raise CommandFailed(f"--expiry must be 0 to {EXPIRY_S_MAX}, not {self.expiry}")
+            raise CommandFailed(f"--expiry must be 0 to {EXPIRY_S_MAX}, not {self.expiry:g}")
         pairs = [pair.partition("=") for pair in self.user_properties]
         if not all(separator and key for key, separator, _ in pairs):
             raise CommandFailed("write a property as KEY=VALUE, for example --property unit=celsius")
@@ -258,7 +264,7 @@ class PublishProperties:
             "ContentType": self.content_type,
             "ResponseTopic": self.response_topic,
             "CorrelationData": None if self.correlation is None else self.correlation.encode(),
-            "MessageExpiryInterval": self.expiry,
+            "MessageExpiryInterval": None if self.expiry is None else round(self.expiry),
         }
         for name, value in values.items():
             if value is not None:

@@ -18,6 +18,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.messages.mqtt_client import IN_FLIGHT_MAX, NO_PROPERTIES, MqttLink, MqttTarget, PublishProperties
 from lightmq.cli.outcome import CommandFailed
+from lightmq.cli.times import Seconds
 from runtime.clock import SystemClock
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def publish(
         int, Parameter(help="Number of times to send --message; {n} is replaced by the message's number.")
     ] = 1,
     options: PublishProperties = NO_PROPERTIES,
-    timeout: Annotated[float, Parameter(help="Seconds to wait for the acknowledgement of a message.")] = 30.0,
+    timeout: Annotated[Seconds, Parameter(help="How long to wait for the acknowledgement of a message.")] = 30.0,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print the result as JSON.")] = False,
     target: MqttTarget = HERE,
 ) -> None:

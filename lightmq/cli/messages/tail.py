@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,6 +22,7 @@ from cyclopts import Parameter
 
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, payload_fields
+from lightmq.cli.times import time_ms
 from remoting.batches.unpack import Unpacker, split_position
 from remoting.client.admin import TIME_MAX_MS, found_messages, query_fields
 from remoting.protocol.bodies.pull_body import (
@@ -91,6 +93,15 @@ class QueueReader:
         found.sort(key=_place)
         return found[len(found) - min(count, len(found)) :]
 
+    def since(self, from_ms: int) -> list[LogMessage]:
+        """Selected messages stored at or after a time, oldest first."""
+        found: list[LogMessage] = []
+        for queue_id, lowest, end in self._bounds(0):
+            found += self._stored_since(queue_id, lowest, end, from_ms)
+            self._next[queue_id] = end
+        found.sort(key=_place)
+        return found
+
     def from_offset(self, offset: int) -> list[LogMessage]:
         """Selected messages from ``offset`` of each queue to its present end."""
         found: list[LogMessage] = []
@@ -140,6 +151,17 @@ class QueueReader:
             upper, window = start, window * 4
         return found
 
+    def _stored_since(self, queue_id: int, lowest: int, end: int, from_ms: int) -> list[LogMessage]:
+        """The queue's times do not fall, so the first offset of the time is found by halves."""
+        first = bisect_left(range(lowest, end), from_ms, key=lambda at: self._store_ms(queue_id, at, end))
+        return list(self._read(queue_id, lowest + first, end))
+
+    def _store_ms(self, queue_id: int, at: int, end: int) -> int:
+        """When the first message at or behind an offset was stored."""
+        body = encode_range_pull(queue_id, at, end, 1)
+        pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
+        return next((record.store_ms for record in iter_records(pulled.blob)), TIME_MAX_MS)
+
     def _read(self, queue_id: int, start: int, end: int) -> Iterator[LogMessage]:
         while start < end:
             body = encode_range_pull(queue_id, start, end, PULL_BYTES)
@@ -183,6 +205,7 @@ def tail(
     *,
     last: Annotated[int, Parameter(name=["--last", "-n"], help="Begin with this many of the newest messages.")] = 10,
     offset: Annotated[int | None, Parameter(name=["--offset"], help="Begin at this queue offset instead.")] = None,
+    since: Annotated[str, Parameter(help="Begin at this time instead: 10m, 2026-11-22T10:15, yesterday.")] = "",
     follow: Annotated[
         bool, Parameter(name=["--follow", "-f"], negative=(), help="Keep running and print new messages.")
     ] = False,
@@ -198,16 +221,18 @@ def tail(
         check_filter(topic_filter)
     if last < 0 or count < 0 or (offset is not None and offset < 0):
         raise CommandFailed("--last, --count and --offset must not be negative")
+    since_ms = time_ms(since) if since else None
     selection = MessageSelection(topic_filter, is_parent=topic)
     printer = Printer(limit=count, json_output=json_output)
     with brokers(target) as found:
         readers = [QueueReader(broker, selection) for broker in found]
         if topic and not any(reader.exists() for reader in readers):
             raise CommandFailed(f"there is no topic {topic_filter}; see: lightmq topics")
-        first = [reader.from_offset(offset) if offset is not None else reader.newest(last) for reader in readers]
+        first = [_begin(reader, last, offset, since_ms) for reader in readers]
         batches = [(broker, message) for broker, batch in zip(found, first, strict=True) for message in batch]
         if offset is None:
             batches.sort(key=lambda item: item[1].record.store_ms)
+        if offset is None and since_ms is None:
             batches = batches[len(batches) - min(last, len(batches)) :]
         printer.put(batches)
         if not batches:
@@ -217,6 +242,13 @@ def tail(
             for broker, reader in zip(found, readers, strict=True):
                 fresh = reader.fresh(WAIT_MS // len(found))
                 printer.put([(broker, message) for message in fresh])
+
+
+def _begin(reader: QueueReader, last: int, offset: int | None, since_ms: int | None) -> list[LogMessage]:
+    """The messages to begin with: from an offset, else from a time, else the last ones."""
+    if offset is not None:
+        return reader.from_offset(offset)
+    return reader.newest(last) if since_ms is None else reader.since(since_ms)
 
 
 class Printer:
@@ -274,17 +306,18 @@ def query(
     count: Annotated[
         int, Parameter(name=["--count", "-n"], help="At most this many, newest first (64 per broker).")
     ] = 32,
-    begin: Annotated[int, Parameter(help="Stored at or after this time, in ms since 1970.", show_default=False)] = 0,
-    end: Annotated[
-        int, Parameter(help="Stored at or before this time, in ms since 1970.", show_default=False)
-    ] = TIME_MAX_MS,
+    begin: Annotated[
+        str, Parameter(name=["--since", "--begin"], help="Stored from this time on (2026-11-22T10:15, 10m, yesterday).")
+    ] = "",
+    end: Annotated[str, Parameter(name=["--until", "--end"], help="Stored up to this time.")] = "",
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Look up messages by topic and key."""
-    if count < 1 or begin > end:
-        raise CommandFailed("--count must be at least 1, and --begin not behind --end")
-    fields = query_fields(topic, key, count, begin_ms=begin, end_ms=end, unique=unique)
+    begin_ms, end_ms = time_ms(begin) if begin else 0, time_ms(end) if end else TIME_MAX_MS
+    if count < 1 or begin_ms > end_ms:
+        raise CommandFailed("--count must be at least 1, and --since not behind --until")
+    fields = query_fields(topic, key, count, begin_ms=begin_ms, end_ms=end_ms, unique=unique)
     found: list[tuple[str, StoredMessage]] = []
     with brokers(target) as asked:
         for broker in asked:

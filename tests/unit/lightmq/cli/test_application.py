@@ -46,6 +46,9 @@ def test_no_option_undoes_what_another_one_lists(words: list[str], capsys: pytes
         (["pub"], "--topic"),
         (["pub", "-t", "a", "--bogus"], "--bogus"),
         (["pub", "-t", "a", "--qos", "x"], "--qos"),
+        (["topics", "creat", "x"], "did you mean: lightmq topics create"),
+        (["topics", "a", "b"], "unexpected argument b"),
+        (["cluster", "statsu"], "status"),
     ],
 )
 def test_wrong_usage_is_one_line_and_status_2(

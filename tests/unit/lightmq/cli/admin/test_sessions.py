@@ -31,21 +31,9 @@ def test_all_sessions_page_by_page(log_server: Any, capsys: pytest.CaptureFixtur
     assert run(["sessions", *server]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED"]
-    assert lines[1] == [
-        "dev-1",
-        "anna",
-        "until",
-        "2026-09-21T14:13:20Z",
-        "60",
-        "s",
-        "1",
-        "7",
-        "1",
-        "expired,",
-        "2",
-        "retention",
-    ]
-    assert lines[2] == ["dev-2", "-", "connected", "60", "s", "1", "7", "0"]
+    assert lines[1][:4] == ["dev-1", "anna", "away,", "ends"]
+    assert lines[1][-9:] == ["ago", "1", "min", "1", "7", "1", "expired,", "2", "retention"]
+    assert lines[2] == ["dev-2", "-", "connected", "1", "min", "1", "7", "0"]
     assert [query["after"] for query in log_server.queries] == ["", "dev-1"]
     log_server.session_answers = [page(AWAY)]
     assert run(["sessions", "--json", "--count", "1", *server]) == 0
@@ -72,7 +60,7 @@ def test_one_session_with_its_subscriptions(log_server: Any, capsys: pytest.Capt
     log_server.session_answers = [body, body]
     assert run(["sessions", "dev-1", *server]) == 0
     out = capsys.readouterr().out
-    assert "away, kept until 2026-09-21T14:13:20Z" in out
+    assert "ago (2026-09-21T14:13:20Z)" in out
     assert "3 noted, 1 QoS 2 publishes not released" in out
     assert out.splitlines()[-1].split() == ["a/+", "2", "no_local", "9", "7", "2"]
     assert run(["sessions", "dev-1", "--json", *server]) == 0

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lightmq.cli.admin.timers import moment
 from lightmq.cli.application import run
 from remoting.protocol.bodies.recall_handle import RecallHandle, encode_handle
 
@@ -27,10 +26,12 @@ def test_how_many_wait(log_server: Any, capsys: pytest.CaptureFixture[str]) -> N
     server = ["--server", log_server.address]
     log_server.timer_answers = [answer(NUMBERS), answer(NUMBERS), answer(NUMBERS | {"next_due_ms": None})]
     assert run(["timers", *server]) == 0
-    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown[2] = shown[2][:3] + shown[2][-1:]  # how long ago that is
+    assert shown == [
         ["broker", "broker-a"],
         ["waiting", "5", "messages"],
-        ["next", "due", "2026-09-21T14:13:20.500Z"],
+        ["next", "due", "2026-09-21T14:13:20.500Z", "ago)"],
         ["within", "5m", "2"],
         ["within", "1h", "0"],
         ["later", "3"],
@@ -52,8 +53,8 @@ def test_the_next_ones_page_by_page(log_server: Any, capsys: pytest.CaptureFixtu
     assert run(["timers", "--count", "9", "--server", log_server.address]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["DUE", "TOPIC", "BYTES", "BROKER", "HANDLE"]
-    assert lines[1] == [moment(TIMER["due_ms"]), "plant/a", "9", "broker-a", HANDLE]
-    assert lines[2][1] == "plant/\\u001b"
+    assert lines[1][-5:] == ["ago", "plant/a", "9", "broker-a", HANDLE]
+    assert lines[2][-4] == "plant/\\u001b"
     assert log_server.queries[-1] == {"limit": "8", "after": "5/3", "road": "lightmq"}
     assert run(["timers", "--count", "1", "--json", "--server", log_server.address]) == 0
     assert json.loads(capsys.readouterr().out) == {"broker": "broker-a", **TIMER}

@@ -34,6 +34,16 @@ def bodies(messages: list[LogMessage]) -> list[int]:
     return [int(bytes(message.record.body)) for message in messages]
 
 
+@pytest.mark.parametrize(("name", "last"), [("plant/a", [180, 190]), ("plant/#", list(range(172, 200)))])
+def test_those_since_a_time(broker: Broker, name: str, last: list[int]) -> None:
+    """Messages are stored at the times 0 to 199."""
+    reader = QueueReader(broker, MessageSelection(name))
+    assert bodies(reader.since(172)) == last
+    assert bodies(reader.since(0))[0] == 0
+    assert reader.since(200) == []
+    assert reader.fresh(0) == []
+
+
 def test_the_newest_of_a_light_queue(broker: Broker) -> None:
     messages = QueueReader(broker, MessageSelection("plant/a")).newest(3)
     assert bodies(messages) == [170, 180, 190]
