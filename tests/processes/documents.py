@@ -187,6 +187,7 @@ class Reader:
                 "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
                 "PYTHONPATH": str(ROOT),
                 "LIGHTMQ_PASSWORD": "correct horse",
+                "LIGHTMQ_PROFILES": str(folder / ".profiles.toml"),
             }
         )
 
