@@ -1,0 +1,1 @@
+"""The command `bench`: a load, and what came of it."""
