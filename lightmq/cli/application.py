@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from lightmq.cli.defaults import from_profile
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import MISUSED, fail, guarded
 from lightmq.version import VERSION
 
@@ -55,12 +56,19 @@ COMMANDS = (
         "List messages that consumer groups gave up, or send one again.",
     ),
     ("groups", "admin.groups:groups", CLIENTS, "List consumer groups with their lag, or move one."),
+    ("bench", "bench.command:bench", CLIENTS, "Put a load on a server: rates, latencies, losses."),
     ("spark", "admin.inspect_server:spark", CLIENTS, "Show the Spark queries that report to the brokers."),
     ("trace", "admin.inspect_server:trace", CLIENTS, "Follow one message from its sender to everybody it concerns."),
     ("timers", "admin.timers:timers", CLIENTS, "Show delayed messages, recall or reschedule one."),
     ("query", "messages.tail:query", CLIENTS, "Look up messages by topic and key, between two times."),
     ("demo", "demo:demo", ADMINISTRATION, "Run the main job on this machine's sensors: MQTT, the log, Spark and back."),
     ("doctor", "admin.doctor:doctor", ADMINISTRATION, "Check this machine and a running broker, and suggest remedies."),
+    (
+        "top",
+        "admin.top:top",
+        ADMINISTRATION,
+        "Show live what an installation does: rates, clients, lag, disk.",
+    ),
     ("health", "admin.inspect_server:health", ADMINISTRATION, "Check that every broker group takes messages."),
     ("audit", "admin.inspect_server:audit", ADMINISTRATION, "Show who did what to the installation."),
     ("cluster", "admin.cluster:cluster", ADMINISTRATION, "Show and change who is master of the broker groups."),
@@ -81,10 +89,23 @@ COMMANDS = (
         "Check and repair a broker's data directory, list and count what it holds.",
     ),
     ("profile", "admin.profile:profile", ADMINISTRATION, "Name installations, so that commands need no addresses."),
+    ("completion", "completion:completion", ADMINISTRATION, "Make the shell complete commands, options and names."),
     ("console", "admin.console:console", ADMINISTRATION, "Make tokens for signing in to the web console."),
     ("config", "admin.config:config", ADMINISTRATION, "Show the configuration in force, or explain a key."),
 )
+ASKED_BY_SHELLS = "__complete"
+"""What the scripts of `lightmq completion` call to ask for names."""
+GROUPED = (
+    "acl", "bench", "clients", "cluster", "config", "console", "demo", "groups", "migrate", "profile", "retained",
+    "sessions", "store", "topics",
+)  # fmt: skip
+"""Commands with commands of their own, or with their own parser."""
 NAMES = tuple(name for name, *_ in COMMANDS)
+
+
+def _epilogue(name: str) -> dict[str, str]:
+    """The examples of a command, unless it has commands of its own and says them itself."""
+    return {} if name in GROUPED else {"help_epilogue": epilogue(name)}
 
 
 def application() -> App:
@@ -98,13 +119,13 @@ def application() -> App:
         help_format="plaintext",  # a Markdown renderer for one-line texts would cost a fifth of the start
     )
     for name, target, group, text in COMMANDS:
-        app.command(f"lightmq.cli.{target}", name=name, group=group, help=text)
+        app.command(f"lightmq.cli.{target}", name=name, group=group, help=text, **_epilogue(name))
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; the answer is the exit status."""
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in NAMES:
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in (*NAMES, ASKED_BY_SHELLS):
         near = difflib.get_close_matches(arguments[0], NAMES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"the commands are: {', '.join(NAMES)}."
         return fail(f"unknown command {arguments[0]}; {hint} See: lightmq --help", MISUSED)

@@ -15,11 +15,15 @@ from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Parameter, Token
 
+from lightmq.cli.completing import PROFILES
+
 SERVER_VARIABLE, KEY_VARIABLE, PROFILE_VARIABLE = "LIGHTMQ_SERVER", "LIGHTMQ_KEY", "LIGHTMQ_PROFILE"
 FILE_VARIABLE = "LIGHTMQ_PROFILES"
 """Another place for the file of profiles."""
 ProfileName = Annotated[
-    str, Parameter(name=["--profile"], env_var=PROFILE_VARIABLE, help="Profile to use; see: lightmq profile --help")
+    str,
+    PROFILES,
+    Parameter(name=["--profile"], env_var=PROFILE_VARIABLE, help="Profile to use; see: lightmq profile --help"),
 ]
 """Option of every command that reaches a server."""
 REMOTING = {

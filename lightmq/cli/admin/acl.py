@@ -15,6 +15,7 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
 from lightmq.cli.connections import ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.options import ConfigOptions, check_filter, check_qos, check_topic, configuration
 from lightmq.cli.outcome import FAILED, CommandFailed, json_object, print_rows, printable
 from remoting.protocol.frames.codes import RequestCode
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
     from remoting.access.rights import Right
 
 acl = App(
-    name="acl", help="Check an access list, explain what it decides, or ask a running server.", help_format="plaintext"
+    name="acl",
+    help="Check an access list, explain what it decides, or ask a running server.",
+    help_format="plaintext",
+    help_epilogue=epilogue("acl"),
 )
 NONE = ConfigOptions()
 HERE = ServerTarget()
@@ -180,10 +184,7 @@ def ask(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Ask a running installation what its rules in force decide, and which rule; exit status 1 if it is refused.
-
-    Example: lightmq acl test --user anna --client press-7 --action subscribe --topic 'plant/#'
-    """
+    """Ask a running installation what its rules in force decide, and which rule; exit status 1 if it is refused."""
     check_qos(qos)
     fields = {
         "topic": topic, "client": client, "user": user, "action": action, "qos": str(qos),

@@ -11,14 +11,21 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.completing import CLIENTS
 from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
 from lightmq.cli.times import age
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 
-clients = App(name="clients", help="List connected MQTT clients, or disconnect one.", help_format="plaintext")
+clients = App(
+    name="clients",
+    help="List connected MQTT clients, or disconnect one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("clients"),
+)
 HERE = ServerTarget()
 PAGE = 200
 COUNT_DEFAULT = 100
@@ -27,7 +34,7 @@ HEADINGS = ("CLIENT", "USER", "ADDRESS", "MQTT", "SINCE", "IN FLIGHT", "BACKLOG"
 
 @clients.default
 def listing(
-    prefix: Annotated[str, Parameter(help="Only client ids that begin with this.")] = "",
+    prefix: Annotated[str, CLIENTS, Parameter(help="Only client ids that begin with this.")] = "",
     *,
     contains: Annotated[str, Parameter(help="Only client ids with this text.")] = "",
     user: Annotated[str, Parameter(name=["--user", "-u"], help="Only clients of this user.")] = "",
@@ -36,10 +43,7 @@ def listing(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per client.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List connected MQTT clients: user, address, version, since when, in flight, backlog, subscriptions.
-
-    Example: lightmq clients press- --address 10.0.
-    """
+    """List connected MQTT clients: user, address, version, since when, in flight, backlog, subscriptions."""
     asked = {"prefix": prefix, "contains": contains, "user": user, "address": address}
     with brokers(target) as found:
         rows = [row for broker in found for row in _page(broker, asked, count)]
@@ -51,14 +55,14 @@ def listing(
 
 @clients.command
 def kick(
-    client: Annotated[str, Parameter(help="Client id.")],
+    client: Annotated[str, CLIENTS, Parameter(help="Client id.")],
     *,
     end_session: Annotated[bool, Parameter(negative=(), help="End its session too: subscriptions, backlog.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Disconnect a client; MQTT 5 clients get reason code 0x98 (administrative action). Its will is published.
 
-    It may connect again at once: take its right away first. Example: lightmq clients kick press-7
+    It may connect again at once: take its right away first.
     """
     fields = {"client": client, "end": "true" if end_session else "false"}
     first_that_has(target, Command(RequestCode.MQTT_KICK, fields=fields), f"no client with id {client!r} is connected")

@@ -15,7 +15,9 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from broker.replication.leader import DurabilityRule, promise
+from lightmq.cli.completing import BROKER_GROUPS
 from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, columns, print_json
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,
@@ -50,13 +52,18 @@ def promised(settings: Mapping[str, str], brokers: int) -> dict[str, str | None]
     return {"promise": found.text, "warning": found.warning or None}
 
 
-cluster = App(name="cluster", help="Show and change who is master of the broker groups.", help_format="plaintext")
+cluster = App(
+    name="cluster",
+    help="Show and change who is master of the broker groups.",
+    help_format="plaintext",
+    help_epilogue=epilogue("cluster"),
+)
 HERE = ServerTarget()
 ALONE = "alone"
 """State of a broker that is in no group."""
 
-Group = Annotated[str, Parameter(help="Name of the broker group, broker.broker_name of its brokers.")]
-OneGroup = Annotated[str, Parameter(help="Only this broker group.")]
+Group = Annotated[str, BROKER_GROUPS, Parameter(help="Name of the broker group, broker.broker_name of its brokers.")]
+OneGroup = Annotated[str, BROKER_GROUPS, Parameter(help="Only this broker group.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print JSON, one object per line.")]
 BrokerId = Annotated[int, Parameter(help="Id of the broker, see: lightmq cluster members.")]
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.examples import epilogue
 from lightmq.cli.options import ConfigOptions, configuration
 from lightmq.configuration import Configuration
 from runtime.config import (
@@ -26,7 +27,12 @@ from runtime.config import (
 )
 from runtime.logs import REDACTED, SECRET_KEY
 
-config = App(name="config", help="Show the configuration in force, or explain a key.", help_format="plaintext")
+config = App(
+    name="config",
+    help="Show the configuration in force, or explain a key.",
+    help_format="plaintext",
+    help_epilogue=epilogue("config"),
+)
 NONE = ConfigOptions()
 
 

@@ -15,11 +15,17 @@ from cyclopts import App, Parameter
 
 from console.tokens import TokenFile
 from console.viewers import ADMIN, MONITOR
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed
 from lightmq.configuration import UpConfig
 
 DATA = UpConfig().data_directory
-console = App(name="console", help="Make tokens for signing in to the web console.", help_format="plaintext")
+console = App(
+    name="console",
+    help="Make tokens for signing in to the web console.",
+    help_format="plaintext",
+    help_epilogue=epilogue("console"),
+)
 
 
 @console.command

@@ -11,14 +11,21 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from lightmq.cli.admin.sessions import lag, lag_rows
+from lightmq.cli.completing import GROUPS, TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable
 from lightmq.cli.times import time_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 
-groups = App(name="groups", help="List consumer groups with their lag, move one.", help_format="plaintext")
+groups = App(
+    name="groups",
+    help="List consumer groups with their lag, move one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("groups"),
+)
 HERE = ServerTarget()
 HEADINGS = ("GROUP", "TOPICS", "QUEUES", "MESSAGES", "SECONDS")
 EARLIEST, LATEST = "earliest", "latest"
@@ -45,18 +52,15 @@ def listing(
 
 @groups.command
 def reset(
-    group: Annotated[str, Parameter(help="Consumer group.")],
-    topic: Annotated[str, Parameter(help="Topic.")],
+    group: Annotated[str, GROUPS, Parameter(help="Consumer group.")],
+    topic: Annotated[str, TOPICS, Parameter(help="Topic.")],
     *,
     to: Annotated[
         str, Parameter(help="Where to go on: earliest, latest, a time (2026-11-22T10:15) or a span before now (10m).")
     ],
     target: ServerTarget = HERE,
 ) -> None:
-    """Move a group in a topic, backwards or forwards; messages in between are read again, or never.
-
-    Example: lightmq groups reset billing orders --to 2h
-    """
+    """Move a group in a topic, backwards or forwards; messages in between are read again, or never."""
     at = {EARLIEST: 0, LATEST: AT_THE_END}.get(to)
     moved = _move(target, group, topic, time_ms(to) if at is None else at)
     sys.stdout.write(f"moved {printable(group)} in {moved} queues of {printable(topic)}\n")
@@ -64,15 +68,12 @@ def reset(
 
 @groups.command
 def skip(
-    group: Annotated[str, Parameter(help="Consumer group.")],
-    topic: Annotated[str, Parameter(help="Topic.")],
+    group: Annotated[str, GROUPS, Parameter(help="Consumer group.")],
+    topic: Annotated[str, TOPICS, Parameter(help="Topic.")],
     *,
     target: ServerTarget = HERE,
 ) -> None:
-    """Skip everything that waits: the group goes on with what comes from now on.
-
-    Example: lightmq groups skip billing orders
-    """
+    """Skip everything that waits: the group goes on with what comes from now on."""
     moved = _move(target, group, topic, AT_THE_END)
     sys.stdout.write(f"skipped the backlog of {printable(group)} in {moved} queues of {printable(topic)}\n")
 

@@ -34,8 +34,6 @@ def trace(
 ) -> None:
     """Follow one message: sender, log, queues, sessions and groups that have it or wait for it, Spark queries, what it
     caused.
-
-    Examples: lightmq trace plant/7/temp 0    lightmq trace 7F00000100002A9F0000000000000B40
     """
     if offset >= 0:
         fields = {"topic": message, "offset": str(offset)} | ({"queue": str(queue)} if queue >= 0 else {})
@@ -67,10 +65,7 @@ def audit(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per act.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Show who did what: every administrative act, by whatever tool, with its outcome.
-
-    Example: lightmq audit --since 24h
-    """
+    """Show who did what: every administrative act, by whatever tool, with its outcome."""
     fields = {"from_ms": str(time_ms(since))} if since else {}
     fields |= {"until_ms": str(time_ms(until))} if until else {}
     with brokers(target) as found:
@@ -107,7 +102,7 @@ def spark(
 ) -> None:
     """Show the Spark queries that report to brokers: pace, duration of batches, lag, state, the last error.
 
-    A query reports with RocketMQProgressListener().report("host:port"). Example: lightmq spark --json
+    A query reports with RocketMQProgressListener().report("host:port").
     """
     with brokers(target) as found:
         rows = [
@@ -133,10 +128,7 @@ def health(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per broker.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Check that every broker group has a master that takes messages; exit status 1 if one does not.
-
-    Example: lightmq health && echo well
-    """
+    """Check that every broker group has a master that takes messages; exit status 1 if one does not."""
     with brokers(target) as found:
         rows = [_health(broker) for broker in found]
     print_rows(rows, HEALTH_HEADINGS, _state, json_output=json_output, empty="there is no broker")

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from lightmq.cli.connections import ServerTarget
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, print_rows, printable
 from lightmq.cli.times import Seconds
 from remoting.client.connection import dial_as, signing_dial
@@ -28,7 +29,12 @@ HERE = ServerTarget()
 HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE")
 NOTHING = "the source has no topic that is selected"
 
-migrate = App(name="migrate", help="Move into this installation from another one.", help_format="plaintext")
+migrate = App(
+    name="migrate",
+    help="Move into this installation from another one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("migrate"),
+)
 
 Patterns = Annotated[list[str] | None, Parameter(negative=(), help="Only these; * and ? match. May be repeated.")]
 

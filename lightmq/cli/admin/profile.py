@@ -13,18 +13,24 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.completing import PROFILES
 from lightmq.cli.defaults import place
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import print_rows, printable
 from lightmq.profiles import SECRETS, Profile, ProfileFile
 from remoting.client.connection import read_signer, signer_of
 from remoting.protocol.errors import LocalMisuse
 
 profile = App(
-    name="profile", help="Name installations, so that commands need no addresses and keys.", help_format="plaintext"
+    name="profile",
+    help="Name installations, so that commands need no addresses and keys.",
+    help_format="plaintext",
+    help_epilogue=epilogue("profile"),
 )
 HEADINGS = ("", "PROFILE", "SERVER", "MQTT", "KEY", "USER", "TLS")
 NO_LINE = "standard input has no line for it"
 Name = Annotated[str, Parameter(help="Name of the profile.")]
+OneName = Annotated[str, PROFILES, Parameter(help="Name of the profile.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per profile, without secrets.")]
 
 
@@ -46,10 +52,7 @@ def add(
     mqtt_ca: Annotated[Path | None, Parameter(help="Trusted authorities for MQTT, PEM; means --mqtt-tls.")] = None,
     use: Annotated[bool, Parameter(negative="", help="Use it from now on where no profile is named.")] = False,
 ) -> None:
-    """Add a profile, or replace it; the first one is in use at once.
-
-    Example: lightmq profile add plant --server controller-1:9876,controller-2:9876 --mqtt mqtt.plant:8883 --mqtt-tls
-    """
+    """Add a profile, or replace it; the first one is in use at once."""
     if not name or not name.isprintable():
         raise LocalMisuse("a profile needs a name of printable characters")
     if not server and not mqtt:
@@ -75,11 +78,8 @@ def add(
 
 
 @profile.command
-def use(name: Name) -> None:
-    """Use a profile from now on where neither --profile nor $LIGHTMQ_PROFILE names one.
-
-    Example: lightmq profile use plant
-    """
+def use(name: OneName) -> None:
+    """Use a profile from now on where neither --profile nor $LIGHTMQ_PROFILE names one."""
     found = ProfileFile(place())
     found.named(name)
     found.chosen = name
@@ -89,10 +89,7 @@ def use(name: Name) -> None:
 
 @profile.command(name="list")
 def listing(*, json_output: Json = False) -> None:
-    """List the profiles; the one in use has a star.
-
-    Example: lightmq profile list
-    """
+    """List the profiles; the one in use has a star."""
     found = ProfileFile(place())
     rows = [
         {"profile": name, "in_use": name == found.chosen, **_shown(one)} for name, one in sorted(found.profiles.items())
@@ -101,11 +98,8 @@ def listing(*, json_output: Json = False) -> None:
 
 
 @profile.command
-def remove(name: Name) -> None:
-    """Remove a profile, with the secrets it has.
-
-    Example: lightmq profile remove plant
-    """
+def remove(name: OneName) -> None:
+    """Remove a profile, with the secrets it has."""
     found = ProfileFile(place())
     found.named(name)
     del found.profiles[name]

@@ -9,12 +9,18 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.admin.clients import COUNT_DEFAULT, first_that_has, pages
 from lightmq.cli.connections import ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import print_rows, printable
 from lightmq.cli.times import age
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
-retained = App(name="retained", help="List retained messages, or clear one.", help_format="plaintext")
+retained = App(
+    name="retained",
+    help="List retained messages, or clear one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("retained"),
+)
 HERE = ServerTarget()
 HEADINGS = ("TOPIC", "BYTES", "QOS", "STORED", "EXPIRES")
 
@@ -28,10 +34,7 @@ def listing(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per message.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List retained messages with size, QoS and time; to see one: lightmq sub --topic TOPIC --count 1.
-
-    Example: lightmq retained 'plant/#' --contains temp
-    """
+    """List retained messages with size, QoS and time; to see one: lightmq sub --topic TOPIC --count 1."""
     asked = {"filter": topic_filter, "contains": contains}
     with brokers(target) as found:
         rows = [row for broker in found for row in pages(broker, RequestCode.RETAINED_LIST, "retained", asked, count)]
@@ -46,10 +49,7 @@ def clear(
     *,
     target: ServerTarget = HERE,
 ) -> None:
-    """Remove the retained message of a topic; what subscribers have got already stays with them.
-
-    Example: lightmq retained clear plant/7/state
-    """
+    """Remove the retained message of a topic; what subscribers have got already stays with them."""
     command = Command(RequestCode.RETAINED_CLEAR, fields={"topic": topic})
     first_that_has(target, command, f"the topic {topic!r} has no retained message")
     sys.stdout.write(f"cleared {printable(topic)}\n")

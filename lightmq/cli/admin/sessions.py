@@ -12,7 +12,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.completing import GROUPS, SESSIONS
 from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
 from lightmq.cli.times import age, moment, span
 from remoting.protocol.errors import Refused
@@ -28,12 +30,17 @@ HEADINGS = ("CLIENT", "USER", "STATE", "EXPIRY", "FILTERS", "BACKLOG", "REMOVED"
 FILTER_HEADINGS = ("FILTER", "QOS", "OPTIONS", "ID", "BACKLOG", "REMOVED")
 
 
-sessions = App(name="sessions", help="List MQTT sessions with their backlog, end one.", help_format="plaintext")
+sessions = App(
+    name="sessions",
+    help="List MQTT sessions with their backlog, end one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("sessions"),
+)
 
 
 @sessions.default
 def listing(
-    client: Annotated[str, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
+    client: Annotated[str, SESSIONS, Parameter(help="Client id of one session, shown with its subscriptions.")] = "",
     *,
     count: Annotated[int, Parameter(help="Maximum number of sessions to list, by client id.")] = COUNT_DEFAULT,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per session.")] = False,
@@ -51,13 +58,13 @@ def listing(
 
 @sessions.command
 def end(
-    client: Annotated[str, Parameter(help="Client id.")],
+    client: Annotated[str, SESSIONS, Parameter(help="Client id.")],
     *,
     target: ServerTarget = HERE,
 ) -> None:
     """End a session: its subscriptions, offsets and backlog are removed; a connected client is disconnected.
 
-    Wills that wait are published. Example: lightmq sessions end press-7
+    Wills that wait are published.
     """
     with brokers(target) as found:
         for broker in found:
@@ -164,12 +171,12 @@ def removed(counts: dict[str, int]) -> str:
 
 
 LAG_HEADINGS = ("GROUP", "TOPIC", "BROKER", "QUEUE", "OFFSET", "END", "MESSAGES", "SECONDS")
-GROUPS = "about its groups"
+ABOUT_GROUPS = "about its groups"
 NUMBERS = ("brokerOffset", "consumerOffset", "minOffset", "waitingMs")
 
 
 def lag(
-    group: Annotated[str, Parameter(help="Only this group.")] = "",
+    group: Annotated[str, GROUPS, Parameter(help="Only this group.")] = "",
     *,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per queue.")] = False,
     target: ServerTarget = HERE,
@@ -191,16 +198,16 @@ def lag_rows(broker: Broker, group: str) -> Iterator[dict[str, Any]]:
     """One row per queue that a group has an offset in."""
     if group:
         asked = Command(RequestCode.GET_CONSUME_STATS, fields={"consumerGroup": group})
-        yield from _described(broker.name, [(group, json_object(broker.ask(asked).body, GROUPS))])
+        yield from _described(broker.name, [(group, json_object(broker.ask(asked).body, ABOUT_GROUPS))])
         return
     asked = Command(RequestCode.GET_BROKER_CONSUME_STATS, fields={"isOrder": "false"})
-    body = json_object(broker.ask(asked).body, GROUPS)
+    body = json_object(broker.ask(asked).body, ABOUT_GROUPS)
     if body.get("truncated"):
         sys.stderr.write(f"broker {broker.name} has more groups than it shows at once; name one: lightmq lag GROUP\n")
     try:
         stats = [(name, each) for one in body["consumeStatsList"] for name, found in one.items() for each in found]
     except (KeyError, TypeError, AttributeError) as error:
-        raise unreadable(GROUPS, error) from error
+        raise unreadable(ABOUT_GROUPS, error) from error
     yield from _described(broker.name, stats)
 
 
@@ -211,7 +218,7 @@ def _described(broker: str, stats: list[tuple[str, Any]]) -> Iterator[dict[str, 
                 queue, numbers = json.loads(key), {name: int(value[name]) for name in NUMBERS}
                 yield described(group, broker, queue["topic"], int(queue["queueId"]), numbers)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise unreadable(GROUPS, error) from error
+        raise unreadable(ABOUT_GROUPS, error) from error
 
 
 def described(group: str, broker: str, topic: str, queue: int, numbers: dict[str, int]) -> dict[str, Any]:

@@ -15,12 +15,14 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import FAILED, MISUSED, fail
 
 store = App(
     name="store",
     help="Check and repair a broker's data directory, list and count what it holds.",
     help_format="plaintext",
+    help_epilogue=epilogue("store"),
 )
 Directory = Annotated[Path, Parameter(help="Data directory, of a broker or of `lightmq up`.")]
 Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object.")]

@@ -11,7 +11,9 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
+from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
+from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, json_object, print_rows, unreadable
 from lightmq.cli.times import duration_ms, size_bytes
 from remoting.client.admin import topic_fields
@@ -19,8 +21,11 @@ from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
 topics = App(
-    name="topics", help="List topics with queues and message counts, create or change one.", help_format="plaintext"
-)  # fmt: skip
+    name="topics",
+    help="List topics with queues and message counts, create or change one.",
+    help_format="plaintext",
+    help_epilogue=epilogue("topics"),
+)
 HERE = ServerTarget()
 QUEUES_DEFAULT = 4
 LIKE_THE_LOG = "log"
@@ -31,7 +36,7 @@ HEADINGS = ("TOPIC", "BROKER", "QUEUES", "MESSAGES", "FIRST-LAST")
 
 @topics.default
 def listing(
-    prefix: Annotated[str, Parameter(help="Only topics that begin with this.")] = "",
+    prefix: Annotated[str, TOPICS, Parameter(help="Only topics that begin with this.")] = "",
     *,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per topic.")] = False,
     target: ServerTarget = HERE,
@@ -69,7 +74,7 @@ def create(
 
 @topics.command
 def update(
-    name: Annotated[str, Parameter(help="Name of the topic.")],
+    name: Annotated[str, TOPICS, Parameter(help="Name of the topic.")],
     *,
     queues: Annotated[int | None, Parameter(help="Queues on each broker.")] = None,
     retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
@@ -92,15 +97,12 @@ def update(
 
 @topics.command
 def delete(
-    name: Annotated[str, Parameter(help="Name of the topic.")],
+    name: Annotated[str, TOPICS, Parameter(help="Name of the topic.")],
     *,
     yes: Annotated[bool, Parameter(name=["--yes"], negative=(), help="Do not ask.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Delete a topic with its messages and the offsets of groups in it, on every broker.
-
-    Example: lightmq topics delete orders --yes
-    """
+    """Delete a topic with its messages and the offsets of groups in it, on every broker."""
     if not yes:
         raise CommandFailed(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
     with brokers(target) as found:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.outcome import CommandFailed, payload_fields
 from lightmq.cli.times import time_ms
@@ -200,7 +201,7 @@ HERE = ServerTarget()
 
 def tail(
     topic_filter: Annotated[
-        str, Parameter(name=["--filter", "-t"], help="MQTT topic or filter; with --topic a RocketMQ topic.")
+        str, TOPICS, Parameter(name=["--filter", "-t"], help="MQTT topic or filter; with --topic a RocketMQ topic.")
     ],
     *,
     last: Annotated[int, Parameter(name=["--last", "-n"], help="Begin with this many of the newest messages.")] = 10,
@@ -299,7 +300,9 @@ def shown_topic(record: RecordView) -> str:
 
 
 def query(
-    topic: Annotated[str, Parameter(name=["--topic", "-t"], help="RocketMQ topic; of MQTT messages the parent topic.")],
+    topic: Annotated[
+        str, TOPICS, Parameter(name=["--topic", "-t"], help="RocketMQ topic; of MQTT messages the parent topic.")
+    ],
     key: Annotated[str, Parameter(name=["--key", "-k"], help="One of the message's keys.")],
     *,
     unique: Annotated[bool, Parameter(negative=(), help="The key is the unique id of a message.")] = False,
