@@ -88,7 +88,7 @@ def free_ports() -> dict[int, int]:
 
 ASKING = (
     "tail", "topics", "sessions", "lag", "timers", "doctor", "clients", "retained", "groups", "trace", "audit",
-    "health", "spark",
+    "health", "spark", "top",
 )  # fmt: skip
 """Commands that take the address of a name server."""
 
@@ -109,6 +109,8 @@ def rewrite(text: str, ports: dict[int, int]) -> str:
     words = shlex.split(text, comments=True)
     if words[:1] != ["lightmq"]:
         return text
+    if words[1:3] == ["bench", "mqtt"]:
+        return text.replace("bench mqtt", f"bench mqtt -p {ports[1883]}", 1)
     if words[1] in ("pub", "sub") and not {"-p", "--port"} & set(words):
         return re.sub(r"lightmq (\w+)", rf"lightmq \1 -p {ports[1883]}", text, count=1)
     if asks_servers(words) and "--server" not in words:
