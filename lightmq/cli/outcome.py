@@ -8,9 +8,10 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from remoting.protocol.errors import LightMQError
 
@@ -42,8 +43,16 @@ def guarded(command: Callable[[], object]) -> int:
 
 def fail(text: str, status: int = FAILED) -> int:
     """Say why on standard error, as one line; the answer is ``status``."""
-    sys.stderr.write(f"lightmq: {' '.join(text.split())}\n")
+    name = "\x1b[31mlightmq:\x1b[0m" if is_coloured(sys.stderr) else "lightmq:"
+    sys.stderr.write(f"{name} {' '.join(text.split())}\n")
     return status
+
+
+def is_coloured(stream: TextIO) -> bool:
+    """Whether a stream gets colours: NO_COLOR, then FORCE_COLOR decide, else a terminal that is not dumb does."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return bool(os.environ.get("FORCE_COLOR")) or (stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
 def explain_oserror(error: OSError) -> str:

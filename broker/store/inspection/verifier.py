@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -231,7 +231,11 @@ class Report:
             self.errors.append(Finding(check, str(path), text))
 
 
-def verify(path: Path) -> Report:
+Passed = Callable[[int, int], None]
+"""Is told how many bytes of the log are checked, and of how many."""
+
+
+def verify(path: Path, passed: Passed = lambda _done, _total: None) -> Report:
     """Check the data directory at `path`. Raises NoDataDirectory, OSError."""
     found = open_directory(path)
     report = Report(
@@ -245,7 +249,8 @@ def verify(path: Path) -> Report:
     entries = LogEntries()
     stretches = Stretches(found.files, found.files.begin, found.durable, found.quarantine)
     keys = LogKeys(found.keys)
-    _walk(found, stretches, report, entries, keys, [replay for replay in (whole, short) if replay is not None])
+    replays = [replay for replay in (whole, short) if replay is not None]
+    _walk(found, stretches, report, entries, keys, replays, passed)
     _check_end(found, stretches, report)
     _check_index(found, report, entries, stretches)
     for file, text in check_keys(found.keys, keys, report.begin_position, [gap[:2] for gap in stretches.damage]):
@@ -278,8 +283,11 @@ def _walk(
     entries: LogEntries,
     keys: LogKeys,
     replays: list[StateReplay],
+    passed: Passed,
 ) -> None:
+    begin, total = found.files.begin, max(found.durable - found.files.begin, 0)
     for file, first, end in stretches:
+        passed(min(first - begin, total), total)
         known = [each.start for each in found.quarantine if each.start < end]  # also where bytes are sound again
         entries.pass_damage(max([-1, *known, *(start for start, _, _ in stretches.damage)]))
         records, columns, marks = native.core.survey(file.view, file.base, first, end)

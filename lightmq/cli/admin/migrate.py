@@ -21,12 +21,14 @@ from cyclopts import App, Parameter
 from lightmq.cli.connections import ServerTarget
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, print_rows, printable
+from lightmq.cli.progress import progress
 from lightmq.cli.times import Seconds
 from remoting.client.connection import dial_as, signing_dial
 from remoting.client.tls import ClientTls
 
 HERE = ServerTarget()
 HEADINGS = ("TOPIC", "SOURCE", "TARGET", "COPIED", "RETURNED", "LAG", "STATE")
+PROGRESS_S = 0.2
 NOTHING = "the source has no topic that is selected"
 
 migrate = App(
@@ -100,7 +102,7 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
     if action == "copy" and follow:
         await migration.follow(lambda: _mirroring(migration, as_json=as_json))
     elif action == "copy":
-        await migration.copy_to_the_end()
+        await _copied(migration)
         _left_out(migration, as_json=as_json)
         rows = await lags(migration)
         _say(f"copied {sum(row['copied'] for row in rows)} messages in {len(rows)} queues\n")
@@ -118,6 +120,15 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
         topics = await (migration.let_producers_in() if action == "switch" else migration.send_producers_back())
         side = "here" if action == "switch" else "at the source"
         _say(f"producers write {side} now: {', '.join(map(printable, topics)) or 'no topic'}\n")
+
+
+async def _copied(migration: Any) -> None:
+    """Copy to the end, and show how many messages are copied by now."""
+    with progress("copying messages") as report:
+        copying = asyncio.create_task(migration.copy_to_the_end())
+        while not (await asyncio.wait([copying], timeout=PROGRESS_S))[0]:
+            report(sum(copier.counts.copied for copier in migration.copiers), 0)
+        await copying
 
 
 def _mirroring(migration: Any, *, as_json: bool) -> None:

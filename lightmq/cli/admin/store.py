@@ -17,6 +17,7 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import FAILED, MISUSED, fail
+from lightmq.cli.progress import progress
 
 store = App(
     name="store",
@@ -46,8 +47,8 @@ def verify(directory: Directory = HERE, *, json_output: Json = False) -> None:
     from broker.store.inspection.verifier import render
     from broker.store.inspection.verifier import verify as check
 
-    with _misuse_without_directory():
-        report = check(directory)
+    with _misuse_without_directory(), progress("checking the log") as passed:
+        report = check(directory, passed)
     sys.stdout.write(json.dumps(asdict(report)) + "\n" if json_output else render(report))
     if report.errors:
         raise SystemExit(FAILED)
@@ -114,7 +115,7 @@ def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> 
     from runtime.clock import SystemClock
     from runtime.logs import get_logger
 
-    with _misuse_without_directory():
+    with _misuse_without_directory(), progress("rebuilding the index"):
         done = rebuild(directory, clock=SystemClock(), log=get_logger("store"))
     if json_output:
         sys.stdout.write(json.dumps(done) + "\n")
