@@ -18,6 +18,9 @@ from lightmq.configuration import Configuration, load_configuration
 from remoting.protocol.records.topics import validate_filter, validate_topic_name
 from runtime.config import ConfigError, Flag, Loaded
 
+Json = Annotated[bool, Parameter(name=["--json"], negative=(), help="Print what was done as a JSON object.")]
+"""For commands that change something."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)

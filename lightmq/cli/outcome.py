@@ -96,6 +96,11 @@ def print_json(rows: Iterable[Mapping[str, Any]]) -> None:
     sys.stdout.write("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def print_done(sentence: str, json_output: bool, **facts: object) -> None:  # as the option says
+    """What a command did: a sentence for people, or the facts as a JSON object."""
+    sys.stdout.write(f"{json.dumps(facts) if json_output else printable(sentence)}\n")
+
+
 def print_rows(
     rows: Sequence[dict[str, Any]],
     headings: tuple[str, ...],

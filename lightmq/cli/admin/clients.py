@@ -5,7 +5,6 @@ The proxies are asked through their broker, page by page, so that many clients c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -14,7 +13,8 @@ from cyclopts import App, Parameter
 from lightmq.cli.completing import CLIENTS
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable, unreadable
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, printable, unreadable
 from lightmq.cli.times import age
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -58,6 +58,7 @@ def kick(
     client: Annotated[str, CLIENTS, Parameter(help="Client id.")],
     *,
     end_session: Annotated[bool, Parameter(negative=(), help="End its session too: subscriptions, backlog.")] = False,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Disconnect a client; MQTT 5 clients get reason code 0x98 (administrative action). Its will is published.
@@ -66,7 +67,8 @@ def kick(
     """
     fields = {"client": client, "end": "true" if end_session else "false"}
     first_that_has(target, Command(RequestCode.MQTT_KICK, fields=fields), f"no client with id {client!r} is connected")
-    sys.stdout.write(f"disconnected {printable(client)}{' and ended its session' if end_session else ''}\n")
+    done = f"disconnected {client}{' and ended its session' if end_session else ''}"
+    print_done(done, json_output, client=client, session_ended=end_session)
 
 
 def first_that_has(target: ServerTarget, command: Command, otherwise: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from broker.replication.leader import DurabilityRule, promise
 from lightmq.cli.completing import BROKER_GROUPS
 from lightmq.cli.connections import LeadingController, ServerTarget, leading_controller
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, columns, print_json
+from lightmq.cli.outcome import CommandFailed, columns, print_done, print_json
 from remoting.protocol.bodies.controller_body import (
     NO_BROKER,
     CleanBrokerData,
@@ -175,6 +175,7 @@ def remove(
     living: Annotated[
         bool, Parameter(negative=(), help="Also running brokers, which must then register again.")
     ] = False,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Remove brokers that will not return, so that no master waits for them. Their data stays where it is."""
@@ -195,7 +196,8 @@ def remove(
             invoke_time=SystemClock().now_ms(),
         )
         found.ask(Command(RequestCode.CLEAN_BROKER_DATA, fields=to_fields(header)))
-    sys.stderr.write(f"the controllers forgot {', '.join(map(str, broker_ids))} of {group}\n")
+    done = f"the controllers forgot {', '.join(map(str, broker_ids))} of {group}"
+    print_done(done, json_output, group=group, removed=broker_ids)
 
 
 def _elected(found: LeadingController, group: str, state: GroupState, broker_id: int, *, json_output: bool) -> None:

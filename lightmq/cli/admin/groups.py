@@ -5,7 +5,6 @@ A group is moved by the broker, which tells its connected members. Every act is 
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -14,7 +13,8 @@ from lightmq.cli.admin.sessions import lag, lag_rows
 from lightmq.cli.completing import GROUPS, TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, printable
 from lightmq.cli.times import time_ms
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -58,12 +58,14 @@ def reset(
     to: Annotated[
         str, Parameter(help="Where to go on: earliest, latest, a time (2026-11-22T10:15) or a span before now (10m).")
     ],
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Move a group in a topic, backwards or forwards; messages in between are read again, or never."""
     at = {EARLIEST: 0, LATEST: AT_THE_END}.get(to)
     moved = _move(target, group, topic, time_ms(to) if at is None else at)
-    sys.stdout.write(f"moved {printable(group)} in {moved} queues of {printable(topic)}\n")
+    done = f"moved {group} in {moved} queues of {topic}"
+    print_done(done, json_output, group=group, topic=topic, queues=moved)
 
 
 @groups.command
@@ -71,11 +73,13 @@ def skip(
     group: Annotated[str, GROUPS, Parameter(help="Consumer group.")],
     topic: Annotated[str, TOPICS, Parameter(help="Topic.")],
     *,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Skip everything that waits: the group goes on with what comes from now on."""
     moved = _move(target, group, topic, AT_THE_END)
-    sys.stdout.write(f"skipped the backlog of {printable(group)} in {moved} queues of {printable(topic)}\n")
+    done = f"skipped the backlog of {group} in {moved} queues of {topic}"
+    print_done(done, json_output, group=group, topic=topic, queues=moved)
 
 
 def _move(target: ServerTarget, group: str, topic: str, at_ms: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -10,7 +9,8 @@ from cyclopts import App, Parameter
 from lightmq.cli.admin.clients import COUNT_DEFAULT, first_that_has, pages
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import print_rows, printable
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import print_done, print_rows, printable
 from lightmq.cli.times import age
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
@@ -47,12 +47,13 @@ def listing(
 def clear(
     topic: Annotated[str, Parameter(help="Topic, without wildcards.")],
     *,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Remove the retained message of a topic; what subscribers have got already stays with them."""
     command = Command(RequestCode.RETAINED_CLEAR, fields={"topic": topic})
     first_that_has(target, command, f"the topic {topic!r} has no retained message")
-    sys.stdout.write(f"cleared {printable(topic)}\n")
+    print_done(f"cleared {topic}", json_output, topic=topic)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,8 @@ from cyclopts import App, Parameter
 from lightmq.cli.completing import GROUPS, SESSIONS
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import CommandFailed, columns, json_object, print_done, print_rows, printable, unreadable
 from lightmq.cli.times import age, moment, span
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -60,6 +61,7 @@ def listing(
 def end(
     client: Annotated[str, SESSIONS, Parameter(help="Client id.")],
     *,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """End a session: its subscriptions, offsets and backlog are removed; a connected client is disconnected.
@@ -74,7 +76,7 @@ def end(
                 if refused.code != ResponseCode.QUERY_NOT_FOUND:
                     raise
             else:
-                sys.stdout.write(f"ended the session of {printable(client)}\n")
+                print_done(f"ended the session of {client}", json_output, client=client, broker=broker.name)
                 return
     raise CommandFailed(f"no broker has a session of client id {client!r}")
 

@@ -6,7 +6,6 @@ Invariant: a topic is changed on every broker that has it, or the command fails.
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
@@ -14,7 +13,8 @@ from cyclopts import App, Parameter
 from lightmq.cli.completing import TOPICS
 from lightmq.cli.connections import ServerTarget, brokers
 from lightmq.cli.examples import epilogue
-from lightmq.cli.outcome import CommandFailed, json_object, print_rows, unreadable
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, unreadable
 from lightmq.cli.times import duration_ms, size_bytes
 from remoting.client.admin import topic_fields
 from remoting.protocol.frames.codes import RequestCode
@@ -60,6 +60,7 @@ def create(
     batch: Annotated[bool, Parameter(negative=(), help="A batch topic: producers may store whole batches.")] = False,
     retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
     retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Create a topic on every broker, or change its number of queues; whether it takes batches is fixed at creation."""
@@ -70,6 +71,9 @@ def create(
         for broker in found:
             fields = topic_fields(name, queues, attributes=attributes)
             broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+        names = [broker.name for broker in found]
+    done = f"created {name} with {queues} queues on {_on(names)}"
+    print_done(done, json_output, topic=name, queues=queues, brokers=names)
 
 
 @topics.command
@@ -79,6 +83,7 @@ def update(
     queues: Annotated[int | None, Parameter(help="Queues on each broker.")] = None,
     retention: Annotated[str, Parameter(help=RETENTION_HELP)] = "",
     retention_size: Annotated[str, Parameter(help=RETENTION_SIZE_HELP)] = "",
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Change a topic on every broker that has it; attributes that are not given stay as they are."""
@@ -93,6 +98,8 @@ def update(
             kept = {"topicFilterType": known["topicFilterType"], "topicSysFlag": str(known["topicSysFlag"])}
             fields |= {**kept, "order": str(known["order"]).lower()}
             broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields=fields))
+        names = [broker.name for broker in found]
+    print_done(f"changed {name} on {_on(names)}", json_output, topic=name, brokers=names)
 
 
 @topics.command
@@ -100,21 +107,26 @@ def delete(
     name: Annotated[str, TOPICS, Parameter(help="Name of the topic.")],
     *,
     yes: Annotated[bool, Parameter(name=["--yes"], negative=(), help="Do not ask.")] = False,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Delete a topic with its messages and the offsets of groups in it, on every broker."""
     if not yes:
         raise CommandFailed(f"its messages cannot be brought back: lightmq topics delete {name} --yes")
     with brokers(target) as found:
-        known = 0
+        known: list[str] = []
         for broker in found:
             listed = parse(broker.ask(Command(RequestCode.TOPIC_LIST)).body)
             if any(row["topic"] == name for row in listed):
                 broker.ask(Command(RequestCode.DELETE_TOPIC_IN_BROKER, fields={"topic": name}))
-                known += 1
+                known.append(broker.name)
     if not known:
         raise CommandFailed(f"no broker has a topic {name!r}")
-    sys.stdout.write(f"deleted {name} on {known} {'broker' if known == 1 else 'brokers'}\n")
+    print_done(f"deleted {name} on {_on(known)}", json_output, topic=name, brokers=known)
+
+
+def _on(brokers: list[str]) -> str:
+    return "1 broker" if len(brokers) == 1 else f"{len(brokers)} brokers"
 
 
 def kept_attributes(retention: str, retention_size: str) -> dict[str, str | None]:

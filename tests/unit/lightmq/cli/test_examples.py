@@ -56,3 +56,21 @@ def test_the_help_shows_them(command: list[str], capsys: pytest.CaptureFixture[s
 def test_commands_that_say_their_examples_themselves() -> None:
     app = application()
     assert {name for name, *_ in COMMANDS if name != "demo" and list(commands(app[name]))} <= set(GROUPED)
+
+
+PLAIN = {
+    ("demo",), ("acl", "check"), ("passwd",), ("certs",), ("keys",), ("store", "dump"), ("profile", "add"),
+    ("profile", "use"), ("profile", "remove"), ("completion",), ("config", "explain"),
+}  # fmt: skip
+"""Commands that work on files here and print a sentence, a script, or JSON anyway."""
+
+
+def test_whatever_asks_or_changes_a_server_speaks_json() -> None:
+    app, without = application(), set()
+    for path in commands(app):
+        one = app
+        for name in path:
+            one = one[name]
+        if "--json" not in {name for argument in one.assemble_argument_collection() for name in argument.names}:
+            without.add(path)
+    assert without == PLAIN
