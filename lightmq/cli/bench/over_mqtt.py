@@ -86,8 +86,9 @@ def _send(publishers: list[Publisher], plan: Plan, begun_s: float, ended: thread
 
 def _numbers(publishers: list[Publisher], plan: Plan, begun_s: float, ended: threading.Event) -> Iterator[int]:
     """Numbers of messages, each when it is due."""
-    number = 0
-    while (passed_s := time.monotonic() - begun_s) < plan.seconds and not ended.is_set():
+    number, passed_s = 0, 0.0
+    while passed_s < plan.seconds and not ended.is_set():
+        passed_s = time.monotonic() - begun_s
         upto = plan.upto(passed_s, number, sum(each.counted.open for each in publishers))
         yield from range(number, upto)
         number = max(number, upto)

@@ -103,8 +103,9 @@ class Producer:
 
 
 async def _send(producers: list[Producer], plan: Plan, begun_s: float, ended: Event) -> None:
-    number = 0
-    while (passed_s := time.monotonic() - begun_s) < plan.seconds and not ended.is_set():
+    number, passed_s = 0, 0.0
+    while passed_s < plan.seconds and not ended.is_set():
+        passed_s = time.monotonic() - begun_s
         upto = plan.upto(passed_s, number, sum(each.counted.open for each in producers))
         while number < upto:
             await producers[number % len(producers)].send(number)

@@ -41,7 +41,9 @@ class Plan:
         """The number of messages that should have been sent by now, as far as a window has room for them."""
         window = self.publishers * (WINDOW_MAX if self.rate else WINDOW)
         room = sent + window - unanswered
-        return min(room, int(min(passed_s, self.seconds) * self.rate) + 1) if self.rate else room
+        if not self.rate:
+            return room if passed_s < self.seconds else sent
+        return min(room, int(passed_s * self.rate) + 1, round(self.seconds * self.rate))
 
 
 def announce(plan: Plan) -> None:

@@ -10,7 +10,7 @@ from lightmq.cli.bench.plan import WINDOW, WINDOW_MAX, Drain, Plan
 
 def test_an_even_rate() -> None:
     plan = Plan(2, 1, 100.0, 10.0, 100, "t")
-    assert [plan.upto(passed_s, 0, 0) for passed_s in (0.0, 0.5, 9.999)] == [1, 51, 1_000]
+    assert [plan.upto(passed_s, 0, 0) for passed_s in (0.0, 0.5, 9.995, 11.0)] == [1, 51, 1_000, 1_000]
     assert plan.upto(9.0, 0, 0) == 901
     assert plan.upto(9.0, 800, 2 * WINDOW_MAX) == 800, "no room"
 
@@ -18,6 +18,7 @@ def test_an_even_rate() -> None:
 def test_as_fast_as_answered() -> None:
     plan = Plan(2, 1, 0.0, 10.0, 100, "t")
     assert plan.upto(5.0, 1_000, 2 * WINDOW - 3) == 1_003
+    assert plan.upto(10.0, 1_000, 0) == 1_000, "the time is over"
 
 
 def test_runs_differ() -> None:
