@@ -96,8 +96,8 @@ COMMANDS = (
 ASKED_BY_SHELLS = "__complete"
 """What the scripts of `lightmq completion` call to ask for names."""
 GROUPED = (
-    "acl", "bench", "clients", "cluster", "config", "console", "demo", "groups", "migrate", "profile", "retained",
-    "sessions", "store", "topics",
+    "acl", "bench", "clients", "cluster", "config", "console", "dead-letters", "demo", "groups", "migrate", "profile",
+    "retained", "sessions", "store", "topics",
 )  # fmt: skip
 """Commands with commands of their own, or with their own parser."""
 NAMES = tuple(name for name, *_ in COMMANDS)

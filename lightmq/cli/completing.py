@@ -43,10 +43,12 @@ def profiles(_context: CompletionContext) -> Iterator[str]:
 
 def topics(context: CompletionContext) -> list[str]:
     """Names of topics."""
-    from lightmq.cli.admin.topics import parse
     from remoting.protocol.frames.codes import RequestCode
 
-    return _offered(context, lambda broker: (row["topic"] for row in parse(_ask(broker, RequestCode.TOPIC_LIST))))
+    def of(broker: Broker) -> Iterator[str]:
+        return (row["topic"] for row in json.loads(_ask(broker, RequestCode.TOPIC_LIST))["topics"] if row["topic"])
+
+    return _offered(context, of)
 
 
 def groups(context: CompletionContext) -> list[str]:

@@ -60,6 +60,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lightmq groups reset billing orders --to 'yesterday 08:00'",
         "lightmq groups skip billing orders",
     ),
+    "dead-letters": ("lightmq dead-letters billing", "lightmq dead-letters resend billing broker-a/0/17"),
     "spark": ("lightmq spark", "lightmq spark --json"),
     "trace": ("lightmq trace plant/7/temp 0", "lightmq trace 7F00000100002A9F0000000000000B40"),
     "timers": (
@@ -95,6 +96,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "acl": (
         "lightmq acl check access.acl",
         "lightmq acl explain --file access.acl --user anna --client press-7 --topic plant/7/temp",
+        "lightmq acl rules --count 500",
         "lightmq acl test --user anna --client press-7 --action subscribe --topic 'plant/#'",
     ),
     "passwd": ("lightmq passwd passwords anna", "lightmq passwd passwords anna --delete"),

@@ -211,13 +211,10 @@ def in_force(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per rule.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List the rules that a running installation has in force, with the file and line of each, or the user it is of.
-
-    Example: lightmq acl rules --count 500
-    """
+    """List the rules that a running installation has in force, with the file and line of each, or the user it is of."""
     with brokers(target) as found:
         rows = [row for broker in found for row in pages(broker, RequestCode.ACCESS_RULES, "rules", {}, count)]
-    print_rows(rows[:count], RULE_HEADINGS, _rule_cells, json_output=json_output)
+    print_rows(rows[:count], RULE_HEADINGS, _rule_cells, json_output=json_output, empty="no rules are in force")
 
 
 def _rule_cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
 from lightmq.cli.admin.clients import COUNT_DEFAULT, pages
-from lightmq.cli.admin.times import moment
+from lightmq.cli.completing import GROUPS
 from lightmq.cli.connections import ServerTarget, brokers
-from lightmq.cli.outcome import CommandFailed, json_object, print_rows, printable
+from lightmq.cli.examples import epilogue
+from lightmq.cli.options import Json
+from lightmq.cli.outcome import CommandFailed, json_object, print_done, print_rows, printable
+from lightmq.cli.times import age
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 
 dead_letters = App(
-    name="dead-letters", help="List messages that consumer groups gave up, or send one again.", help_format="plaintext"
+    name="dead-letters",
+    help="List messages that consumer groups gave up, or send one again.",
+    help_format="plaintext",
+    help_epilogue=epilogue("dead-letters"),
 )
 HERE = ServerTarget()
 HEADINGS = ("GROUP", "PLACE", "TOPIC", "TRIES", "GIVEN UP", "BYTES", "KEYS")
@@ -24,7 +29,7 @@ HEADINGS = ("GROUP", "PLACE", "TOPIC", "TRIES", "GIVEN UP", "BYTES", "KEYS")
 
 @dead_letters.default
 def listing(
-    group: Annotated[str, Parameter(help="Only those of this consumer group.")] = "",
+    group: Annotated[str, GROUPS, Parameter(help="Only those of this consumer group.")] = "",
     *,
     contains: Annotated[str, Parameter(help="Only groups with this text in their name.")] = "",
     count: Annotated[int, Parameter(help="Maximum number of messages to list, by group.")] = COUNT_DEFAULT,
@@ -33,10 +38,7 @@ def listing(
     ] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """List dead letters, those of each group newest first; PLACE is what `resend` takes.
-
-    Example: lightmq dead-letters billing
-    """
+    """List dead letters, those of each group newest first; PLACE is what `resend` takes."""
     fields = {"group": group, "contains": contains}
     asked = {name: value for name, value in fields.items() if value}
     with brokers(target) as found:
@@ -44,20 +46,18 @@ def listing(
             row for broker in found for row in pages(broker, RequestCode.DEAD_LETTERS, "dead_letters", asked, count)
         ]
     rows.sort(key=lambda row: str(row["group"]))
-    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output)
+    print_rows(rows[:count], HEADINGS, _cells, json_output=json_output, empty="there are no dead letters")
 
 
 @dead_letters.command
 def resend(
-    group: Annotated[str, Parameter(help="Consumer group that gave the message up.")],
+    group: Annotated[str, GROUPS, Parameter(help="Consumer group that gave the message up.")],
     place: Annotated[str, Parameter(help="Where the message is: BROKER/QUEUE/OFFSET, as the list shows it.")],
     *,
+    json_output: Json = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Give a dead letter to its group again, with all its retries; other groups do not get it.
-
-    Example: lightmq dead-letters resend billing broker-a/0/17
-    """
+    """Give a dead letter to its group again, with all its retries; other groups do not get it."""
     name, _, rest = place.partition("/")
     queue, _, offset = rest.partition("/")
     if not (queue.isdecimal() and offset.isdecimal()):
@@ -73,12 +73,13 @@ def resend(
             if refused.code != ResponseCode.QUERY_NOT_FOUND:
                 raise
             raise CommandFailed(str(refused.remark)) from None
-    sys.stdout.write(f"sent again to {printable(group)}: {printable(answer['topic'])} at {answer['offset']}\n")
+    done = f"sent again to {group}: {answer['topic']} at {answer['offset']}"
+    print_done(done, json_output, group=group, topic=answer["topic"], offset=answer["offset"])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
     place = f"{row['broker']}/{row['queue']}/{row['offset']}"
     if row.get("damaged"):
         return printable(row["group"]), place, "damaged", "-", "-", "-", "-"
-    texts = printable(row["topic"]), str(row["tries"]), moment(row["stored_ms"]), str(row["bytes"])
+    texts = printable(row["topic"]), str(row["tries"]), age(row["stored_ms"]), str(row["bytes"])
     return printable(row["group"]), place, *texts, printable(row["keys"])
