@@ -33,14 +33,6 @@ TARGET = {
 """Options that say where the server is -> fields of its target."""
 
 
-def profiles(_context: CompletionContext) -> Iterator[str]:
-    """Names of this user's profiles."""
-    from lightmq.cli.defaults import place
-    from lightmq.profiles import ProfileFile
-
-    yield from sorted(ProfileFile(place()).profiles)
-
-
 def topics(context: CompletionContext) -> list[str]:
     """Names of topics."""
     from remoting.protocol.frames.codes import RequestCode
@@ -124,5 +116,4 @@ GROUPS = Parameter(completer=groups)
 CLIENTS = Parameter(completer=clients)
 SESSIONS = Parameter(completer=sessions)
 BROKER_GROUPS = Parameter(completer=broker_groups)
-PROFILES = Parameter(completer=profiles)
 """For the annotations of the arguments that take such names."""

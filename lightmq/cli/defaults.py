@@ -15,11 +15,20 @@ from typing import Annotated, Any
 
 from cyclopts import App, ArgumentCollection, Parameter, Token
 
-from lightmq.cli.completing import PROFILES
-
 SERVER_VARIABLE, KEY_VARIABLE, PROFILE_VARIABLE = "LIGHTMQ_SERVER", "LIGHTMQ_KEY", "LIGHTMQ_PROFILE"
 FILE_VARIABLE = "LIGHTMQ_PROFILES"
 """Another place for the file of profiles."""
+
+
+def profile_names(_context: object) -> list[str]:
+    """Names of this user's profiles, for the shell."""
+    from lightmq.profiles import ProfileFile
+
+    return sorted(ProfileFile(place()).profiles)
+
+
+PROFILES = Parameter(completer=profile_names)
+"""For the annotations of arguments that name a profile."""
 ProfileName = Annotated[
     str,
     PROFILES,

@@ -13,8 +13,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.completing import PROFILES
-from lightmq.cli.defaults import place
+from lightmq.cli.defaults import PROFILES, place
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import print_rows, printable
 from lightmq.profiles import SECRETS, Profile, ProfileFile
