@@ -88,7 +88,7 @@ def free_ports() -> dict[int, int]:
 
 ASKING = (
     "tail", "topics", "sessions", "lag", "timers", "doctor", "clients", "retained", "groups", "trace", "audit",
-    "health", "spark", "top",
+    "health", "spark", "top", "dead-letters",
 )  # fmt: skip
 """Commands that take the address of a name server."""
 
