@@ -94,13 +94,14 @@ ASKING = (
 
 
 WITH_PLACE = re.compile(
-    r"lightmq ((?:topics|sessions|clients|retained|groups|acl) (?:create|update|end|kick|clear|skip|reset|test)|\w+)"
+    r"lightmq ((?:topics|sessions|clients|retained|groups|acl) "
+    r"(?:create|update|end|kick|clear|skip|reset|test|rules)|[\w-]+)"
 )
 
 
 def asks_servers(words: list[str]) -> bool:
     """Whether a command of `lightmq` needs the port of this test's server."""
-    return words[1] in ASKING or words[1:3] == ["acl", "test"]
+    return words[1] in ASKING or words[1:3] in (["acl", "test"], ["acl", "rules"])
 
 
 def rewrite(text: str, ports: dict[int, int]) -> str:
