@@ -27,14 +27,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from broker.store.errors import UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
-from remoting.native.contracts import SPAN_MS, Column, Key
+from remoting.native.contracts import SPAN_MS, Key, Waiting
+from remoting.native.vectors import Column, empty, full, isin
 from remoting.protocol.records.record import RecordView, header_of
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
 KEPT_MAX = 262_144
 """Entries one bucket keeps in memory, 6 MB; above it the later half is dropped and read again from the queue."""
 
-Entries = Column
+Entries = Waiting
 """i64[3, n]: when messages are due in ms, their offsets in the queue, the log positions of their records."""
 
 NOTHING: Key = (-1, -1)
@@ -92,16 +91,16 @@ class DelayBucket:
         return self.waits(key) and key[1] not in self.recalled
 
     def waiting_among(self, dues: Column, offsets: Column) -> Column:
-        """Which of these records of the queue are still to be delivered, as booleans."""
+        """Which of these records of the queue are still to be delivered, as a mask."""
         due, offset = self.mark
-        waits: Column = ((dues > due) | ((dues == due) & (offsets > offset))) & (offsets >= self.floor)
+        waits = ((dues > due) | ((dues == due) & (offsets > offset))) & (offsets >= self.floor)
         return waits & self.not_recalled(offsets)
 
     def not_recalled(self, offsets: Column) -> Column:
-        """Which of these records of the queue are not recalled, as booleans."""
+        """Which of these records of the queue are not recalled, as a mask."""
         if not self.recalled:
-            return np.ones(len(offsets), bool)
-        return np.isin(offsets, np.fromiter(self.recalled, np.int64, len(self.recalled)), invert=True)
+            return full(len(offsets), 1, "B")
+        return ~isin(offsets, self.recalled)
 
     # -- seeing --------------------------------------------------------------------------------------------------------
 
@@ -240,8 +239,8 @@ class BucketDues:
     """
 
     after: int
-    dues: Column = field(default_factory=lambda: np.empty(0, np.int64))
-    positions: Column = field(default_factory=lambda: np.empty(0, np.int64))
+    dues: Column = field(default_factory=lambda: empty(0, "q"))
+    positions: Column = field(default_factory=lambda: empty(0, "q"))
     lost: int = 0
     reason: str = ""
 
@@ -303,7 +302,7 @@ class DelayBuckets:
         if found.first_offset > offset:
             first = found.first_offset
             return BucketDues(first, lost=first - offset, reason="the log no longer has them")
-        dues = (found.sequences >> 32).astype(np.int64) + bucket.start_ms
+        dues = (found.sequences >> 32) + bucket.start_ms
         return BucketDues(offset + len(dues), dues, found.positions)
 
     def after(self, due_ms: int) -> list[DelayBucket]:

@@ -16,9 +16,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from broker.delayed.buckets import (
     BUCKET_MS,
@@ -38,6 +37,7 @@ from broker.store.placed import Placed, together
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.native.contracts import Key, Times
+from remoting.native.vectors import Column, column, nonzero, within
 from remoting.protocol.errors import LocalMisuse, Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records.image import change_image, image_views
@@ -220,7 +220,7 @@ class Delayed:
         for bucket in list(self._opened):
             more = self._scan(bucket, now_ms) or more
             entries = bucket.take(GROUP_MAX, until_ms)
-            if entries.shape[1]:
+            if len(entries[0]):
                 self._delivered_ms = until_ms
                 self._deliver(bucket, entries)
                 more = True
@@ -345,25 +345,25 @@ class Delayed:
         """Append the messages of these entries with the mark, as many as fit in one group."""
         try:
             taken, messages = self._messages(bucket, entries)
-            if not self._append(bucket, entries[:, :taken], messages):
+            if not self._append(bucket, _part(entries, 0, taken), messages):
                 taken = 1
-                self._give_up_or_append(bucket, entries[:, :1])
+                self._give_up_or_append(bucket, _part(entries, 0, 1))
         except BaseException:
             bucket.put_back(entries)
             raise
-        bucket.put_back(entries[:, taken:])
+        bucket.put_back(_part(entries, taken, len(entries[0])))
 
     def _messages(self, bucket: DelayBucket, entries: Entries) -> tuple[int, Placed]:
         """How many entries one group takes, and their messages, without those recalled or undeliverable."""
-        wanted = np.flatnonzero(bucket.not_recalled(entries[1]))
-        images, count = self._store.reading.staged_images(entries[2, wanted], GROUP_BYTES_MAX)
+        wanted = nonzero(bucket.not_recalled(entries[1]))
+        images, count = self._store.reading.staged_images(entries[2][wanted], GROUP_BYTES_MAX)
         if count == len(wanted):
-            return entries.shape[1], self._placed(images, count)
-        taken = int(wanted[count])
+            return len(entries[0]), self._placed(images, count)
+        taken = wanted[count]
         if taken:
             return taken, self._placed(images, count)
-        record = self._record(bucket, int(entries[1, 0]), int(entries[2, 0]))
-        shown = None if record is None else native.core.shown(record, np.zeros(1, np.uint32))
+        record = self._record(bucket, entries[1][0], entries[2][0])
+        shown = None if record is None else native.core.shown(record, column([0], "I"))
         if record is not None and shown is None:
             self._give_up(1, "it is not a staged message")
         return 1, self._placed(shown, 1) if shown else Placed()
@@ -388,9 +388,9 @@ class Delayed:
 
     def _append(self, bucket: DelayBucket, entries: Entries, messages: Placed) -> bool:
         """Append the messages of these entries and the mark as one group; False when the store refuses one for good."""
-        count, kept = entries.shape[1], bucket.not_recalled(entries[1])
-        recalled = entries[1, ~kept].tolist()
-        mark = int(entries[0, -1]), int(entries[1, -1])
+        count, kept = len(entries[0]), bucket.not_recalled(entries[1])
+        recalled = entries[1][~kept].tolist()
+        mark = entries[0][-1], entries[1][-1]
         changes = progress_changes(bucket, mark, bucket.floor, bucket.delivered + count, recalled)
         try:
             self._store.append(messages, atomic=True, changes=changes)
@@ -405,8 +405,8 @@ class Delayed:
         self.waiting -= count - len(recalled)
         self.counts.delivered += len(messages)
         if messages:
-            late_s = (self._now_ms - entries[0, kept]) / 1_000
-            self._lateness.add(np.bincount(np.searchsorted(LATENESS_S, late_s)).tolist(), float(late_s.sum()))
+            late_ms = self._now_ms - entries[0][kept]
+            self._lateness.add(_by_lateness(late_ms), late_ms.sum() / 1_000)
         return True
 
     def _give_up_or_append(self, bucket: DelayBucket, entry: Entries) -> None:
@@ -443,6 +443,18 @@ class Delayed:
         bucket.moved(floor, delivered)
         self.counts.carried += len(images)
         return True
+
+
+def _part(entries: Entries, first: int, end: int) -> Entries:
+    """The entries [first, end)."""
+    dues, offsets, positions = entries
+    return dues[first:end], offsets[first:end], positions[first:end]
+
+
+def _by_lateness(late_ms: Column) -> list[int]:
+    """How many are late by at most each of `LATENESS_S`, but more than by the one before, and by more than all."""
+    bounds = [-(2**62), *(round(1_000 * second) for second in LATENESS_S), 2**62]
+    return [within(late_ms, low + 1, high + 1).sum() for low, high in pairwise(bounds)]
 
 
 def _again(record: RecordView, bucket: DelayBucket, due_ms: int) -> bytes:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from broker.delayed.buckets import BUCKET_MS
 from remoting.native import core as native
+from remoting.native.vectors import arange, bincount, nonzero
 
 if TYPE_CHECKING:
     from broker.delayed.buckets import DelayBucket, DelayBuckets
@@ -67,11 +66,11 @@ class DueSeconds:
             if self._buckets.find(bucket.start_ms) is not bucket or offset >= end:
                 continue
             found = self._buckets.dues(bucket, offset, min(STEP, end - offset))
-            offsets = np.arange(offset, offset + len(found.dues))
+            offsets = arange(offset, offset + len(found.dues))
             waits = bucket.waiting_among(found.dues, offsets)
-            seconds = np.bincount((found.dues[waits] - bucket.start_ms) // SECOND_MS)
-            for second in np.flatnonzero(seconds).tolist():
-                self.opened(bucket.start_ms).add(second, int(seconds[second]))
+            seconds = bincount((found.dues[waits] - bucket.start_ms) // SECOND_MS)
+            for second in nonzero(seconds):
+                self.opened(bucket.start_ms).add(second, seconds[second])
             if found.after > offset:
                 self._earlier.append((bucket, found.after, end))
             records_max -= max(1, found.after - offset)

@@ -25,8 +25,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from broker.groups.groups import group_offset_key, offset_change, offset_in
 from broker.lite.registry import group_rules, parent_of, queue_name, queue_prefix
 from broker.pop.check_points import Owned
@@ -36,6 +34,7 @@ from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.index.reader import OFFSET_TOO_SMALL
 from broker.store.state.state_kinds import GROUP_OFFSET, LITE_BATCH, StateChange
 from broker.topics.topics import LITE_EXPIRATION
+from remoting.native.vectors import nonzero, view, within
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import ResponseCode
 from remoting.protocol.records import names
@@ -162,9 +161,8 @@ class LiteTopics:
             self._set(queue_id, _OTHER, 0)
 
     def _candidates(self, now_ms: int) -> list[int]:
-        due = np.frombuffer(self._due, np.uint32)
-        found: list[int] = np.flatnonzero((due != 0) & (due <= now_ms // MILLISECONDS))[:EXPIRED_PER_PASS_MAX].tolist()
-        return found
+        due = view(self._due, "I", len(self._due))
+        return nonzero(within(due, 1, now_ms // MILLISECONDS + 1))[:EXPIRED_PER_PASS_MAX].tolist()
 
     def _has_expired(self, queue_id: int, now_ms: int) -> bool:
         """Whether its time is over; sets when it is due otherwise."""

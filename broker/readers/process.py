@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 
 from broker.readers.messages import ReaderReport, ReaderSettings, settings_of, to_line, users_of
 from broker.reading.pull import RANGE_COUNT_MAX, filtered, judge_for, range_reply
@@ -30,6 +29,7 @@ from broker.store.errors import CorruptLog, StoreError, Unsettled
 from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult
 from remoting.access.key_policy import KeyPolicy
 from remoting.access.rights import CONSUME, of_record, of_topic, with_rights
+from remoting.native.vectors import view
 from remoting.protocol.bodies.pull_body import (
     FilteredWant,
     RangeWant,
@@ -132,7 +132,7 @@ class RangeService:
     def _read(self, want: RangeWant | FilteredWant, count_max: int) -> RangeResult:
         bytes_max = min(want.max_bytes, self._pull_bytes_max)
         found = self._store.read_range(want.queue_id, want.offset, count_max, bytes_max, want.end_offset)
-        flags = np.frombuffer(found.blob, "<u4")[(found.starts + np.uint32(_FLAGS_AT)) // 4]
+        flags = view(found.blob, "I", len(found.blob) // 4)[(found.starts + _FLAGS_AT) // 4]
         if (flags & FLAG_STAGED).any():
             return RangeResult(NO_SUCH_QUEUE, 0, 0, 0, 0)
         return found
@@ -142,8 +142,8 @@ class RangeService:
             return
         if self._whole_topic_allowed(peer, command, found):
             return
-        views = (RecordView(memoryview(found.blob), at) for at in found.starts.tolist())
-        for resource in sorted({of_record(view) for view in views}):
+        records = (RecordView(memoryview(found.blob), at) for at in found.starts)
+        for resource in sorted({of_record(record) for record in records}):
             self._authorizer.authorize(peer, command, CONSUME, resource)
 
     def _whole_topic_allowed(self, peer: Peer, command: Command, found: RangeResult) -> bool:
@@ -159,15 +159,15 @@ def one_topic(found: RangeResult) -> str | None:
     """The RocketMQ topic of all records; None when there are several, or no records."""
     if not len(found.starts):
         return None
-    words, octets = np.frombuffer(found.blob, "<u2"), np.frombuffer(found.blob, np.uint8)
-    at = (found.starts + np.uint32(_COUNTS_AT)) // 2
+    words, blob = view(found.blob, "H", len(found.blob) // 2), found.blob
+    at = (found.starts + _COUNTS_AT) // 2
     sizes = words[at + 2]
     if (sizes != sizes[0]).any():
         return None
-    begins = found.starts.astype(np.int64) + HEADER_SIZE + DISPATCH_SIZE * words[at].astype(np.int64)
-    begins += 4 * words[at + 1].astype(np.int64)
-    names = octets[begins[:, None] + np.arange(int(sizes[0]))]
-    return None if (names != names[0]).any() else names[0].tobytes().decode("utf-8", "replace")
+    begins = found.starts + HEADER_SIZE + words[at] * DISPATCH_SIZE + words[at + 1] * 4
+    first, size = begins[0], sizes[0]
+    name = blob[first : first + size]
+    return name.decode("utf-8", "replace") if all(blob.startswith(name, begin) for begin in begins) else None
 
 
 def _reason(error: StoreError) -> str:

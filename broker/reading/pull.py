@@ -16,14 +16,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
 from broker.store.errors import CorruptLog, UnreadableOffsets
 from broker.store.index.reader import RangeResult
 from remoting.access.rights import CONSUME, of_record
 from remoting.filtering.judge import Judge, judge_of
 from remoting.native import core as native
+from remoting.native.vectors import Column, arange, column, cumsum, diff, full, joined, maximum, nonzero
 from remoting.protocol.bodies.pull_body import (
     STATUS_DAMAGED,
     STATUS_NO_SUCH_QUEUE,
@@ -227,7 +225,7 @@ def range_reply(found: RangeResult) -> bytes:
         found.min_offset,
         found.max_offset,
         len(found.starts),
-        found.starts.data.cast("B"),
+        found.starts.data,
         memoryview(found.blob),
     )
     return encode_pulled_range(pulled)
@@ -250,22 +248,22 @@ def filtered(found: RangeResult, judge: Judge, readable: TopicJudge | None, with
     """What a filter, and `readable` of its topics, leave of a range, in one piece; `withheld` (reason -> records) is
     added to.
     """
-    starts = found.starts.astype(np.int64)
-    bases = found.bases if found.bases is not None else np.arange(len(starts), dtype=np.int64) + found.first_offset
+    starts = found.starts.astype("q")
+    bases = found.bases if found.bases is not None else arange(0, len(starts)) + found.first_offset
     wanted = judge.mask(found.blob, starts)
     if readable is not None:
         wanted = _only_readable(found, starts, wanted, readable, withheld)
     if not wanted.all():
-        sizes = np.diff(np.append(starts, len(found.blob)))[wanted]
-        ends = np.cumsum(sizes)
-        blob = bytearray(int(ends[-1]) if len(ends) else 0)
+        sizes = diff(joined([starts, column([len(found.blob)], "q")]))[wanted]
+        ends = cumsum(sizes)
+        blob = bytearray(ends[-1] if len(ends) else 0)
         if blob:
             native.core.gather(memoryview(found.blob), starts[wanted], sizes, memoryview(blob))
         starts, bases, kept = ends - sizes, bases[wanted], blob
     else:
         kept = found.blob
     # A batch may begin before the requested offset; the offset of each row is in it.
-    above = np.maximum(bases - found.first_offset, 0).astype("<u4")
+    above = maximum(bases - found.first_offset, 0).astype("I")
     return PulledRange(
         found.status,
         found.first_offset,
@@ -273,24 +271,24 @@ def filtered(found: RangeResult, judge: Judge, readable: TopicJudge | None, with
         found.min_offset,
         found.max_offset,
         len(starts),
-        memoryview(starts.astype("<u4").tobytes()),
+        starts.astype("I").data,
         memoryview(kept),
-        memoryview(above.tobytes()),
+        above.data,
     )
 
 
 def _only_readable(
     found: RangeResult,
-    starts: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.bool_],
+    starts: Column,
+    wanted: Column,
     readable: TopicJudge,
     withheld: dict[str, int],
-) -> npt.NDArray[np.bool_]:
+) -> Column:
     """The wanted records whose topic may be read."""
-    kept = np.zeros(len(starts), bool)
+    kept = full(len(starts), 0, "B")
     blob = memoryview(found.blob)
-    for index in np.flatnonzero(wanted).tolist():
-        reason = _why_withheld(blob, int(starts[index]), readable)
+    for index in nonzero(wanted):
+        reason = _why_withheld(blob, starts[index], readable)
         kept[index] = not reason
         if reason:
             withheld[reason] = withheld.get(reason, 0) + 1

@@ -24,7 +24,7 @@ from broker.store.log.failure import Failure
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import QueueRegistry
 from broker.store.upkeep.damage import DamageWatch
-from remoting.native.contracts import Column
+from remoting.native.vectors import Column
 from remoting.protocol.errors import LocalMisuse
 
 

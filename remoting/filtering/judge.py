@@ -10,11 +10,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from remoting.filtering import expressions
 from remoting.native.choice import Choice, choose
+from remoting.native.vectors import Column, full, isin, nonzero, view
 from remoting.protocol.bodies.pull_body import Buffer, RowFilter, decode_row_filter
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records import record, topics
@@ -28,8 +26,6 @@ LOOK_MAX, LOOK_PURE_MAX, LOOK_SQL_MAX = 32_768, 4_096, 2_048
 """Most records examined per request, which blocks the loop for a few milliseconds: with the compiled functions, without
 them, and for SQL, which needs the properties."""
 
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 _KEYS, _MQTT_TOPIC = 1, 3
 _BORN_AT, _TAG_HASH_AT = 24, 68
 
@@ -61,69 +57,69 @@ class Judge:
                 raise LocalMisuse(f"filter {one!r}: {wrong}")
         self._filters = tuple(one.encode() for one in row_filter.mqtt)
         self._tags = frozenset(tag.encode() for tag in row_filter.tags)
-        self._tag_hashes = np.array(sorted(record.tag_hash(tag) for tag in self._tags), np.uint32)
+        self._tag_hashes = frozenset(record.tag_hash(tag) for tag in self._tags)
         self._keys = {key.encode(): True for key in row_filter.keys}
         self._sql = expressions.parse_sql92(row_filter.sql) if row_filter.sql else None
         self._born = (row_filter.born_from_ms, row_filter.born_until_ms)
         self._known: dict[bytes, bool] = {b"": False}
         self.look_max = LOOK_SQL_MAX if self._sql is not None else LOOK_PURE_MAX if core is None else LOOK_MAX
 
-    def mask(self, blob: Buffer, starts: Ints) -> Bools:
-        """Return which of the records that begin at `starts` (multiples of 8) pass."""
-        words = np.frombuffer(blob, "<u4", len(blob) // 4)
-        messages: Bools = words[(starts >> 2) + 1] == record.MESSAGE
-        wanted = messages & self._by_header(words, starts)
-        at = np.flatnonzero(wanted)
+    def mask(self, blob: Buffer, starts: Column) -> Column:
+        """Return a mask of the records that begin at `starts` (multiples of 8): those that pass."""
+        words = view(blob, "I", len(blob) // 4)
+        messages = words[(starts >> 2) + 1] == record.MESSAGE
+        wanted = messages & self._by_header(blob, words, starts)
+        at = nonzero(wanted)
         for test in (self._by_tag, self._by_key, self._by_topic, self._by_sql):
             if len(at):
                 at = at[test(blob, starts[at])]
         # A batch has no topics; whether its rows pass another filter is known only when it is unpacked.
-        found: Bools = np.zeros(len(starts), bool) if self._filters else ~messages
-        found[at] = True
+        found = full(len(starts), 0, "B") if self._filters else ~messages
+        found[at] = 1
         return found
 
-    def _by_header(self, words: npt.NDArray[np.uint32], starts: Ints) -> Bools:
+    def _by_header(self, blob: Buffer, words: Column, starts: Column) -> Column:
         """Compare the time of birth, and the tag by its hash."""
-        found = np.ones(len(starts), bool)
+        found = _all_of(starts)
         begin, end = self._born
         if begin is not None or end is not None:
-            born = words[: len(words) & ~1].view("<i8")[(starts + _BORN_AT) >> 3]
+            born = view(blob, "q", len(blob) // 8)[(starts + _BORN_AT) >> 3]
             found &= born >= (-(1 << 63) if begin is None else begin)
             found &= born < ((1 << 63) - 1 if end is None else end)
         if self._tags:
-            found &= np.isin(words[(starts + _TAG_HASH_AT) >> 2], self._tag_hashes)
+            found &= isin(words[(starts + _TAG_HASH_AT) >> 2], self._tag_hashes)
         return found
 
-    def _by_tag(self, blob: Buffer, starts: Ints) -> Bools:
+    def _by_tag(self, blob: Buffer, starts: Column) -> Column:
         if not self._tags:
-            return np.ones(len(starts), bool)
+            return _all_of(starts)
         return _each(blob, starts, lambda view: view.tags in self._tags)
 
-    def _by_key(self, blob: Buffer, starts: Ints) -> Bools:
+    def _by_key(self, blob: Buffer, starts: Column) -> Column:
         if not self._keys:
-            return np.ones(len(starts), bool)
+            return _all_of(starts)
         sound = _sound(blob, starts)
         if sound is None:
             return _each(blob, starts, lambda view: view.keys in self._keys)
-        found = np.empty(len(starts), np.uint8)
+        found = _all_of(starts)
         core.judge_texts(*sound, _KEYS, self._keys, found)
-        return found.view(bool)
+        return found
 
-    def _by_topic(self, blob: Buffer, starts: Ints) -> Bools:
+    def _by_topic(self, blob: Buffer, starts: Column) -> Column:
         if not self._filters:
-            return np.ones(len(starts), bool)
+            return _all_of(starts)
         if len(self._known) > TOPICS_REMEMBERED_MAX:
             self._known = {b"": False}
         sound = _sound(blob, starts)
         if sound is None:
             return _each(blob, starts, lambda view: self._covers(view.mqtt_topic or b""))
-        found = np.empty(len(starts), np.uint8)
+        found = _all_of(starts)
         lacking = core.judge_texts(*sound, _MQTT_TOPIC, self._known, found)
         if lacking:
             for topic in lacking:
                 self._covers(topic)
             core.judge_texts(*sound, _MQTT_TOPIC, self._known, found)
-        return found.view(bool)
+        return found
 
     def _covers(self, topic: bytes) -> bool:
         known = self._known.get(topic)
@@ -131,10 +127,10 @@ class Judge:
             known = self._known[topic] = any(topics.matches(one, topic) for one in self._filters)
         return known
 
-    def _by_sql(self, blob: Buffer, starts: Ints) -> Bools:
+    def _by_sql(self, blob: Buffer, starts: Column) -> Column:
         predicate = self._sql
         if predicate is None:
-            return np.ones(len(starts), bool)
+            return _all_of(starts)
         return _each(blob, starts, lambda view: predicate(properties_of(view)) is True)
 
 
@@ -156,19 +152,24 @@ def properties_of(view: RecordView) -> expressions.Properties:
     return get
 
 
-def _sound(blob: Buffer, starts: Ints) -> tuple[npt.NDArray[np.uint8], Ints] | None:
+def _all_of(starts: Column) -> Column:
+    """Return the mask of all of them."""
+    return full(len(starts), 1, "B")
+
+
+def _sound(blob: Buffer, starts: Column) -> tuple[memoryview, Column] | None:
     """Return the records in the form of the compiled functions; None when these cannot be used."""
     if core is None:
         return None
-    data, places = np.frombuffer(blob, np.uint8), np.ascontiguousarray(starts, np.int64)
+    data, places = memoryview(blob).cast("B"), starts.astype("q")
     return None if core.first_bad(data, places, False) >= 0 else (data, places)
 
 
-def _each(blob: Buffer, starts: Ints, test: Any) -> Bools:
+def _each(blob: Buffer, starts: Column, test: Any) -> Column:
     """Test record by record; one whose sizes contradict each other is kept."""
     whole = memoryview(blob)
-    found = np.ones(len(starts), bool)
-    for index, start in enumerate(starts.tolist()):
+    found = _all_of(starts)
+    for index, start in enumerate(starts):
         try:
             found[index] = test(RecordView(whole, start))
         except CorruptRecord:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from remoting.native.choice import Choice, choose
 
 Buffer: TypeAlias = Any
-"""An object that exposes contiguous bytes: bytes, bytearray, memoryview, mmap, a numpy array."""
+"""An object that exposes contiguous bytes: bytes, bytearray, memoryview, mmap, a column's `data`."""
 Checksum: TypeAlias = Callable[..., int]
 
 

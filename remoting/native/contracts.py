@@ -18,9 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from remoting.native.vectors import Column, view
 from remoting.protocol.records.record import FLAG_MQTT, FLAG_RETAIN, FLAG_STAGED
 from remoting.protocol.records.rocketmq_form import Origin, SentFields
 from remoting.protocol.records.stored_message import Host
@@ -29,15 +27,26 @@ RETAINED_MASK = FLAG_MQTT | FLAG_RETAIN | FLAG_STAGED
 RETAINED_VALUE = FLAG_MQTT | FLAG_RETAIN
 """A message with these flags, under the mask, sets or clears the retained message of its topic."""
 
-Column = npt.NDArray[Any]
 Blob = bytes | bytearray | memoryview
-Starts = npt.NDArray[np.uint32]
+Starts = Column
+"""Places of records in a blob, u32."""
 QueuesOfTopic = tuple[tuple[int, ...], ...]
 """The queues of a topic by number, each as the tuple of queue ids of a message sent to it."""
-SLOT = np.dtype([
-    ("offset", "<i8"), ("position", "<i8"), ("size", "<u4"), ("tag", "<u4"), ("count", "<u4"), ("prev", "<u4"),
-])  # fmt: skip
-"""One entry in the ring; `prev` is the distance back to the queue's entry before, 0 when it is not in the ring."""
+SLOT_FIELDS = {
+    "offset": (0, "q"), "position": (8, "q"),
+    "size": (16, "I"), "tag": (20, "I"), "count": (24, "I"), "prev": (28, "I"),
+}  # fmt: skip
+"""Place and kind of each field of an entry in the ring; `prev` is the distance back to the queue's entry before, 0
+when that is not in the ring."""
+SLOT_BYTES = 32
+
+
+def slot_column(slots: memoryview, field: str) -> Column:
+    """Return one field of the slots, in their memory."""
+    at, kind = SLOT_FIELDS[field]
+    return view(slots, kind, len(slots) // SLOT_BYTES, at, SLOT_BYTES)
+
+
 ROW_WORDS = 4
 NEXT, NEWEST, CONFIRMED, FLUSHED = range(ROW_WORDS)
 """Words of a queue's row, i64: next offset, number of the newest entry, confirmed end, offset of its oldest live entry.
@@ -274,6 +283,8 @@ class DueSpan(Protocol):
 
 Key = tuple[int, int]
 """(due in ms, offset in the queue) of a message that waits."""
+Waiting = tuple[Column, Column, Column]
+"""Due times in ms, offsets and log positions of messages that wait."""
 
 
 class DueHeap(Protocol):
@@ -292,14 +303,14 @@ class DueHeap(Protocol):
         """
         ...
 
-    def take(self, count: int, floor: int, mark: Key, limit: Key) -> Column:
-        """Remove up to `count` messages below `limit`, in order, and return i64[3, n]: dues, offsets, positions.
+    def take(self, count: int, floor: int, mark: Key, limit: Key) -> Waiting:
+        """Remove up to `count` messages below `limit`, in order, and return their columns.
 
         Those below the offset `floor`, or not above `mark`, are dropped.
         """
         ...
 
-    def put_back(self, entries: Column) -> None:
+    def put_back(self, entries: Waiting) -> None:
         """Add messages that `take` returned."""
         ...
 
@@ -373,8 +384,8 @@ class Core:
         [Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]], EntryBlock
     ]
     """(queue ids, queue offsets, positions, sizes, tag hashes, counts) -> entries."""
-    make_ring: Callable[[Column, Column, memoryview], Ring]
-    """(queue id per slot, SLOT per slot, flat rows of ROW_WORDS words) -> ring."""
+    make_ring: Callable[[Column, memoryview, memoryview], Ring]
+    """(queue id per slot, bytes of the slots, flat rows of ROW_WORDS words) -> ring."""
     make_encoder: Callable[[int, int, int], Encoder]
     """(epoch, maximum record size in bytes, maximum queues per record) -> encoder."""
     make_segment_writer: Callable[[Any], SegmentWriter]
@@ -400,8 +411,8 @@ class Core:
     """(source, starts, sizes, out): copy spans back to back; multiples of 8 inside `source`."""
     order_by_queue: Callable[[Column], Column]
     """(queue ids) -> the order that sorts them stably."""
-    sort_entries: Callable[[Column, Column, int, int], RunData]
-    """(queue id per slot, SLOT per slot, first number, end number) -> these entries of a ring as a run."""
+    sort_entries: Callable[[Column, memoryview, int, int], RunData]
+    """(queue id per slot, bytes of the slots, first number, end number) -> these entries of a ring as a run."""
     make_key_chunk: Callable[[int], KeyChunk]
     """(maximum entries, at least the maximum keys of a record) -> empty memory for keys."""
     make_run_table: Callable[[Sequence[RunColumns]], RunTable]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
 
 from broker.store.placed import Placed, parts_of
-from remoting.native.contracts import ROW_WORDS, SLOT, Core, Encoded
+from remoting.native.contracts import ROW_WORDS, SLOT_BYTES, Core, Encoded
+from remoting.native.vectors import Column, empty, view
 from remoting.protocol.records.image import encode_control_image
 from remoting.protocol.records.record import (
     CODEC_LZ4,
@@ -65,10 +65,14 @@ class Bench:
     made: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.queues, self.slots = np.zeros(CAPACITY, "<u4"), np.zeros(CAPACITY, SLOT)
-        self.rows = np.zeros((QUEUES, ROW_WORDS), "<i8")
-        self.ring = self.core.make_ring(self.queues, self.slots, memoryview(self.rows.reshape(-1)))
+        self.queues, self.slots = empty(CAPACITY, "I"), memoryview(bytearray(SLOT_BYTES * CAPACITY))
+        self.rows = memoryview(bytearray(8 * ROW_WORDS * QUEUES)).cast("q")
+        self.ring = self.core.make_ring(self.queues, self.slots, self.rows)
         self.encoder = self.core.make_encoder(3, self.segment // 2, 8)
+
+    def word(self, word: int) -> Column:
+        """One word of every queue's row."""
+        return view(self.rows, "q", QUEUES, 8 * word, 8 * ROW_WORDS)
 
     def next_segment(self, position: int) -> int:
         """Record a segment that is created."""

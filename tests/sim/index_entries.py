@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from remoting.native import core as native
-from remoting.native.contracts import SLOT, RunData
+from remoting.native.contracts import SLOT_BYTES, RunData, slot_column
+from remoting.native.vectors import full
 
 COLUMNS = ("offset", "position", "size", "tag", "count")
 
@@ -16,11 +15,12 @@ def ring_of(queues: Any, *columns: Any, capacity: int = 0, first: int = 0) -> tu
     """Queue ids and slots that contain entries (offset, position, size, tag, count) from number `first` on."""
     number = len(queues)
     capacity = capacity or max(number, 1)
-    slots, qid = np.full(capacity, 7, np.uint8).repeat(SLOT.itemsize).view(SLOT), np.full(capacity, 99, "<u4")
-    places = np.arange(first, first + number) % capacity
-    qid[places] = queues
-    for name, column in zip(COLUMNS, columns, strict=True):
-        slots[name][places] = column
+    slots, qid = memoryview(bytearray(b"\7" * SLOT_BYTES * capacity)), full(capacity, 99, "I")
+    fields = [slot_column(slots, name) for name in COLUMNS]
+    for at, entry in enumerate(zip(queues, *columns, strict=True), first):
+        qid[at % capacity] = entry[0]
+        for field, value in zip(fields, entry[1:], strict=True):
+            field[at % capacity] = value
     return qid, slots
 
 

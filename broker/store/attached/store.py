@@ -29,9 +29,7 @@ from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from broker.store.errors import CorruptIndex, CorruptLog, Unsettled
 from broker.store.index import tail as layout
@@ -40,7 +38,8 @@ from broker.store.index.reader import NO_SUCH_QUEUE, RangeResult, Reader
 from broker.store.index.run import Entries, Run, load_manifest, run_path
 from broker.store.log.commit_log import list_segments, segment_path
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, ROW_WORDS, SLOT
+from remoting.native.contracts import CONFIRMED, ROW_WORDS, SLOT_BYTES, slot_column
+from remoting.native.vectors import Column, joined, nonzero, view
 
 _IN_ORDER = frozenset({"x86_64", "amd64", "i686"})
 
@@ -71,18 +70,18 @@ class TailView:
         _, capacity, queue_count = layout.HEADER.unpack(head)
         self.capacity, self.queue_count = int(capacity), int(queue_count)
         slots_at = layout.COLUMNS_AT
-        queues_at = slots_at + SLOT.itemsize * self.capacity
+        queues_at = slots_at + SLOT_BYTES * self.capacity
         rows_at = layout.rows_at(self.capacity)
         size = rows_at + 8 * ROW_WORDS * self.queue_count
         if os.fstat(self._descriptor).st_size < size:
             raise Moved("the index tail is being made")
-        view = memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
-        self._head = view[: layout.COLUMNS_AT]
+        mapped = memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
+        self._head = mapped[: layout.COLUMNS_AT]
         self._counters = self._head[layout.COUNTERS_AT :].cast("q")
-        self._rows = view[rows_at:].cast("q")
-        self._queues = np.frombuffer(view[queues_at : queues_at + 4 * self.capacity], "<u4")
-        slots = np.frombuffer(view[slots_at:queues_at], SLOT)
-        self._columns = tuple(slots[name] for name in ("offset", "position", "size", "tag", "count"))
+        self._rows = mapped[rows_at:].cast("q")
+        self._queues = view(mapped[queues_at : queues_at + 4 * self.capacity], "I", self.capacity)
+        slots = mapped[slots_at:queues_at]
+        self._columns = tuple(slot_column(slots, name) for name in ("offset", "position", "size", "tag", "count"))
 
     # -- what the writer publishes ------------------------------------------------------------------------------------
 
@@ -138,35 +137,35 @@ class TailView:
         """
         numbers = self._numbers_of(queue, start)
         offsets = self._columns[0][numbers % self.capacity]
-        begin = int(offsets.searchsorted(offset, side="right")) - 1
-        end = int(offsets.searchsorted(limit))
+        begin = offsets.searchsorted(offset, side="right") - 1
+        end = offsets.searchsorted(limit)
         if begin < 0 or end <= begin:
             self._check(start)
             return Entries.empty(offset), start
         chosen = numbers[begin:end]
         found = [column[chosen % self.capacity] for column in self._columns]
         self._check(start)
-        behind = int(found[0][-1]) + int(found[4][-1])
+        behind = found[0][-1] + found[4][-1]
         if behind <= offset:
             return Entries.empty(offset), start
-        return Entries(found[0], found[1], found[2], found[3], behind), int(chosen[-1]) + 1
+        return Entries(found[0], found[1], found[2], found[3], behind), chosen[-1] + 1
 
     def first_offset(self, queue: int, start: int) -> int | None:
         """Return the offset of the queue's oldest entry from number `start` on. Raises Moved."""
         numbers = self._numbers_of(queue, start)
-        found = int(self._columns[0][numbers[0] % self.capacity]) if len(numbers) else None
+        found = self._columns[0][numbers[0] % self.capacity] if len(numbers) else None
         self._check(start)
         return found
 
-    def _numbers_of(self, queue: int, start: int) -> Any:
+    def _numbers_of(self, queue: int, start: int) -> Column:
         """Return the numbers of the queue's entries from `start` on."""
         count, n = self.count, self.capacity
         self._check(start)
         begin, length = start % n, max(0, count - start)  # a large batch may be in runs before it is published
         ahead = min(length, n - begin)
-        found = np.flatnonzero(self._queues[begin : begin + ahead] == queue)
+        found = nonzero(self._queues[begin : begin + ahead] == queue)
         if ahead < length:
-            found = np.concatenate((found, np.flatnonzero(self._queues[: length - ahead] == queue) + ahead))
+            found = joined([found, nonzero(self._queues[: length - ahead] == queue) + ahead])
         return found + start
 
     def _check(self, start: int) -> None:

@@ -14,10 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
 from broker.store.index.run import (
@@ -34,6 +30,7 @@ from broker.store.index.tail import Tail, rows_of
 from broker.store.index.tail import read_durable as read_durable_of_tail
 from remoting.native import core as native
 from remoting.native.contracts import CONFIRMED, NEWEST, NEXT, ROW_WORDS, EntryBlock, RunData
+from remoting.native.vectors import Column, column, nonzero, within
 from runtime.files import fsync_dir, make_directory
 
 BEHIND_MAX = 1 << 32
@@ -44,26 +41,24 @@ class FormerTail:
     """The confirmed ends of the tail at `path`: a copy, so that a new tail can have the space of the file."""
 
     def __init__(self, path: Path) -> None:
-        self._confirmed: npt.NDArray[np.int64] | None = None
+        self._confirmed: Column | None = None
         try:
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 rows = rows_of(memoryview(data))
                 if rows is not None:
-                    self._confirmed = rows.reshape(-1, ROW_WORDS)[:, CONFIRMED].copy()
+                    self._confirmed = rows[CONFIRMED::ROW_WORDS].astype("q")
                 del rows  # nothing may refer to the map when it is closed
         except (OSError, ValueError):  # there is none, or it is empty
             return
 
-    def confirmed_beyond(self, next_offsets: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    def confirmed_beyond(self, next_offsets: Column) -> list[tuple[int, int]]:
         """Return (queue id, its confirmed end) of the queues that were confirmed beyond `next_offsets`."""
         if self._confirmed is None:
             return []
         count = min(len(self._confirmed), len(next_offsets))
         confirmed = self._confirmed[:count]
-        behind = confirmed - next_offsets[:count]
-        return [
-            (queue, int(confirmed[queue])) for queue in np.flatnonzero((behind > 0) & (behind < BEHIND_MAX)).tolist()
-        ]
+        behind = within(confirmed - next_offsets[:count], 1, BEHIND_MAX)
+        return [(queue, confirmed[queue]) for queue in nonzero(behind)]
 
     def close(self) -> None:
         """Free the copy; nothing can be read afterwards."""
@@ -117,8 +112,8 @@ class QueueIndex:
         """Log position up to which the index was complete when it was last published."""
         self.taking_until = 0
         """End of what a replica is taking in at the moment; it is in the index before the writer reports it."""
-        rows = self.tail.queue_rows
-        rows[:count, NEXT] = rows[:count, CONFIRMED] = stored
+        self.tail.row_column(NEXT)[:count] = stored
+        self.tail.row_column(CONFIRMED)[:count] = stored
         self.tail.publish_begin(begin)
         self._remove_strangers()
 
@@ -148,20 +143,20 @@ class QueueIndex:
         """Make `queue` continue at `next_offset` or later: its earlier entries have expired."""
         self.grow(queue + 1)
         if self.next_offset(queue) < next_offset:
-            row = self.tail.queue_rows[queue]
-            row[NEXT] = row[CONFIRMED] = next_offset
-            row[NEWEST] = 0
-            self._note_floors((np.array([queue]), np.array([next_offset])))
+            rows, at = self.tail.rows, ROW_WORDS * queue
+            rows[at + NEXT] = rows[at + CONFIRMED] = next_offset
+            rows[at + NEWEST] = 0
+            self._note_floors((column([queue], "q"), column([next_offset], "q")))
             self._minimums.pop(queue, None)
 
-    def set_floors(self, next_offsets: npt.NDArray[np.int64]) -> None:
+    def set_floors(self, next_offsets: Column) -> None:
         """Do what `set_floor` does for the queue ids from 0 on, all at once."""
         count = len(next_offsets)
         self.grow(count)
-        rows = self.tail.queue_rows[:count]
-        behind = np.flatnonzero(rows[:, NEXT] < next_offsets)
+        following, confirmed = self.tail.row_column(NEXT)[:count], self.tail.row_column(CONFIRMED)
+        behind = nonzero(following < next_offsets)
         if len(behind):
-            rows[behind, NEXT] = rows[behind, CONFIRMED] = next_offsets[behind]
+            following[behind] = confirmed[behind] = next_offsets[behind]
             self._note_floors((behind, next_offsets[behind]))
             self._minimums.clear()
 
@@ -176,8 +171,7 @@ class QueueIndex:
         """
         self.grow(queue_count)
         if confirmed is None:
-            rows = self.tail.queue_rows
-            rows[:, CONFIRMED] = rows[:, NEXT]
+            self.tail.row_column(CONFIRMED)[:] = self.tail.row_column(NEXT)
             confirmed = end
         self.tail.publish(end, confirmed)
         self.tail.publish_confirm(confirmed, end)
@@ -231,8 +225,8 @@ class QueueIndex:
         if begin <= self.manifest.end_position:
             return flushed
         entries = self.tail.find(queue, flushed, self.next_offset(queue) - flushed)
-        expired = int(entries.positions.searchsorted(begin))
-        return int(entries.offsets[expired]) if expired < len(entries) else self.next_offset(queue)
+        expired = entries.positions.searchsorted(begin)
+        return entries.offsets[expired] if expired < len(entries) else self.next_offset(queue)
 
     def forget_minimums(self) -> None:
         """Look minimum offsets up again: the results of `begin_of` have changed."""

@@ -24,16 +24,13 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
 from broker.store.errors import CorruptLog
 from broker.store.index.queue_index import QueueIndex
 from broker.store.index.run import Entries
 from broker.store.log.commit_log import CommitLog
 from remoting.native import core as native
-from remoting.native.contracts import Column
 from remoting.native.reference.scan import GRAIN
+from remoting.native.vectors import Column, argsort, cumsum, empty, joined, unplaced, view
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
 
@@ -68,9 +65,9 @@ class RangeResult:
     next_offset: int
     min_offset: int
     max_offset: int
-    starts: npt.NDArray[np.uint32] = field(default_factory=lambda: np.empty(0, np.uint32))
+    starts: Column = field(default_factory=lambda: empty(0, "I"))
     blob: bytearray = field(default_factory=bytearray)
-    bases: npt.NDArray[np.int64] | None = None
+    bases: Column | None = None
 
 
 @dataclass(slots=True)
@@ -79,8 +76,8 @@ class SequenceResult:
 
     first_offset: int
     next_offset: int
-    positions: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    sequences: npt.NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))
+    positions: Column = field(default_factory=lambda: empty(0, "q"))
+    sequences: Column = field(default_factory=lambda: empty(0, "Q"))
 
 
 RECORD_BYTES_USUAL = 160
@@ -199,7 +196,7 @@ class Reader:
             size_left = self._take(found.records, positions, sizes, size_left)
             taken = len(found.records) - len(bases)
             bases += entries.offsets[:taken].tolist()
-            at = entries.end if taken == len(entries) else int(entries.offsets[taken])
+            at = entries.end if taken == len(entries) else entries.offsets[taken]
             if taken < len(entries):
                 break
         if bases:
@@ -228,17 +225,17 @@ class Reader:
             return RangeResult(status, offset, min(offset, high), low, high)
         entries = self._index.read(queue, offset, min(limit, last, offset + _entries_for(max_bytes)) - offset)
         count = _fitting(entries, last, first=True)
-        ends = np.cumsum(entries.sizes[:count], dtype=np.int64)
-        count = min(count, max(1, int(ends.searchsorted(max_bytes, side="right"))))
+        ends = cumsum(entries.sizes[:count])
+        count = min(count, max(1, ends.searchsorted(max_bytes, side="right")))
         count = self._before_hole(queue, entries, count, first=True)
         if count == 0:
             return RangeResult(status, offset, offset, low, high)
-        positions, sizes, ends = entries.positions[:count], entries.sizes[:count].astype(np.int64), ends[:count]
-        blob = bytearray(int(ends[-1]))
+        positions, sizes, ends = entries.positions[:count], entries.sizes[:count], ends[:count]
+        blob = bytearray(ends[-1])
         self._copy(positions, sizes, ends, memoryview(blob))
-        starts = (ends - sizes).astype(np.uint32)
-        end = entries.end if count == len(entries) else int(entries.offsets[count])
-        single = int(entries.offsets[0]) == offset and end - offset == count  # else one of them is a batch
+        starts = (ends - sizes).astype("I")
+        end = entries.end if count == len(entries) else entries.offsets[count]
+        single = entries.offsets[0] == offset and end - offset == count  # else one of them is a batch
         bases = None if single else entries.offsets[:count]
         return RangeResult(status, offset, end, low, high, starts, blob, bases)
 
@@ -246,11 +243,11 @@ class Reader:
         """Return how many of the first `count` entries stand before a hole; with `first` none is CorruptLog."""
         if entries.sizes[:count].all():
             return count
-        at = int(entries.sizes[:count].argmin())
+        at = entries.sizes[:count].argmin()
         if at or not first:
             return at
-        begin, position = int(entries.offsets[0]), int(entries.positions[0])
-        end = entries.end if len(entries) == 1 else int(entries.offsets[1])
+        begin, position = entries.offsets[0], entries.positions[0]
+        end = entries.end if len(entries) == 1 else entries.offsets[1]
         segment = self._log.segment_at(position)
         path = self._log.directory if segment is None else segment.path
         raise CorruptLog(path, position, f"offsets {begin} to {end - 1} of queue {queue} lie in a damaged stretch")
@@ -266,11 +263,12 @@ class Reader:
             return SequenceResult(offset, min(offset, high))
         entries = self._index.read(queue, offset, limit - offset)
         count = self._before_hole(queue, entries, len(entries), first=True)
-        positions = np.ascontiguousarray(entries.positions[:count], np.int64)
-        found = SequenceResult(offset, offset + count, positions, np.empty(count, np.uint64))
-        for at, stop, _segment, first, words in self._stretches(found.positions, entries.sizes[:count]):
-            found.sequences[at:stop] = words[first + SEQUENCE_WORD]
-        return found
+        positions = entries.positions[:count]
+        parts = []
+        for at, stop, segment in self._stretches(positions, entries.sizes[:count]):
+            words = view(segment.view, "Q", segment.size // GRAIN)
+            parts.append(words[(positions[at:stop] - segment.base) // GRAIN + SEQUENCE_WORD])
+        return SequenceResult(offset, offset + count, positions, joined(parts))
 
     def staged_images(self, positions: Column, max_bytes: int) -> tuple[bytes, int]:
         """Return the images of the staged records at these confirmed positions, and of how many of the first they are.
@@ -278,43 +276,41 @@ class Reader:
         It ends before a record that is no sound staged message, or that would exceed `max_bytes` and is not the first.
         """
         files: list[tuple[int, memoryview]] = []
-        ordered, at = np.sort(positions), 0
+        ordered, at = positions[argsort(positions)], 0
         while at < len(ordered):
-            segment = self._log.segment_at(int(ordered[at]))
+            segment = self._log.segment_at(ordered[at])
             if segment is None:
                 at += 1
                 continue
             files.append((segment.base, segment.view))
-            at = int(ordered.searchsorted(segment.end))
+            at = ordered.searchsorted(segment.end)
         return native.core.staged_images(positions, files, max_bytes)
 
     def _copy(self, positions: Column, sizes: Column, ends: Column, out: memoryview) -> None:
         """Fill `out` with the records, segment by segment. Raises CorruptLog where no record of that size stands."""
-        for at, stop, segment, first, _words in self._stretches(positions, sizes):
-            begin = int(ends[at] - sizes[at])
-            native.core.gather(segment.view, first * GRAIN, sizes[at:stop], out[begin : int(ends[stop - 1])])
+        for at, stop, segment in self._stretches(positions, sizes):
+            begin = ends[at] - sizes[at]
+            native.core.gather(
+                segment.view, positions[at:stop] - segment.base, sizes[at:stop], out[begin : ends[stop - 1]]
+            )
 
-    def _stretches(
-        self, positions: Column, sizes: Column
-    ) -> Iterator[tuple[int, int, ReadableSegment, Column, Column]]:
-        """Yield (first, end, segment, first word of each, words of the segment) of records that share a segment.
+    def _stretches(self, positions: Column, sizes: Column) -> Iterator[tuple[int, int, ReadableSegment]]:
+        """Yield (first, end, segment) of records that share a segment.
 
         Raises CorruptLog where no record of that size stands.
         """
         at = 0
         while at < len(positions):
-            position = int(positions[at])
+            position = positions[at]
             segment = self._log.segment_at(position)
             if segment is None:
                 raise CorruptLog(self._log.directory, position, "no log file holds it")
-            stop = int(positions.searchsorted(segment.end))
-            words = np.frombuffer(segment.view, "<u8", segment.size // GRAIN)
-            first = (positions[at:stop] - segment.base) // GRAIN
-            wrong = (words[first] & 0xFFFF_FFFF != sizes[at:stop]) | (words[first + 2] != positions[at:stop])
-            if wrong.any():
-                position = int(positions[at + int(wrong.argmax())])
+            stop = positions.searchsorted(segment.end)
+            wrong = unplaced(segment.view, segment.base, positions[at:stop], sizes[at:stop])
+            if wrong >= 0:
+                position = positions[at + wrong]
                 raise CorruptLog(segment.path, position, "no record of the size and position the index names")
-            yield at, stop, segment, first, words
+            yield at, stop, segment
             at = stop
 
     def _take(self, records: list[memoryview], positions: list[int], sizes: list[int], size_left: int) -> int:
@@ -377,7 +373,7 @@ def _fitting(entries: Entries, last: int, *, first: bool) -> int:
     """Return how many of the entries end at or below offset `last`; with `first` at least one."""
     count = len(entries)
     if count and entries.end > last:
-        count = max(int(first), int(entries.offsets.searchsorted(last, side="right")) - 1)
+        count = max(int(first), entries.offsets.searchsorted(last, side="right") - 1)
     return count
 
 
@@ -439,9 +435,9 @@ class TimeSearch:
         first = at = offset
         for _ in range(UNREADABLE_MAX):
             entries = self._index.read(queue, at, 1)
-            position, end = int(entries.positions[0]), entries.end
+            position, end = entries.positions[0], entries.end
             if at == offset:
-                first = int(entries.offsets[0])
+                first = entries.offsets[0]
             if position < window[0]:
                 return _Probe(at, end, early=True)
             if position >= window[1]:

@@ -33,14 +33,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from broker.store.errors import CorruptIndex
 from broker.store.log.metadata import open_sealed_json, sealed_json
 from remoting.native import core as native
 from remoting.native.checksum import crc32c
-from remoting.native.contracts import CONFIRMED, EntryBlock, RunData
+from remoting.native.contracts import EntryBlock, RunData
+from remoting.native.vectors import Column, arange, argsort, diff, empty, joined, maximum, repeat, view
 from runtime.files import atomic_replace, fsync_dir
 
 
@@ -48,10 +46,10 @@ from runtime.files import atomic_replace, fsync_dir
 class Entries:
     """First queue offset, log position, record size in bytes (0: a hole) and tag hash of consecutive entries."""
 
-    offsets: npt.NDArray[Any]
-    positions: npt.NDArray[Any]
-    sizes: npt.NDArray[Any]
-    tags: npt.NDArray[Any]
+    offsets: Column
+    positions: Column
+    sizes: Column
+    tags: Column
     end: int
 
     @staticmethod
@@ -67,10 +65,10 @@ class Entries:
         if not parts:
             return Entries.empty(offset)
         return Entries(
-            np.concatenate([part.offsets for part in parts]),
-            np.concatenate([part.positions for part in parts]),
-            np.concatenate([part.sizes for part in parts]),
-            np.concatenate([part.tags for part in parts]),
+            joined([part.offsets for part in parts]),
+            joined([part.positions for part in parts]),
+            joined([part.sizes for part in parts]),
+            joined([part.tags for part in parts]),
             parts[-1].end,
         )
 
@@ -80,10 +78,10 @@ class Entries:
     @property
     def dense(self) -> bool:
         """Whether every entry holds one message."""
-        return not len(self.offsets) or self.end - int(self.offsets[0]) == len(self.offsets)
+        return not len(self.offsets) or self.end - self.offsets[0] == len(self.offsets)
 
 
-_NOTHING = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint32), np.empty(0, np.uint32))
+_NOTHING = (empty(0, "q"), empty(0, "q"), empty(0, "I"), empty(0, "I"))
 
 
 MAGIC = b"LMQRUN02"
@@ -92,7 +90,7 @@ SUMS = struct.Struct("<II")
 HEAD_BYTES = 64
 FLAG_OFFSETS = 1
 """The run has a column of queue offsets."""
-Columns = tuple[npt.NDArray[Any], ...]
+Columns = tuple[Column, ...]
 
 
 def map_run(path: Path) -> mmap.mmap:
@@ -116,44 +114,43 @@ class Run:
         at = columns_at(n)
         if magic != MAGIC or flags & ~FLAG_OFFSETS or size != at + (24 if flags else 16) * m:
             raise CorruptIndex(path, f"no run of {n} queues and {m} entries in {size} bytes")
-        view = memoryview(data)
-        if crc32c(view[HEAD_BYTES:at], crc32c(view[: HEAD.size])) != directory_sum:
+        whole = memoryview(data)
+        if crc32c(whole[HEAD_BYTES:at], crc32c(whole[: HEAD.size])) != directory_sum:
             raise CorruptIndex(path, "the checksum of its directory does not match")
-        self._columns = view[at:]
+        self._columns = whole[at:]
         self.entry_count = m
-        self.first_offsets = np.frombuffer(data, "<i8", n, HEAD_BYTES)
-        self.next_offsets = np.frombuffer(data, "<i8", n, HEAD_BYTES + 8 * n)
+        self.first_offsets = view(data, "q", n, HEAD_BYTES)
+        self.next_offsets = view(data, "q", n, HEAD_BYTES + 8 * n)
         """For each of `queues`, the offset behind its last entry here."""
-        self.starts = np.frombuffer(data, "<u4", n + 1, HEAD_BYTES + 16 * n)
-        self.queues = np.frombuffer(data, "<u4", n, HEAD_BYTES + 20 * n + 4)
-        self.positions = np.frombuffer(data, "<i8", m, at)
-        self.sizes = np.frombuffer(data, "<u4", m, at + 8 * m)
-        self.tags = np.frombuffer(data, "<u4", m, at + 12 * m)
-        self.offsets = np.frombuffer(data, "<i8", m, at + 16 * m) if flags else None
+        self.starts = view(data, "I", n + 1, HEAD_BYTES + 16 * n)
+        self.queues = view(data, "I", n, HEAD_BYTES + 20 * n + 4)
+        self.positions = view(data, "q", m, at)
+        self.sizes = view(data, "I", m, at + 8 * m)
+        self.tags = view(data, "I", m, at + 12 * m)
+        self.offsets = view(data, "q", m, at + 16 * m) if flags else None
         """Queue offset of every entry; None when each is one more than the one before."""
 
-    def counts(self) -> npt.NDArray[Any]:
+    def counts(self) -> Column:
         """Return how many entries each of `queues` has."""
-        counts: npt.NDArray[Any] = np.diff(self.starts.astype(np.int64))
-        return counts
+        return diff(self.starts)
 
-    def offset_column(self) -> npt.NDArray[Any]:
+    def offset_column(self) -> Column:
         """Return the queue offset of every entry."""
         if self.offsets is not None:
             return self.offsets
-        return np.repeat(self.first_offsets - self.starts[:-1], self.counts()) + np.arange(self.entry_count)
+        return repeat(self.first_offsets - self.starts[:-1], self.counts()) + arange(0, self.entry_count)
 
     def columns(self) -> Columns:
         """Return (qid, offset, position, size, tag) of all entries, sorted by (qid, offset). Raises CorruptIndex."""
         self.check()
-        return np.repeat(self.queues, self.counts()), self.offset_column(), self.positions, self.sizes, self.tags
+        return repeat(self.queues, self.counts()), self.offset_column(), self.positions, self.sizes, self.tags
 
     def check(self) -> None:
         """Check the columns, and that the directory means them, entry for entry. Raises CorruptIndex."""
         self.verify()
         counts = self.counts()
-        dense = self.offsets is not None or bool((self.next_offsets - self.first_offsets == counts).all())
-        whole = self.starts[0] == 0 and self.starts[-1] == self.entry_count and bool((counts > 0).all())
+        dense = self.offsets is not None or (self.next_offsets - self.first_offsets == counts).all()
+        whole = self.starts[0] == 0 and self.starts[-1] == self.entry_count and (counts > 0).all()
         if not whole or not dense or (self.queues[1:] <= self.queues[:-1]).any():
             raise CorruptIndex(self.path, "its directory does not add up")
 
@@ -181,29 +178,29 @@ def write_run(path: Path, file_id: int, level: int, bounds: tuple[int, int], dat
     n, m = len(data.queues), len(data.positions)
     flags = 0 if data.offsets is None else FLAG_OFFSETS
     directory = _bytes([
-        (data.first_offsets, "<i8"), (data.next_offsets, "<i8"), (data.starts, "<u4"), (data.queues, "<u4"),
+        (data.first_offsets, "q"), (data.next_offsets, "q"), (data.starts, "I"), (data.queues, "I"),
     ])  # fmt: skip
     directory.append(bytes(columns_at(n) - HEAD_BYTES - 24 * n - 4))
-    columns = _bytes([(data.positions, "<i8"), (data.sizes, "<u4"), (data.tags, "<u4")])
+    columns = _bytes([(data.positions, "q"), (data.sizes, "I"), (data.tags, "I")])
     if data.offsets is not None:
-        columns += _bytes([(data.offsets, "<i8")])
+        columns += _bytes([(data.offsets, "q")])
     head = HEAD.pack(MAGIC, file_id, level, n, m, *bounds, flags)
     sums = SUMS.pack(_checksum(directory, crc32c(head)), _checksum(columns, 0))
     temporary = path.with_suffix(".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         for part in (head + sums + bytes(HEAD_BYTES - len(head) - len(sums)), *directory, *columns):
-            view = memoryview(part).cast("B") if len(part) else memoryview(b"")
-            while view:
-                view = view[file.write(view) :]
+            left = memoryview(part)
+            while left:
+                left = left[file.write(left) :]
         os.fsync(descriptor)
     temporary.rename(path)
     fsync_dir(path.parent)
 
 
-def _bytes(columns: Sequence[tuple[npt.NDArray[Any], str]]) -> list[Any]:
+def _bytes(columns: Sequence[tuple[Column, str]]) -> list[Any]:
     """Return the columns as they go into the file, not copied where they are so already."""
-    return [np.ascontiguousarray(column, kind) for column, kind in columns]
+    return [column.data if column.kind == kind else column.astype(kind).data for column, kind in columns]
 
 
 def _checksum(parts: Sequence[Any], value: int) -> int:
@@ -246,13 +243,13 @@ def offsets_path(directory: Path, file_id: int) -> Path:
     return directory / f"offsets-{file_id:010d}"
 
 
-def save_offsets(path: Path, next_offsets: npt.NDArray[Any]) -> None:
+def save_offsets(path: Path, next_offsets: Column) -> None:
     """Write the next offset of every queue durably. Raises OSError."""
-    data = _OFFSETS_HEAD.pack(_OFFSETS_MAGIC, len(next_offsets)) + next_offsets.astype("<i8").tobytes()
+    data = _OFFSETS_HEAD.pack(_OFFSETS_MAGIC, len(next_offsets)) + next_offsets.astype("q").tobytes()
     atomic_replace(path, data + struct.pack("<I", crc32c(data)), mode=0o600)
 
 
-def load_offsets(path: Path) -> npt.NDArray[np.int64]:
+def load_offsets(path: Path) -> Column:
     """Return the next offset of every queue. Raises CorruptIndex."""
     try:
         data = path.read_bytes()
@@ -263,7 +260,7 @@ def load_offsets(path: Path) -> npt.NDArray[np.int64]:
     magic, count = _OFFSETS_HEAD.unpack_from(data)
     if magic != _OFFSETS_MAGIC or len(data) != _OFFSETS_HEAD.size + 8 * count + 4:
         raise CorruptIndex(path, "it is no offsets file")
-    return np.frombuffer(data, "<i8", count, _OFFSETS_HEAD.size).copy()
+    return view(data, "q", count, _OFFSETS_HEAD.size).astype("q")
 
 
 def save_manifest(directory: Path, manifest: Manifest) -> None:
@@ -297,26 +294,24 @@ def load_manifest(directory: Path) -> Manifest | None:
         raise CorruptIndex(directory / MANIFEST_NAME, f"it lacks {error}") from error
 
 
-Floors = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Floors = tuple[Column, Column]
 """Queue ids and their next offsets."""
 
 
-def next_offsets_of(
-    directory: Path, manifest: Manifest, runs: Sequence[Run], floors: Sequence[Floors] = ()
-) -> npt.NDArray[np.int64]:
+def next_offsets_of(directory: Path, manifest: Manifest, runs: Sequence[Run], floors: Sequence[Floors] = ()) -> Column:
     """Return the next offset of every queue id up to the highest one known. Raises CorruptIndex."""
     found = load_offsets(offsets_path(directory, manifest.offsets_id)) if manifest.offsets_id else _NONE
     # A merged run is younger than the file and may still hold an older number: the larger one is right.
     young = [(run.queues, run.next_offsets) for run in runs if run.file_id > manifest.offsets_id and run.entry_count]
     known = [*young, *floors]
-    count = max([len(found), *(int(queues.max()) + 1 for queues, _ in known)])
-    found = np.concatenate((found, np.zeros(count - len(found), np.int64)))
+    count = max([len(found), *(queues.max() + 1 for queues, _ in known)])
+    found = joined([found, empty(count - len(found), "q")])
     for queues, next_offsets in known:
-        found[queues] = np.maximum(found[queues], next_offsets)
+        found[queues] = maximum(found[queues], next_offsets)
     return found
 
 
-_NONE = np.empty(0, np.int64)
+_NONE = empty(0, "q")
 
 
 BLOCK_ENTRIES = 2048
@@ -330,8 +325,8 @@ def unconfirmed_entries(runs: Sequence[Run], confirmed: int, end: int) -> list[C
     pieces = [_columns_from(run, confirmed) for run in runs if run.end_position > confirmed and run.entry_count]
     if not pieces:
         return []
-    columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
-    order = np.argsort(columns[2], kind="stable")
+    columns = [joined(column) for column in zip(*pieces, strict=True)]
+    order = argsort(columns[2])
     columns = [column[order] for column in columns]
     positions, total = columns[2], len(order)
     found: list[Covered] = []
@@ -341,26 +336,24 @@ def unconfirmed_entries(runs: Sequence[Run], confirmed: int, end: int) -> list[C
         while cut < total and positions[cut] == positions[cut - 1]:  # one record in many queues
             cut += 1
         block = native.core.make_block(*(column[first:cut].tolist() for column in columns))
-        found.append((block, int(positions[cut]) if cut < total else end))
+        found.append((block, positions[cut] if cut < total else end))
         first = cut
     return found
 
 
-def hide(rows: npt.NDArray[np.int64], found: Sequence[Covered]) -> None:
-    """Let the confirmed end of every queue stand before its first entry in `found`."""
+def hide(confirmed: Column, found: Sequence[Covered]) -> None:
+    """Let the confirmed end of every queue, by id, stand before its first entry in `found`."""
     for block, _ in reversed(found):
         queues, offsets, *_ = block.columns()
         for queue, offset in zip(reversed(queues), reversed(offsets), strict=True):
-            rows[queue, CONFIRMED] = min(offset, int(rows[queue, CONFIRMED]))
+            confirmed[queue] = min(offset, confirmed[queue])
 
 
-def _columns_from(run: Run, position: int) -> list[npt.NDArray[np.int64]]:
+def _columns_from(run: Run, position: int) -> list[Column]:
     """Return (queue, offset, position, size, tag, count) of the entries at or behind a log position."""
     queues, offsets, positions, sizes, tags = run.columns()
-    following = np.empty(run.entry_count, np.int64)
+    following = empty(run.entry_count, "q")
     following[:-1] = offsets[1:]
-    following[run.starts[1:].astype(np.int64) - 1] = run.next_offsets
+    following[run.starts[1:] - 1] = run.next_offsets
     chosen = positions >= position
-    return [
-        column[chosen].astype(np.int64) for column in (queues, offsets, positions, sizes, tags, following - offsets)
-    ]
+    return [column[chosen].astype("q") for column in (queues, offsets, positions, sizes, tags, following - offsets)]

@@ -25,19 +25,27 @@ import os
 import struct
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
 from broker.store.index.run import Entries
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, FLUSHED, NEWEST, NEXT, ROW_WORDS, SLOT, EntryBlock, RunData
+from remoting.native.contracts import (
+    CONFIRMED,
+    FLUSHED,
+    NEWEST,
+    NEXT,
+    ROW_WORDS,
+    SLOT_BYTES,
+    EntryBlock,
+    RunData,
+    slot_column,
+)
+from remoting.native.vectors import Column, view
 
 MAGIC = b"LMQTAIL2"
 HEADER = struct.Struct("<8sQQ")
 COUNTERS_AT = 64
 COLUMNS_AT = 4096
 _ROW_BYTES = 8 * ROW_WORDS
-_ENTRY_BYTES = SLOT.itemsize + 4
+_ENTRY_BYTES = SLOT_BYTES + 4
 COUNT, END, CONFIRM, FIRST, DURABLE, DURABLE_CHECK, GENERATION, BEGIN, EPOCH = range(9)
 """The counters, i64 each; what they mean stands above."""
 QUEUES_MIN = 4096
@@ -89,19 +97,18 @@ class Tail:
         self._mmap = mmap.mmap(descriptor, size)
         self._mmap[: HEADER.size] = HEADER.pack(MAGIC, self.capacity, self._queues)
         self.counters = memoryview(self._mmap)[COUNTERS_AT : COUNTERS_AT + 8 * (EPOCH + 1)].cast("q")
-        view = memoryview(self._mmap)
-        self.rows = view[self._rows_at : size].cast("q")
+        mapped = memoryview(self._mmap)
+        self.rows = mapped[self._rows_at : size].cast("q")
         """Flat per-queue rows of ROW_WORDS words (`contracts`). Only this room writes them."""
-        n, at = self.capacity, COLUMNS_AT + SLOT.itemsize * self.capacity
-        self._slots = np.frombuffer(view[COLUMNS_AT:at], dtype=SLOT)
-        self._qid = np.frombuffer(view[at : at + 4 * n], dtype="<u4")
+        n, at = self.capacity, COLUMNS_AT + SLOT_BYTES * self.capacity
+        self._slots = mapped[COLUMNS_AT:at]
+        self._qid = view(mapped, "I", n, at)
         self.ring = native.core.make_ring(self._qid, self._slots, self.rows)
         """The entries and rows as the hot loops take them; another one after `grow`."""
 
-    @property
-    def queue_rows(self) -> npt.NDArray[np.int64]:
-        """The rows as an array of shape (queues, ROW_WORDS)."""
-        return np.frombuffer(self.rows, dtype="<i8").reshape(-1, ROW_WORDS)
+    def row_column(self, word: int) -> Column:
+        """Return one word of every queue's row, in the memory of the rows."""
+        return view(self.rows, "q", self._queues, 8 * word, _ROW_BYTES)
 
     @property
     def room(self) -> int:
@@ -172,7 +179,7 @@ class Tail:
     def number_at(self, position: int) -> int:
         """Return the number of the first live entry at or above a log position, the count when there is none."""
         low, high = self.first, self.count
-        positions = self._slots["position"]
+        positions = slot_column(self._slots, "position")
         while low < high:
             middle = (low + high) // 2
             if positions[middle % self.capacity] < position:
@@ -218,7 +225,7 @@ def read_durable(path: Path) -> int:
     return int(position) if check == ~position and position > 0 else 0
 
 
-def rows_of(data: memoryview) -> npt.NDArray[np.int64] | None:
+def rows_of(data: memoryview) -> Column | None:
     """Return the flat rows of a tail file, None when its layout does not hold together."""
     if len(data) < COLUMNS_AT:
         return None
@@ -226,4 +233,4 @@ def rows_of(data: memoryview) -> npt.NDArray[np.int64] | None:
     at = rows_at(capacity)
     if magic != MAGIC or len(data) < at + queues * _ROW_BYTES:
         return None
-    return np.frombuffer(data, "<i8", queues * ROW_WORDS, at)
+    return view(data, "q", queues * ROW_WORDS, at)

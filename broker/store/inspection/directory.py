@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import fcntl
 import mmap
+import operator
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeVar
 
 from broker.store.errors import CorruptIndex, StoreError
 from broker.store.index.queue_index import TAIL_NAME
@@ -35,6 +34,7 @@ from broker.store.recovery.log_end import DamagedRange, Quarantine, Scan, load_q
 from broker.store.state.state_tables import Snapshot, load_snapshot
 from remoting.native import core as native
 from remoting.native.contracts import Progress
+from remoting.native.vectors import Column, joined, nonzero
 from remoting.protocol.errors import CorruptRecord, LocalMisuse
 from remoting.protocol.records.record import DISPATCH_SIZE, FILLER, HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
 from runtime.files import LOCK_NAME
@@ -255,13 +255,19 @@ class LogKeys:
         """Return the entries of the records in [start, end), as a run holds them."""
         if self._joined is None:
             parts = [chunk.columns() for chunk in self._chunks]
-            self._joined = _each(lambda at: np.concatenate([part[at] for part in parts]))
-        joined = self._joined
-        first, behind = joined[1].searchsorted(start), joined[1].searchsorted(end)
-        return sort_keys([_each(lambda at: joined[at][first:behind])])
+            self._joined = _each(lambda at: joined([part[at] for part in parts]))
+        known = self._joined
+        first, behind = known[1].searchsorted(start), known[1].searchsorted(end)
+        return sort_keys([_each(lambda at: known[at][first:behind])])
 
 
-def _each(make: Callable[[int], npt.NDArray[Any]]) -> Columns:
+def different_rows(said: Sequence[Column], meant: Sequence[Column]) -> Column:
+    """Return the rows in which any column of one length differs from the other's."""
+    wrong = [one != other for one, other in zip(said, meant, strict=True)]
+    return nonzero(reduce(operator.or_, wrong))
+
+
+def _each(make: Callable[[int], Column]) -> Columns:
     return make(0), make(1), make(2), make(3)
 
 
@@ -293,7 +299,7 @@ def _missing(keys: LogKeys, start: int, end: int, gaps: Sequence[tuple[int, int]
 
 def _outside(columns: Columns, begin: int, gaps: Sequence[tuple[int, int]]) -> Columns:
     """Return the entries of the log from `begin` on (older ones have expired) that are not in damage."""
-    kept: npt.NDArray[np.bool_] = columns[1] >= begin
+    kept = columns[1] >= begin
     for start, end in gaps:
         kept &= (columns[1] < start) | (columns[1] >= end)
     return _each(lambda at: columns[at][kept])
@@ -306,10 +312,10 @@ def _check_run(run: KeyRun, keys: LogKeys, begin: int, gaps: Sequence[tuple[int,
     if len(shown[0]) != len(meant[0]):
         yield f"{run.path.name}: {len(shown[0])} keys where the log has {len(meant[0])}"
         return
-    wrong = np.flatnonzero(np.logical_or.reduce([a != b for a, b in zip(shown, meant, strict=True)]))
+    wrong = different_rows(shown, meant)
     for at in wrong[:DIFFERENCES_MAX].tolist():
         names = ("number", "position", "size", "second")
-        pairs = [f"{name} {int(a[at])}/{int(b[at])}" for name, a, b in zip(names, shown, meant, strict=True)]
+        pairs = [f"{name} {a[at]}/{b[at]}" for name, a, b in zip(names, shown, meant, strict=True)]
         yield f"{run.path.name}: index/log say {', '.join(pairs)}"
 
 

@@ -17,10 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from broker.store.errors import CorruptIndex
 from broker.store.index.run import Run
@@ -32,6 +28,7 @@ from broker.store.inspection.directory import (
     NoDataDirectory,
     Stretches,
     check_keys,
+    different_rows,
     open_directory,
 )
 from broker.store.recovery.log_end import Damage, decide_end
@@ -39,6 +36,7 @@ from broker.store.state import state_kinds
 from broker.store.state.state_kinds import NAMES, StateChange, decode_changes
 from broker.store.state.state_tables import StateTables, restore
 from remoting.native import core as native
+from remoting.native.vectors import Column, empty, full, joined
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import (
     CONTROL,
@@ -96,17 +94,16 @@ class StateReplay:
 
 DIFFERENCES_MAX = 20
 """Differences named per run; the first ones are enough to see what happened."""
-Column = npt.NDArray[Any]
 Columns = tuple[Column, ...]
-_NOTHING: Columns = tuple(np.empty(0, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4"))
+_NOTHING: Columns = tuple(empty(0, kind) for kind in "IqqII")
 
 
 class LogEntries:
     """Every dispatch of the log in order, as columns, and each queue's next offset."""
 
     def __init__(self) -> None:
-        self._next = np.empty(0, np.int64)
-        self._last = np.empty(0, np.int64)
+        self._next = empty(0, "q")
+        self._last = empty(0, "q")
         self._parts: list[Columns] = []
         self._joined: Columns | None = None
         self._damage = -1
@@ -117,7 +114,7 @@ class LogEntries:
     @property
     def queues(self) -> int:
         """How many queues have entries."""
-        return int((self._next >= 0).sum())
+        return (self._next >= 0).sum()
 
     def pass_damage(self, position: int) -> None:
         """The log is damaged at `position`: queues may continue at a higher offset after it."""
@@ -131,7 +128,7 @@ class LogEntries:
         self._parts.append(tuple(kept))
         self._joined = None
         queues, offsets, positions = kept[:3]
-        self._grow(int(queues.max()) + 1)
+        self._grow(queues.max() + 1)
         wrong = native.core.follow(queues, offsets, positions, counts, self._next, self._last, self._damage)
         for row, expected in wrong:
             yield f"queue {queues[row]}: offset {offsets[row]} at {positions[row]} follows {expected - 1}"
@@ -139,15 +136,15 @@ class LogEntries:
     def _grow(self, count: int) -> None:
         missing = max(0, count - len(self._next))
         if missing:
-            more = np.full(missing + len(self._next) // 2, -1, np.int64)
-            self._next, self._last = np.concatenate((self._next, more)), np.concatenate((self._last, more))
+            more = full(missing + len(self._next) // 2, -1, "q")
+            self._next, self._last = joined([self._next, more]), joined([self._last, more])
 
     def part(self, start: int, end: int) -> Columns:
         """Return (queue, offset, position, size, tag) of the records in [start, end), sorted by queue."""
         if self._joined is None:
-            self._joined = tuple(np.concatenate(columns) for columns in zip(*self._parts, strict=True)) or _NOTHING
+            self._joined = tuple(joined(columns) for columns in zip(*self._parts, strict=True)) or _NOTHING
             self._parts = [self._joined]
-        first, last = self._joined[2].searchsorted((start, end)).tolist()
+        first, last = self._joined[2].searchsorted(start), self._joined[2].searchsorted(end)
         chosen = [column[first:last] for column in self._joined]
         order = native.core.order_by_queue(chosen[0])
         return tuple(column[order] for column in chosen)
@@ -167,10 +164,10 @@ def check_run(run: Run, entries: LogEntries, begin: int, gaps: Sequence[tuple[in
     if len(said[0]) != len(meant[0]):
         yield f"{run.path.name}: {len(said[0])} entries where the log has {len(meant[0])}"
         return
-    wrong = np.flatnonzero(np.logical_or.reduce([a != b for a, b in zip(said, meant, strict=True)]))
+    wrong = different_rows(said, meant)
     names = ("queue", "offset", "position", "size", "tag")
     for at in wrong[:DIFFERENCES_MAX].tolist():
-        pairs = [f"{name} {int(a[at])}/{int(b[at])}" for name, a, b in zip(names, said, meant, strict=True)]
+        pairs = [f"{name} {a[at]}/{b[at]}" for name, a, b in zip(names, said, meant, strict=True)]
         yield f"{run.path.name}: index/log say {', '.join(pairs)}"
 
 
@@ -338,7 +335,7 @@ def _check_index(found: DataDirectory, report: Report, entries: LogEntries, stre
         report.add("index", directory, text)
     gaps = [(start, end) for start, end, _ in stretches.damage]
     for run in found.runs:
-        report.run_entries += int((run.positions >= begin).sum())
+        report.run_entries += (run.positions >= begin).sum()
         try:
             for text in check_run(run, entries, begin, gaps):
                 report.add("index", run.path, text)

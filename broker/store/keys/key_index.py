@@ -25,9 +25,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from broker.store.errors import CorruptIndex
 from broker.store.index.index_flusher import choose_merge
 from broker.store.index.run import HEAD_BYTES, map_run
@@ -37,6 +34,7 @@ from broker.store.settings import StoreSettings
 from remoting.native import core as native
 from remoting.native.checksum import crc32c
 from remoting.native.contracts import KeyChunk
+from remoting.native.vectors import Column, joined, nonzero, view
 from runtime.faults import FaultPoints
 from runtime.files import atomic_replace, atomic_write, fsync_dir, make_directory
 
@@ -76,7 +74,7 @@ MAGIC = b"LMQKEYS1"
 ENTRY_BYTES = 20
 _HEAD = struct.Struct("<8sQI4xQqq")
 _SUMS = struct.Struct("<II")
-Columns = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
+Columns = tuple[Column, Column, Column, Column]
 """Hashes, positions, sizes in bytes, store times in seconds."""
 
 
@@ -89,28 +87,27 @@ class KeyRun:
         size = len(data)
         magic, self.file_id, self.level, m, self.first_position, self.end_position = _HEAD.unpack_from(data)
         head_sum, self._columns_sum = _SUMS.unpack_from(data, _HEAD.size)
-        view = memoryview(data)
+        whole = memoryview(data)
         if magic != MAGIC or size != HEAD_BYTES + ENTRY_BYTES * m:
             raise CorruptIndex(path, f"no run of {m} keys in {size} bytes")
-        if crc32c(view[: _HEAD.size]) != head_sum:
+        if crc32c(whole[: _HEAD.size]) != head_sum:
             raise CorruptIndex(path, "the checksum of its header does not match")
         self.entry_count = m
-        self._columns = view[HEAD_BYTES:]
+        self._columns = whole[HEAD_BYTES:]
         at = HEAD_BYTES
-        self.positions = np.frombuffer(data, "<i8", m, at)
-        self.hashes = np.frombuffer(data, "<u4", m, at + 8 * m)
-        self.sizes = np.frombuffer(data, "<u4", m, at + 12 * m)
-        self.seconds = np.frombuffer(data, "<u4", m, at + 16 * m)
+        self.positions = view(data, "q", m, at)
+        self.hashes = view(data, "I", m, at + 8 * m)
+        self.sizes = view(data, "I", m, at + 12 * m)
+        self.seconds = view(data, "I", m, at + 16 * m)
 
-    def find(self, number: int) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    def find(self, number: int) -> tuple[Column, Column]:
         """Return positions and store times in seconds of the entries of one key number, in log order."""
         hashes = self.hashes
-        wanted = np.uint32(number)  # a plain int would make numpy convert the whole column first
-        first = end = int(hashes.searchsorted(wanted))
-        if first < self.entry_count and hashes[first] == wanted:
+        first = end = hashes.searchsorted(number)
+        if first < self.entry_count and hashes[first] == number:
             end += 1
-            if end < self.entry_count and hashes[end] == wanted:  # more than one, which is rare
-                end += int(hashes[end:].searchsorted(wanted, side="right"))
+            if end < self.entry_count and hashes[end] == number:  # more than one, which is rare
+                end += hashes[end:].searchsorted(number, side="right")
         return self.positions[first:end], self.seconds[first:end]
 
     def columns(self) -> Columns:
@@ -131,7 +128,7 @@ def key_run_path(directory: Path, file_id: int) -> Path:
 
 def sort_keys(parts: Sequence[Columns]) -> Columns:
     """Return the entries of `parts`, which follow each other in the log, as `write_key_run` takes them."""
-    hashes, positions, sizes, seconds = (np.concatenate(column) for column in zip(*parts, strict=True))
+    hashes, positions, sizes, seconds = (joined(column) for column in zip(*parts, strict=True))
     order = native.core.order_by_queue(hashes)
     return hashes[order], positions[order], sizes[order], seconds[order]
 
@@ -142,7 +139,7 @@ def write_key_run(path: Path, file_id: int, level: int, bounds: tuple[int, int],
     `bounds` are the log positions covered; `columns` are sorted by number and position. Raises OSError.
     """
     hashes, positions, sizes, seconds = columns
-    body = (_bytes(positions, "<i8"), *(_bytes(column, "<u4") for column in (hashes, sizes, seconds)))
+    body = (_bytes(positions, "q"), *(_bytes(column, "I") for column in (hashes, sizes, seconds)))
     head = _HEAD.pack(MAGIC, file_id, level, len(hashes), *bounds)
     columns_sum = 0
     for part in body:
@@ -151,11 +148,11 @@ def write_key_run(path: Path, file_id: int, level: int, bounds: tuple[int, int],
     atomic_write(path, (head + sums + bytes(HEAD_BYTES - len(head) - len(sums)), *body), mode=0o600)
 
 
-def _bytes(column: npt.NDArray[Any], kind: str) -> bytes:
-    return np.asarray(column, kind).tobytes()
+def _bytes(column: Column, kind: str) -> bytes:
+    return column.astype(kind).tobytes()
 
 
-Found = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+Found = tuple[Column, Column]
 """Positions and store times in seconds, in log order."""
 
 
@@ -216,7 +213,7 @@ class KeyIndex:
         """Yield the entries of a key number in [low, high) log positions, the newest stretch first."""
         for chunk in reversed(self._chunks):
             hashes, positions, _, seconds = chunk.columns()
-            rows = np.flatnonzero(hashes == np.uint32(number))
+            rows = nonzero(hashes == number)
             if len(rows):
                 yield _clipped(positions[rows], seconds[rows], low, high)
         for run in reversed(self.runs):
@@ -246,7 +243,7 @@ class KeyIndex:
         self.manifest = manifest
 
 
-def _clipped(positions: npt.NDArray[Any], seconds: npt.NDArray[Any], low: int, high: int) -> Found:
+def _clipped(positions: Column, seconds: Column, low: int, high: int) -> Found:
     first, end = positions.searchsorted(low), positions.searchsorted(high)
     return positions[first:end], seconds[first:end]
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from broker.store.errors import CorruptIndex, CorruptLog
 from broker.store.index.reader import Reader, stored_ms
 from broker.store.keys.key_index import DIRECTORY, Found, KeyFlusher, KeyIndex
@@ -110,12 +108,12 @@ class KeyReader:
     def _in_time(self, found: Found, question: KeyQuestion) -> tuple[int, int]:
         """Return the bounds of the entries stored in the time asked for; store times rise with positions."""
         positions, seconds = found
-        begin, last = np.uint32(store_second(question.begin_ms)), np.uint32(store_second(question.end_ms))
-        first, end = int(seconds.searchsorted(begin)), int(seconds.searchsorted(last, side="right"))
-        low, high = int(seconds.searchsorted(last)), end
+        begin, last = store_second(question.begin_ms), store_second(question.end_ms)
+        first, end = seconds.searchsorted(begin), seconds.searchsorted(last, side="right")
+        low, high = seconds.searchsorted(last), end
         while low < high:  # the last second may go beyond the time asked for, with any number of records
             middle = (low + high) // 2
-            at_ms = stored_ms(self._log, int(positions[middle]))
+            at_ms = stored_ms(self._log, positions[middle])
             if at_ms is not None and at_ms > question.end_ms:
                 high = middle
             else:

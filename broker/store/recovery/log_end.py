@@ -31,14 +31,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from broker.store.errors import CorruptIndex, CorruptLog
 from broker.store.log.commit_log import CommitLog, Segment, list_segments, next_file_bytes
 from broker.store.log.metadata import open_sealed_json, sealed_json
 from broker.store.settings import SEGMENT_SIZE_BYTES_MAX
 from remoting.native import core as native
 from remoting.native.contracts import Progress
+from remoting.native.vectors import arange, nonzero, view
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.record import HEADER, HEADER_SIZE, MAGIC, MAGIC_MASK, check_record
 from runtime.files import atomic_replace
@@ -357,14 +356,14 @@ def _is_sound(segment: Segment | None, position: int, epoch: int) -> bool:
 def _find_in(segment: Segment, start: int, epoch: int) -> int:
     """Return the first sound record of the segment from `start` on, 0 when there is none.
 
-    Few words equal their own position, so the candidates are found by numpy and checked one by one.
+    Few words equal their own position, so the candidates are found in columns and checked one by one.
     """
-    words = np.frombuffer(segment.view, "<u8", segment.size // _GRAIN)
+    words = view(segment.view, "Q", segment.size // _GRAIN)
     for first in range((start - segment.base) // _GRAIN, len(words), _CHUNK_WORDS):
         said = words[first + _POSITION_WORD : first + _POSITION_WORD + _CHUNK_WORDS]
-        places = segment.base + _GRAIN * np.arange(first, first + len(said), dtype=np.uint64)
-        for row in np.flatnonzero(said == places).tolist():
-            position = int(places[row])
+        places = arange(first, first + len(said)) * _GRAIN + segment.base
+        for row in nonzero(said == places):
+            position = places[row]
             if _is_sound(segment, position, epoch):
                 return position
     return 0

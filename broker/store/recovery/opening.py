@@ -43,6 +43,7 @@ from broker.store.recovery.replayer import NamesSeen, Replayer, Stretch, count_b
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import QueueRegistry, Snapshot, StateTables, load_snapshot, restore
+from remoting.native.contracts import CONFIRMED
 from runtime.faults import FaultPoints
 
 
@@ -237,7 +238,7 @@ class Opening:
         confirmed = max(manifest.confirmed, snapshot.position if snapshot else 0, self._log.begin)
         if confirmed < manifest.end_position:
             blocks += unconfirmed_entries(index.runs, confirmed, manifest.end_position)
-            hide(index.tail.queue_rows, blocks)
+            hide(index.tail.row_column(CONFIRMED), blocks)
         return min(confirmed, self._log.end)
 
     def _unconfirmed(

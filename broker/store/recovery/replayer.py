@@ -21,8 +21,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from broker.store.errors import CorruptIndex
 from broker.store.index.queue_index import FormerTail, QueueIndex
 from broker.store.log.commit_log import CommitLog
@@ -32,6 +30,7 @@ from broker.store.state.state_kinds import StateChange, decode_changes
 from broker.store.state.state_tables import StateTables, queue_value
 from remoting.native import core as native
 from remoting.native.contracts import NEXT, EntryBlock
+from remoting.native.vectors import nonzero
 from remoting.protocol.records.record import CONTROL, RecordView
 
 _BATCH_ENTRIES = 2048
@@ -239,7 +238,7 @@ def mend(
     changes = [change for gap in [(0, begin), *gaps] for change in _written_in(tables, index, gap)]
     nameless = [] if seen is None else _nameless(index, tables, seen, gaps[0][0])
     changes += [_queue(PLACEHOLDER % queue, queue, index.next_offset(queue)) for queue in nameless]
-    for queue, confirmed in former.confirmed_beyond(index.tail.queue_rows[: index.queue_count, NEXT]):
+    for queue, confirmed in former.confirmed_beyond(index.tail.row_column(NEXT)[: index.queue_count]):
         name, newest = tables.queues.name(queue), _newest_position(index, queue)
         if name is not None and newest < gaps[-1][1]:  # a run may know records that lie in the damage
             replayer.add_hole(queue, confirmed, max(newest, gaps[-1][0]))
@@ -269,7 +268,7 @@ def _newest_position(index: QueueIndex, queue: int) -> int:
     following = index.next_offset(queue)
     if index.min_offset(queue) >= following:
         return -1
-    return int(index.read(queue, following - 1, 1).positions[-1])
+    return index.read(queue, following - 1, 1).positions[-1]
 
 
 def _queue(name: bytes, queue: int, next_offset: int) -> StateChange:
@@ -281,9 +280,9 @@ def _nameless(index: QueueIndex, tables: StateTables, seen: NamesSeen, first_dam
 
     The name of a queue with older records too was carried forward to there before its first record expired.
     """
-    following = index.tail.queue_rows[: index.queue_count, NEXT]
+    following = index.tail.row_column(NEXT)[: index.queue_count]
     found = []
-    for queue in np.flatnonzero(following[seen.known_before :] > 0).tolist():
+    for queue in nonzero(following[seen.known_before :] > 0):
         queue += seen.known_before
         if queue in seen.ids or tables.queues.exists(queue):
             continue
@@ -296,7 +295,7 @@ def floors_or_holes(index: QueueIndex, tables: StateTables, replayer: Replayer, 
     """Continue queues at the offset in the state: behind a hole when they hold records, else from there on."""
     said = tables.queues.next_offsets()
     index.grow(len(said))
-    for queue in np.flatnonzero(index.tail.queue_rows[: len(said), NEXT] < said).tolist():
+    for queue in nonzero(index.tail.row_column(NEXT)[: len(said)] < said):
         if index.min_offset(queue) < index.next_offset(queue):
-            replayer.add_hole(queue, int(said[queue]), max(_newest_position(index, queue), damage))
+            replayer.add_hole(queue, said[queue], max(_newest_position(index, queue), damage))
     index.set_floors(said)

@@ -28,8 +28,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
+from itertools import islice
 
 from broker.store.state.name_table import Entry
 
@@ -40,7 +39,7 @@ KEY_TAIL = struct.Struct(">Q")
 """The block at the end of a key; what comes before is the owner."""
 
 _TIMES = [struct.Struct("<" + "xQI" * count) for count in range(BLOCK + 1)]
-_CHECK_POINTS = np.dtype([("at", "u1"), ("pop", "<u8"), ("invisible", "<u4")])
+_CHECK_POINT = struct.Struct("<BQI")
 _NEVER = 2**63
 _STALE_MIN = 64
 Columns = tuple["array[int]", "array[int]", bytearray, bytearray]
@@ -110,21 +109,19 @@ class _Page:
 
     def late(self, now_ms: int, count: int) -> tuple[list[Late], int]:
         """Blocks with check-points whose time is over, until they have `count`, and the first end of all others."""
-        rows = np.frombuffer(bytes(self.values), _CHECK_POINTS)
-        ends = rows["pop"] + rows["invisible"]
-        over = ends <= now_ms
         found: list[Late] = []
-        if over.any():
-            row_of = np.repeat(np.arange(len(self.counts)), np.frombuffer(bytes(self.counts), np.uint8))
-            for row in np.unique(row_of[over]).tolist():
-                if count <= 0:
-                    break
-                mine = over & (row_of == row)
-                offsets = sorted(rows["at"][mine].tolist())
-                found.append((self.owner + KEY_TAIL.pack(self.blocks[row]), offsets, int(rows["pop"][mine].min())))
-                ends[mine] = _NEVER
+        first_end = _NEVER
+        rows = _CHECK_POINT.iter_unpack(self.values)
+        for block, number in zip(self.blocks, self.counts, strict=True):
+            ends = [(pop + invisible, at, pop) for at, pop, invisible in islice(rows, number)]
+            over = [each for each in ends if each[0] <= now_ms] if count > 0 else []
+            if over:
+                offsets = sorted(at for _, at, _ in over)
+                found.append((self.owner + KEY_TAIL.pack(block), offsets, min(pop for _, _, pop in over)))
                 count -= len(offsets)
-        return found, int(ends.min())
+                ends = [each for each in ends if each[0] > now_ms]
+            first_end = min([first_end, *(end for end, _, _ in ends)])
+        return found, first_end
 
 
 class _Owner:

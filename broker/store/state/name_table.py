@@ -16,12 +16,9 @@ import struct
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from remoting.native import core as native
+from remoting.native.vectors import Column, cumsum, empty, full, nonzero, spread, view
 
 VALUE = struct.Struct("<Iq")
 GONE = 0xFFFF_FFFF
@@ -31,7 +28,6 @@ _HASH_CHUNK = 16_384
 _LOOK_ROWS = 16_384
 _NAME_PIECE_BYTES = 1024 * 1024
 Entry = tuple[bytes, int]
-Column = npt.NDArray[Any]
 
 
 @dataclass(slots=True)
@@ -51,9 +47,9 @@ class QueueColumns:
         if not len(self.ids):
             return
         ends = self.starts + self.lengths
-        breaks = np.flatnonzero(self.starts[1:] != ends[:-1]) + 1
-        firsts = self.starts[np.concatenate(([0], breaks))].tolist()
-        lasts = ends[np.concatenate((breaks - 1, [len(ends) - 1]))].tolist()
+        breaks = nonzero(self.starts[1:] != ends[:-1]) + 1
+        firsts = [self.starts[0], *self.starts[breaks]]
+        lasts = [*ends[breaks - 1], ends[-1]]
         for first, last in zip(firsts, lasts, strict=True):
             for at in range(first, last, _NAME_PIECE_BYTES):
                 yield bytes(self.blob[at : min(at + _NAME_PIECE_BYTES, last)])
@@ -72,12 +68,12 @@ class FrozenNames:
 
     def columns(self) -> QueueColumns:
         """Return the live queues."""
-        starts = np.frombuffer(self.starts, np.int64)
-        ids = np.flatnonzero(starts >= 0)
+        rows = len(self.starts) // 8
+        starts = view(self.starts, "q", rows)
+        ids = nonzero(starts >= 0)
         return QueueColumns(
-            ids.astype(np.uint32), starts[ids], np.frombuffer(self.lengths, np.uint32)[ids],
-            np.frombuffer(self.next_offsets, np.int64)[ids], np.frombuffer(self.positions, np.int64)[ids],
-            self.blob, self.floor,
+            ids.astype("I"), starts[ids], view(self.lengths, "I", rows)[ids],
+            view(self.next_offsets, "q", rows)[ids], view(self.positions, "q", rows)[ids], self.blob, self.floor,
         )  # fmt: skip
 
 
@@ -192,13 +188,11 @@ class NameTable:
 
     def ids_with_prefix(self, prefix: bytes) -> list[int]:
         """Return the ids of the names that begin with `prefix`, without reading all the others."""
-        starts = np.frombuffer(self._starts, np.int64)
-        ids = np.flatnonzero((starts >= 0) & (np.frombuffer(self._lengths, np.uint32) >= len(prefix)))
-        blob = np.frombuffer(self._blob, np.uint8)
+        starts, blob = view(self._starts, "q", len(self._starts)), view(self._blob, "B", len(self._blob))
+        ids = nonzero((starts >= 0) & (view(self._lengths, "I", len(starts)) >= len(prefix)))
         for at, byte in enumerate(prefix):
             ids = ids[blob[starts[ids] + at] == byte]
-        found: list[int] = ids.tolist()
-        return found
+        return ids.tolist()
 
     def older_than(self, position: int) -> Iterator[list[int]]:
         """Yield the ids of queues whose latest record is below `position`, in small lists, bounded work each.
@@ -206,15 +200,16 @@ class NameTable:
         The table may change between two lists: what is added meanwhile is younger.
         """
         for first in range(0, len(self._starts), _LOOK_ROWS):
-            last = first + _LOOK_ROWS
-            found = np.array(self._positions[first:last]) < position
-            found &= np.array(self._starts[first:last]) >= 0
-            yield (np.flatnonzero(found) + first).tolist()
+            last = min(first + _LOOK_ROWS, len(self._starts))
+            found = (view(self._positions[first:last], "q", last - first) < position) & (
+                view(self._starts[first:last], "q", last - first) >= 0
+            )
+            yield (nonzero(found) + first).tolist()
 
-    def next_offsets(self) -> npt.NDArray[np.int64]:
+    def next_offsets(self) -> Column:
         """Return, per id, the latest recorded next offset; 0 for ids that are no queue."""
-        said = np.frombuffer(self._next_offsets, np.int64)
-        return np.where(np.frombuffer(self._starts, np.int64) >= 0, said, 0)
+        rows = len(self._starts)
+        return view(self._next_offsets, "q", rows) * (view(self._starts, "q", rows) >= 0)
 
     def frozen(self) -> FrozenNames:
         """Return all queues as they are now, for a snapshot written elsewhere: plain copies, without parsing."""
@@ -226,10 +221,10 @@ class NameTable:
     def load(self, columns: QueueColumns) -> None:
         """Take in queues of a snapshot; the table is empty before."""
         assert not self._starts, "only an empty table is loaded"
-        ids, blob = columns.ids.astype(np.intp), columns.blob
+        ids, blob = columns.ids, columns.blob
         self.floor, self._blob, self.count = columns.floor, blob, len(ids)
-        rows = max(int(ids[-1]) + 1 if len(ids) else 0, columns.floor[0] if columns.floor else 0)
-        codes = np.empty(len(ids), np.uint32)
+        rows = max(ids[-1] + 1 if len(ids) else 0, columns.floor[0] if columns.floor else 0)
+        codes = empty(len(ids), "I")
         for at in range(0, len(ids), _HASH_CHUNK):  # in pieces: lists of a million numbers would stay in the heap
             part = slice(at, at + _HASH_CHUNK)
             codes[part] = native.core.hash_spans(blob, columns.starts[part], columns.lengths[part])
@@ -275,31 +270,30 @@ class NameTable:
         size = _SLOTS_MIN
         while size < 2 * self.count:
             size *= 2
-        ids = np.flatnonzero(np.frombuffer(self._starts, np.int64) >= 0)
-        home = np.frombuffer(self._hashes, np.uint32)[ids] & np.uint32(size - 1)
-        packed = home.astype(np.uint64) << np.uint64(32) | ids.astype(np.uint64)
-        packed.sort()  # several times faster than argsort
-        taken, number = packed & np.uint64(0xFFFF_FFFF), np.arange(len(ids))
-        place = number + np.maximum.accumulate((packed >> np.uint64(32)).astype(np.int64) - number)
+        rows = len(self._starts)
+        ids = nonzero(view(self._starts, "q", rows) >= 0)
+        home = (view(self._hashes, "I", rows)[ids] & (size - 1)).astype("I")
+        order = native.core.order_by_queue(home)
+        taken, place = ids[order], spread(home[order])
         inside = place < size
-        made = np.zeros(size, np.uint32)
-        made[place[inside]] = taken[inside] + np.uint64(1)
+        made = empty(size, "I")
+        made[place[inside]] = taken[inside] + 1
         self._slots = array("I", made.tobytes())
-        self._mask, self._used = size - 1, int(inside.sum())
-        for queue in taken[~inside].tolist():  # ran over the end: they continue at the beginning
+        self._mask, self._used = size - 1, inside.sum()
+        for queue in taken[~inside]:  # ran over the end: they continue at the beginning
             self._take_slot(queue)
 
     def _compact(self) -> None:
         """Copy the live names to a new blob; a snapshot being written keeps the old one."""
         frozen = self.frozen().columns()
         self._blob = bytearray().join(frozen.names())
-        starts = np.full(len(self._starts), -1, np.int64)
-        starts[frozen.ids] = np.cumsum(frozen.lengths, dtype=np.int64) - frozen.lengths
+        starts = full(len(self._starts), -1, "q")
+        starts[frozen.ids] = cumsum(frozen.lengths) - frozen.lengths
         self._starts = array("q", starts.tobytes())
         self._dead_bytes = 0
 
 
 def _rows(code: str, count: int, ids: Column, values: Column, default: int = 0) -> array[int]:
-    column = np.full(count, default, np.int64 if code == "q" else np.uint32)
-    column[ids] = values
-    return array(code, column.tobytes())
+    rows = full(count, default, code)
+    rows[ids] = values
+    return array(code, rows.tobytes())

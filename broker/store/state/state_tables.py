@@ -36,14 +36,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from broker.store.errors import CorruptIndex
 from broker.store.state import state_kinds
 from broker.store.state.check_point_table import CheckPointTable
 from broker.store.state.name_table import VALUE, Entry, FrozenNames, NameTable, QueueColumns
 from broker.store.state.state_kinds import CHECK_POINT, GROUP_OFFSET, QUEUE, RETENTION, StateChange
 from remoting.native.checksum import crc32c
+from remoting.native.vectors import cumsum, view
 from runtime.files import atomic_write, make_directory
 
 SHARDS = 256
@@ -507,7 +506,7 @@ def _pieces(position: int, tables: FrozenTables) -> Iterator[bytes]:
     queues = tables.queues.columns()
     floor_id, floor_position = queues.floor or (0, 0)
     entries = sum(table.count for table in tables.others.values())
-    name_bytes = int(queues.lengths.sum(dtype=np.int64))
+    name_bytes = queues.lengths.sum()
     yield _HEAD.pack(_MAGIC, position, entries, len(queues.ids), name_bytes, floor_id, floor_position)
     for column, kind in zip((queues.ids, queues.lengths, queues.next_offsets, queues.positions), _KINDS, strict=True):
         for at in range(0, len(column), _PIECE_ROWS):  # in pieces: what is copied at once holds up the other threads
@@ -529,7 +528,7 @@ def _entries(tables: FrozenTables) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-_KINDS = ("<u4", "<u4", "<i8", "<i8")
+_KINDS = ("I", "I", "q", "q")
 
 
 def _sealed(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -556,10 +555,10 @@ def load_snapshot(directory: Path) -> Snapshot | None:
         raise CorruptIndex(path, "it is no state snapshot of this version")
     columns, at = [], _HEAD.size
     for kind in _KINDS:
-        columns.append(np.frombuffer(data, kind, count, at))
-        at += columns[-1].nbytes
+        columns.append(view(data, kind, count, at))
+        at += (8 if kind == "q" else 4) * count
     ids, lengths, next_offsets, positions = columns
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    starts = cumsum(lengths) - lengths
     queues = QueueColumns(
         ids, starts, lengths, next_offsets, positions, bytearray(data[at : at + name_bytes]),
         (floor_id, floor_position) if floor_id else None,

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from broker.store.errors import CorruptLog, StoreError, UnreadableOffsets
 from broker.store.index.reader import RangeResult, Reader, ReadResult, SequenceResult
 from broker.store.log.commit_log import CommitLog
@@ -29,6 +27,7 @@ from broker.store.recovery.opening import Opened
 from broker.store.state.state_kinds import StateChange
 from remoting.native import core as native
 from remoting.native.contracts import Progress
+from remoting.native.vectors import nonzero, within
 
 PIECE_BYTES = 4 * 1024 * 1024
 """Looked at in one step; one record at least."""
@@ -255,13 +254,13 @@ class DamageWatch:
             return
         entries = self._index.read(queue, offset, count)
         known = list(self.quarantine)
-        starts = np.array([each.start for each in known])
-        at = starts.searchsorted(entries.positions, side="right") - 1
-        ends = np.array([each.end for each in known])
-        hit = np.flatnonzero((at >= 0) & (entries.positions < ends[at]))
-        if len(hit):
-            position = int(entries.positions[hit[0]])
-            raise CorruptLog(self._path(position), position, known[int(at[hit[0]])].reason)
+        hits = [
+            (rows[0], each) for each in known if len(rows := nonzero(within(entries.positions, each.start, each.end)))
+        ]
+        if hits:
+            row, damage = min(hits, key=lambda hit: hit[0])
+            position = entries.positions[row]
+            raise CorruptLog(self._path(position), position, damage.reason)
 
     def scrubbed(self, damage: DamagedRange) -> None:
         """Take note of damage that a pass over the log has found."""

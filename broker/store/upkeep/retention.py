@@ -24,8 +24,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from broker.store.errors import StoreFull
 from broker.store.index.index_flusher import IndexFlusher
 from broker.store.index.queue_index import QueueIndex
@@ -37,6 +35,7 @@ from broker.store.settings import StoreSettings
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import GroupRule, QueueGroups, Said, StateTables, carried_value, expiry_change
+from remoting.native.vectors import argsort, cumsum, joined
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.image import change_image
 from remoting.protocol.records.properties import EXPIRY, expires_ms
@@ -216,7 +215,7 @@ class GroupExpiry:
             wanted = min(ENTRIES_PER_STEP, self._index.confirmed_end(queue) - span[1])
             if wanted > 0:
                 entries = self._index.read(queue, span[1], wanted)
-                counted.total_bytes += int(entries.sizes.sum(dtype=np.int64))
+                counted.total_bytes += entries.sizes.sum()
                 span[1] = entries.end
         excess = counted.total_bytes - rule.size_bytes
         return self._cut(counted, excess) if excess > 0 else 0
@@ -229,7 +228,7 @@ class GroupExpiry:
                 gone = self._index.read(queue, span[0], min(low, span[1]) - span[0])
                 if low > span[1] or not len(gone) or gone.offsets[0] != span[0] or gone.end != low:
                     return False
-                counted.total_bytes -= int(gone.sizes.sum(dtype=np.int64))
+                counted.total_bytes -= gone.sizes.sum()
                 span[0] = low
         return True
 
@@ -241,17 +240,17 @@ class GroupExpiry:
             if high > low:
                 entries = parts[queue] = self._index.read(queue, low, min(high - low, ENTRIES_PER_STEP))
                 if entries.end < high:
-                    known = min(known, int(entries.positions[-1]))
-        positions: Any = np.concatenate([part.positions for part in parts.values()])
-        sizes: Any = np.concatenate([part.sizes for part in parts.values()]).astype(np.int64)
-        order = positions.argsort(kind="stable")
-        last = int(sizes[order].cumsum().searchsorted(excess))
-        begin = int(positions[order[last]]) + 1 if last < len(order) else known
-        begin = min(begin, known, int(positions.max()) + 1)
+                    known = min(known, entries.positions[-1])
+        positions = joined([part.positions for part in parts.values()])
+        sizes = joined([part.sizes for part in parts.values()])
+        order = argsort(positions)
+        last = cumsum(sizes[order]).searchsorted(excess)
+        begin = positions[order[last]] + 1 if last < len(order) else known
+        begin = min(begin, known, positions.max() + 1)
         for queue, part in parts.items():
-            gone = int(part.positions.searchsorted(begin))
-            counted.total_bytes -= int(part.sizes[:gone].sum(dtype=np.int64))
-            counted.spans[queue][0] = int(part.offsets[gone]) if gone < len(part) else part.end
+            gone = part.positions.searchsorted(begin)
+            counted.total_bytes -= part.sizes[:gone].sum()
+            counted.spans[queue][0] = part.offsets[gone] if gone < len(part) else part.end
         return begin
 
 

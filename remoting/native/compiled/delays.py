@@ -6,13 +6,13 @@ thread, holding the interpreter's lock.
 """
 
 import cython
-import numpy as np
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.stdlib import free, malloc, qsort, realloc
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.remoting.native.compiled.encoder import prefetch
 from cython.cimports.remoting.native.compiled.machine import crc32c_ready, record_checksum, record_fits, record_header
+from cython.cimports.remoting.native.compiled.vectors import I64, Column, made, packed
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -110,8 +110,10 @@ class DueHeap:
 
     def add(self, first_offset: cython.longlong, dues, positions, floor: cython.longlong, mark: tuple, limit: tuple):
         """Add entries of offsets from `first_offset` on, those at or above `floor` between the keys, both exclusive."""
-        due_of: cython.longlong[::1] = dues
-        position_of: cython.longlong[::1] = positions
+        due_column: Column = packed(dues, I64)
+        position_column: Column = packed(positions, I64)
+        due_of: cython.p_longlong = cython.cast(cython.p_longlong, due_column._at)
+        position_of: cython.p_longlong = cython.cast(cython.p_longlong, position_column._at)
         row: cython.Py_ssize_t
         before: cython.Py_ssize_t = self._count
         mark_due: cython.longlong = mark[0]
@@ -119,9 +121,9 @@ class DueHeap:
         limit_due: cython.longlong = limit[0]
         limit_offset: cython.longlong = limit[1]
         one: Due
-        assert due_of.shape[0] == position_of.shape[0], "columns of one length"
-        self._need(due_of.shape[0])
-        for row in range(due_of.shape[0]):
+        assert due_column._length == position_column._length, "columns of one length"
+        self._need(due_column._length)
+        for row in range(due_column._length):
             one.due, one.offset, one.position = due_of[row], first_offset + row, position_of[row]
             if one.offset < floor or _before(cython.address(one), mark_due, mark_offset + 1):
                 continue
@@ -132,13 +134,17 @@ class DueHeap:
 
     def put_back(self, entries):
         """Add entries that `take` returned."""
-        columns: cython.longlong[:, :] = entries
+        dues: Column = packed(entries[0], I64)
+        offsets: Column = packed(entries[1], I64)
+        positions: Column = packed(entries[2], I64)
         row: cython.Py_ssize_t
         before: cython.Py_ssize_t = self._count
-        self._need(columns.shape[1])
-        for row in range(columns.shape[1]):
-            self._at[self._count].due, self._at[self._count].offset = columns[0, row], columns[1, row]
-            self._at[self._count].position = columns[2, row]
+        assert dues._length == offsets._length == positions._length, "columns of one length"
+        self._need(dues._length)
+        for row in range(dues._length):
+            self._at[self._count].due = cython.cast(cython.p_longlong, dues._at)[row]
+            self._at[self._count].offset = cython.cast(cython.p_longlong, offsets._at)[row]
+            self._at[self._count].position = cython.cast(cython.p_longlong, positions._at)[row]
             self._count += 1
         self._settle(before)
 
@@ -150,17 +156,20 @@ class DueHeap:
         limit_offset: cython.longlong = limit[1]
         row: cython.Py_ssize_t = 0
         most: cython.Py_ssize_t = min(count, self._count)
-        made = np.empty((3, most), np.int64)
-        columns: cython.longlong[:, ::1] = made
+        dues: Column = made(max(0, most), I64)
+        offsets: Column = made(max(0, most), I64)
+        positions: Column = made(max(0, most), I64)
         while row < most and self._count and _before(self._at, limit_due, limit_offset):
             if self._at.offset >= floor and not _before(self._at, mark_due, mark_offset + 1):
-                columns[0, row], columns[1, row], columns[2, row] = self._at.due, self._at.offset, self._at.position
+                cython.cast(cython.p_longlong, dues._at)[row] = self._at.due
+                cython.cast(cython.p_longlong, offsets._at)[row] = self._at.offset
+                cython.cast(cython.p_longlong, positions._at)[row] = self._at.position
                 row += 1
             self._count -= 1
             if self._count:
                 self._at[0] = self._at[self._count]
                 self._sink(0)
-        return made[:, :row]
+        return dues[:row], offsets[:row], positions[:row]
 
     def keep(self, count: cython.Py_ssize_t):
         """Keep the first `count` entries, of more; return the key of the first that was dropped."""
@@ -296,8 +305,9 @@ class Pages:
 def staged_images(positions, files: list, bytes_max: cython.longlong):
     """Return (images of the staged records at these positions, how many); see `contracts.Core.staged_images`."""
     pages: Pages = Pages(files)
-    at: cython.longlong[::1] = np.ascontiguousarray(positions, np.int64)
-    total: cython.Py_ssize_t = at.shape[0]
+    places: Column = packed(positions, I64)
+    at: cython.p_longlong = cython.cast(cython.p_longlong, places._at)
+    total: cython.Py_ssize_t = places._length
     found: bytes = PyBytes_FromStringAndSize(cython.NULL, total * cython.sizeof(cython.p_char))
     sources: cython.pointer(cython.p_char) = cython.cast(cython.pointer(cython.p_char), PyBytes_AS_STRING(found))
     head: cython.pointer(record_header)
@@ -313,12 +323,12 @@ def staged_images(positions, files: list, bytes_max: cython.longlong):
             break
         size += head.total - PAIR * head.n_dispatch
         count += 1
-    made: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
-    to: cython.p_char = PyBytes_AS_STRING(made)
+    shown: bytes = PyBytes_FromStringAndSize(cython.NULL, size)
+    to: cython.p_char = PyBytes_AS_STRING(shown)
     row: cython.Py_ssize_t
     for row in range(count):
         to += show(sources[row], to)
-    return made, count
+    return shown, count
 
 
 @cython.cfunc

@@ -5,9 +5,9 @@ of the reference does. Thread rule: loop thread, holding the interpreter's lock.
 """
 
 import cython
-import numpy as np
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.remoting.native.compiled.machine import find_u32
+from cython.cimports.remoting.native.compiled.vectors import I64, U32, Column, made
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -88,7 +88,7 @@ class Ring:
     """The mapped memory of the index tail."""
 
     def __init__(self, queues, slots, rows):
-        self._qid_view, self._slot_view, self._row_view = queues, slots.view(np.uint8), rows
+        self._qid_view, self._slot_view, self._row_view = queues, slots, rows
         self._capacity = self._qid_view.shape[0]
         self._queues = self._row_view.shape[0] // 4
         assert self._slot_view.shape[0] == 32 * self._capacity, (self._slot_view.shape[0], self._capacity)
@@ -165,15 +165,17 @@ class Ring:
             number = self._last_below(queue, offset + wanted, first, count)
         slot = self._slots + number % self._capacity
         room = at = min(wanted, max(0, slot.offset - offset) + 1) if number else 0
-        offsets, positions = np.empty(room, np.int64), np.empty(room, np.int64)
-        sizes, tags = np.empty(room, np.uint32), np.empty(room, np.uint32)
+        offsets: Column = made(room, I64)
+        positions: Column = made(room, I64)
+        sizes: Column = made(room, U32)
+        tags: Column = made(room, U32)
         if not room:
             return offsets, positions, sizes, tags, offset
         end = slot.offset + slot.count
-        to_offset: cython.longlong[::1] = offsets
-        to_position: cython.longlong[::1] = positions
-        to_size: cython.uint[::1] = sizes
-        to_tag: cython.uint[::1] = tags
+        to_offset: cython.p_longlong = cython.cast(cython.p_longlong, offsets._at)
+        to_position: cython.p_longlong = cython.cast(cython.p_longlong, positions._at)
+        to_size: cython.p_uint = cython.cast(cython.p_uint, sizes._at)
+        to_tag: cython.p_uint = cython.cast(cython.p_uint, tags._at)
         while at > 0:
             at -= 1
             to_offset[at], to_position[at], to_size[at], to_tag[at] = slot.offset, slot.position, slot.size, slot.tag

@@ -7,17 +7,17 @@ interpreter's lock; sorting and `merge` on any thread, without it; the entries t
 """
 
 import cython
-import numpy as np
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memcpy, memset
 from cython.cimports.remoting.native.compiled.ring import Slot
+from cython.cimports.remoting.native.compiled.vectors import I64, U32, U64, Column, made, packed
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
-from remoting.native.contracts import SLOT, RunData
+from remoting.native.contracts import SLOT_BYTES, RunData
 
-assert cython.sizeof(Slot) == SLOT.itemsize, SLOT.itemsize
+assert cython.sizeof(Slot) == SLOT_BYTES, SLOT_BYTES
 
 
 def sort_entries(queues, slots, first: cython.longlong, end: cython.longlong):
@@ -26,55 +26,56 @@ def sort_entries(queues, slots, first: cython.longlong, end: cython.longlong):
     capacity: cython.longlong = len(queues)
     count: cython.Py_ssize_t
     dense: cython.bint
-    assert queues.dtype == "<u4", queues.dtype
-    assert slots.dtype == SLOT, slots.dtype
-    assert queues.flags.c_contiguous
-    assert slots.flags.c_contiguous
-    assert queues.shape == slots.shape == (capacity,), (queues.shape, slots.shape)
+    slot_bytes: cython.const[cython.uchar][::1] = slots
+    assert queues.kind == "I", queues.kind
+    assert slot_bytes.shape[0] == SLOT_BYTES * capacity, (slot_bytes.shape[0], capacity)
     assert 0 <= first <= end <= first + capacity, (first, end, capacity)
     assert capacity <= 0xFFFFFFFF
-    packed, other = np.empty(length + 1, np.uint64), np.empty(length + 1, np.uint64)
+    one: Column = made(length + 1, U64)
+    other: Column = made(length + 1, U64)
     qids: cython.p_uint = cython.cast(cython.p_uint, _address(queues))
-    ring: cython.pointer(Slot) = cython.cast(cython.pointer(Slot), _address(slots))
-    source: cython.p_ulonglong = cython.cast(cython.p_ulonglong, _address(packed))
-    target: cython.p_ulonglong = cython.cast(cython.p_ulonglong, _address(other))
+    ring: cython.pointer(Slot) = cython.NULL
+    if capacity:
+        ring = cython.cast(cython.pointer(Slot), cython.cast(cython.size_t, cython.address(slot_bytes[0])))
+    source: cython.p_ulonglong = cython.cast(cython.p_ulonglong, one._at)
+    target: cython.p_ulonglong = cython.cast(cython.p_ulonglong, other._at)
     with cython.nogil:
         source = _sort(qids, first, length, capacity, source, target)
         count = _queues_of(source, length)
-    made = RunData(
-        np.empty(count, np.uint32), np.empty(count, np.int64), np.empty(count, np.int64),
-        np.empty(count + 1, np.uint32), np.empty(length, np.int64), np.empty(length, np.uint32),
-        np.empty(length, np.uint32), None,
+    run = RunData(
+        made(count, U32), made(count, I64), made(count, I64), made(count + 1, U32), made(length, I64),
+        made(length, U32), made(length, U32), None,
     )  # fmt: skip
-    to_queue: cython.p_uint = cython.cast(cython.p_uint, _address(made.queues))
-    to_first: cython.p_longlong = cython.cast(cython.p_longlong, _address(made.first_offsets))
-    to_next: cython.p_longlong = cython.cast(cython.p_longlong, _address(made.next_offsets))
-    to_start: cython.p_uint = cython.cast(cython.p_uint, _address(made.starts))
-    to_position: cython.p_longlong = cython.cast(cython.p_longlong, _address(made.positions))
-    to_size: cython.p_uint = cython.cast(cython.p_uint, _address(made.sizes))
-    to_tag: cython.p_uint = cython.cast(cython.p_uint, _address(made.tags))
+    to_queue: cython.p_uint = cython.cast(cython.p_uint, _address(run.queues))
+    to_first: cython.p_longlong = cython.cast(cython.p_longlong, _address(run.first_offsets))
+    to_next: cython.p_longlong = cython.cast(cython.p_longlong, _address(run.next_offsets))
+    to_start: cython.p_uint = cython.cast(cython.p_uint, _address(run.starts))
+    to_position: cython.p_longlong = cython.cast(cython.p_longlong, _address(run.positions))
+    to_size: cython.p_uint = cython.cast(cython.p_uint, _address(run.sizes))
+    to_tag: cython.p_uint = cython.cast(cython.p_uint, _address(run.tags))
     with cython.nogil:
         _gather(source, length, ring, to_position, to_size, to_tag)
         dense = _directory(source, length, ring, to_queue, to_first, to_next, to_start)
     if not dense:
-        made.offsets = np.empty(length, np.int64)
-        to_offset: cython.p_longlong = cython.cast(cython.p_longlong, _address(made.offsets))
+        run.offsets = made(length, I64)
+        to_offset: cython.p_longlong = cython.cast(cython.p_longlong, _address(run.offsets))
         with cython.nogil:
             _gather_offsets(source, length, ring, to_offset)
-    return made
+    return run
 
 
 def order_by_queue(queues):
     """Return the stable order that sorts queue ids, without the interpreter's lock."""
-    keys = np.ascontiguousarray(queues, np.uint32)
-    length: cython.Py_ssize_t = len(keys)
+    keys: Column = packed(queues, U32)
+    length: cython.Py_ssize_t = keys._length
     assert length <= 0xFFFFFFFF
-    packed, other = np.empty(length + 1, np.uint64), np.empty(length + 1, np.uint64)
-    qids: cython.p_uint = cython.cast(cython.p_uint, _address(keys))
-    source: cython.p_ulonglong = cython.cast(cython.p_ulonglong, _address(packed))
-    target: cython.p_ulonglong = cython.cast(cython.p_ulonglong, _address(other))
-    order = np.empty(length, np.int64)
-    to: cython.p_longlong = cython.cast(cython.p_longlong, _address(order))
+    one: Column = made(length + 1, U64)
+    other: Column = made(length + 1, U64)
+    qids: cython.p_uint = cython.cast(cython.p_uint, keys._at)
+    source: cython.p_ulonglong = cython.cast(cython.p_ulonglong, one._at)
+    target: cython.p_ulonglong = cython.cast(cython.p_ulonglong, other._at)
+    order: Column = made(length, I64)
+    to: cython.p_longlong = cython.cast(cython.p_longlong, order._at)
     row: cython.Py_ssize_t
     with cython.nogil:
         source = _sort(qids, 0, length, length, source, target)
@@ -84,9 +85,11 @@ def order_by_queue(queues):
 
 
 @cython.cfunc
-def _address(array) -> cython.size_t:
-    """Return the array's address."""
-    return array.__array_interface__["data"][0]
+def _address(numbers) -> cython.size_t:
+    """Return the address of a column without gaps, which the caller keeps."""
+    known: Column = numbers
+    assert known._step == (8 if known._kind == I64 else 4), "a column of this width without gaps"
+    return cython.cast(cython.size_t, known._at)
 
 
 @cython.cfunc
@@ -249,7 +252,7 @@ Span = cython.struct(run=cython.Py_ssize_t, start=cython.longlong, count=cython.
 class RunTable:
     """The columns of all runs, oldest first."""
 
-    _arrays: list
+    _columns: list
     _memory: bytes
     _spans_memory: bytes
     _runs: cython.pointer(Columns)
@@ -258,7 +261,7 @@ class RunTable:
 
     def __init__(self, runs):
         self._count = len(runs)
-        self._arrays = []
+        self._columns = []
         self._memory = PyBytes_FromStringAndSize(cython.NULL, cython.sizeof(Columns) * self._count)
         self._spans_memory = PyBytes_FromStringAndSize(cython.NULL, cython.sizeof(Span) * self._count)
         self._runs = cython.cast(cython.pointer(Columns), PyBytes_AS_STRING(self._memory))
@@ -269,25 +272,24 @@ class RunTable:
     @cython.cfunc
     def _take(self, to: cython.pointer(Columns), run):
         to.queue_count, to.entry_count = len(run.queues), len(run.positions)
-        to.queues = cython.cast(cython.p_uint, self._address(run.queues, "<u4", to.queue_count))
-        to.starts = cython.cast(cython.p_uint, self._address(run.starts, "<u4", to.queue_count + 1))
-        to.first_offsets = cython.cast(cython.p_longlong, self._address(run.first_offsets, "<i8", to.queue_count))
-        to.next_offsets = cython.cast(cython.p_longlong, self._address(run.next_offsets, "<i8", to.queue_count))
-        to.positions = cython.cast(cython.p_longlong, self._address(run.positions, "<i8", to.entry_count))
-        to.sizes = cython.cast(cython.p_uint, self._address(run.sizes, "<u4", to.entry_count))
-        to.tags = cython.cast(cython.p_uint, self._address(run.tags, "<u4", to.entry_count))
+        to.queues = cython.cast(cython.p_uint, self._address(run.queues, U32, to.queue_count))
+        to.starts = cython.cast(cython.p_uint, self._address(run.starts, U32, to.queue_count + 1))
+        to.first_offsets = cython.cast(cython.p_longlong, self._address(run.first_offsets, I64, to.queue_count))
+        to.next_offsets = cython.cast(cython.p_longlong, self._address(run.next_offsets, I64, to.queue_count))
+        to.positions = cython.cast(cython.p_longlong, self._address(run.positions, I64, to.entry_count))
+        to.sizes = cython.cast(cython.p_uint, self._address(run.sizes, U32, to.entry_count))
+        to.tags = cython.cast(cython.p_uint, self._address(run.tags, U32, to.entry_count))
         to.offsets = cython.NULL
         if run.offsets is not None:
-            to.offsets = cython.cast(cython.p_longlong, self._address(run.offsets, "<i8", to.entry_count))
+            to.offsets = cython.cast(cython.p_longlong, self._address(run.offsets, I64, to.entry_count))
 
     @cython.cfunc
-    def _address(self, array, kind, length: cython.longlong) -> cython.size_t:
-        """Return the array's address and keep the array as long as the table."""
-        assert array.dtype == kind, (array.dtype, kind)
-        assert array.shape == (length,), (array.shape, length)
-        assert array.flags.c_contiguous
-        self._arrays.append(array)
-        return array.__array_interface__["data"][0]
+    def _address(self, column: Column, kind: cython.int, length: cython.longlong) -> cython.size_t:
+        """Return the column's address and keep it as long as the table."""
+        assert column._kind == kind, (column.kind, kind)
+        assert column._length == length, (column._length, length)
+        self._columns.append(column)
+        return _address(column)
 
     @cython.boundscheck(False)
     @cython.wraparound(False)
@@ -302,13 +304,15 @@ class RunTable:
         run: cython.pointer(Columns)
         for at in range(used):
             total += self._spans[at].count
-        offsets, positions = np.empty(total, np.int64), np.empty(total, np.int64)
-        sizes, tags = np.empty(total, np.uint32), np.empty(total, np.uint32)
+        offsets: Column = made(total, I64)
+        positions: Column = made(total, I64)
+        sizes: Column = made(total, U32)
+        tags: Column = made(total, U32)
         if total:
-            to_offset: cython.longlong[::1] = offsets
-            to_position: cython.longlong[::1] = positions
-            to_size: cython.uint[::1] = sizes
-            to_tag: cython.uint[::1] = tags
+            to_offset: cython.p_longlong = cython.cast(cython.p_longlong, offsets._at)
+            to_position: cython.p_longlong = cython.cast(cython.p_longlong, positions._at)
+            to_size: cython.p_uint = cython.cast(cython.p_uint, sizes._at)
+            to_tag: cython.p_uint = cython.cast(cython.p_uint, tags._at)
             total = 0
             for at in range(used):
                 span = self._spans + at
@@ -395,40 +399,34 @@ class RunTable:
             rows += self._runs[at].queue_count
             total += self._runs[at].entry_count
         assert total <= 0xFFFFFFFF, total
-        made = RunData(
-            np.empty(rows, np.uint32), np.empty(rows, np.int64), np.empty(rows, np.int64),
-            np.empty(rows + 1, np.uint32), np.empty(total, np.int64), np.empty(total, np.uint32),
-            np.empty(total, np.uint32), None,
+        merged = RunData(
+            made(rows, U32), made(rows, I64), made(rows, I64), made(rows + 1, U32), made(total, I64),
+            made(total, U32), made(total, U32), None,
         )  # fmt: skip
-        cursors, pieces = np.empty((self._count, 3), np.int64), np.empty(rows, np.uint32)
-        cursor: cython.pointer(Cursor) = cython.cast(cython.pointer(Cursor), _start_of(cursors))
-        piece: cython.p_uint = cython.cast(cython.p_uint, _start_of(pieces))
+        cursors: Column = made(3 * self._count, I64)
+        pieces: Column = made(rows, U32)
+        cursor: cython.pointer(Cursor) = cython.cast(cython.pointer(Cursor), cursors._at)
+        piece: cython.p_uint = cython.cast(cython.p_uint, pieces._at)
         to: Columns
         to.queue_count, to.entry_count, to.offsets = 0, total, cython.NULL
-        to.queues = cython.cast(cython.p_uint, _start_of(made.queues))
-        to.starts = cython.cast(cython.p_uint, _start_of(made.starts))
-        to.first_offsets = cython.cast(cython.p_longlong, _start_of(made.first_offsets))
-        to.next_offsets = cython.cast(cython.p_longlong, _start_of(made.next_offsets))
-        to.positions = cython.cast(cython.p_longlong, _start_of(made.positions))
-        to.sizes = cython.cast(cython.p_uint, _start_of(made.sizes))
-        to.tags = cython.cast(cython.p_uint, _start_of(made.tags))
+        to.queues = cython.cast(cython.p_uint, _address(merged.queues))
+        to.starts = cython.cast(cython.p_uint, _address(merged.starts))
+        to.first_offsets = cython.cast(cython.p_longlong, _address(merged.first_offsets))
+        to.next_offsets = cython.cast(cython.p_longlong, _address(merged.next_offsets))
+        to.positions = cython.cast(cython.p_longlong, _address(merged.positions))
+        to.sizes = cython.cast(cython.p_uint, _address(merged.sizes))
+        to.tags = cython.cast(cython.p_uint, _address(merged.tags))
         with cython.nogil:
             dense = _merge_directories(self._runs, self._count, cursor, piece, cython.address(to))
         if not dense:
-            made.offsets = np.empty(total, np.int64)
-            to.offsets = cython.cast(cython.p_longlong, _start_of(made.offsets))
+            merged.offsets = made(total, I64)
+            to.offsets = cython.cast(cython.p_longlong, _address(merged.offsets))
         with cython.nogil:
             _merge_columns(self._runs, self._count, cursor, piece, rows, cython.address(to))
         count = to.queue_count
-        made.queues, made.starts = made.queues[:count], made.starts[: count + 1]
-        made.first_offsets, made.next_offsets = made.first_offsets[:count], made.next_offsets[:count]
-        return made
-
-
-@cython.cfunc
-def _start_of(array) -> cython.size_t:
-    """Return the address of an array of this module."""
-    return array.__array_interface__["data"][0]
+        merged.queues, merged.starts = merged.queues[:count], merged.starts[: count + 1]
+        merged.first_offsets, merged.next_offsets = merged.first_offsets[:count], merged.next_offsets[:count]
+        return merged
 
 
 @cython.cfunc

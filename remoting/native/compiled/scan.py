@@ -7,7 +7,6 @@ may read them.
 """
 
 import cython
-import numpy as np
 from cython.cimports.cpython.buffer import PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cython.cimports.cpython.bytes import PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cython.cimports.libc.string import memchr, memcmp, memcpy
@@ -20,6 +19,7 @@ from cython.cimports.remoting.native.compiled.machine import (
     record_header,
 )
 from cython.cimports.remoting.native.compiled.ring import Entry, EntryBlock
+from cython.cimports.remoting.native.compiled.vectors import I64, U32, Column, made, packed
 
 if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
@@ -175,6 +175,22 @@ def _take_entries(head: cython.pointer(record_header), entry: cython.pointer(Ent
         entry[row].size, entry[row].tag, entry[row].count = head.total, head.tag_hash, head.count
 
 
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _longs(column: Column) -> cython.p_longlong:
+    """Return where the numbers of an i64 column without gaps stand."""
+    return cython.cast(cython.p_longlong, column._at)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _uints(column: Column) -> cython.p_uint:
+    """Return where the numbers of a u32 column without gaps stand."""
+    return cython.cast(cython.p_uint, column._at)
+
+
 @cython.boundscheck(False)
 @cython.wraparound(False)
 def survey(view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
@@ -202,13 +218,15 @@ def survey(view, base: cython.longlong, position: cython.longlong, end: cython.l
                 if head.magic == CONTROL or head.flags & KEPT_MASK == KEPT_VALUE:
                     marks.append(at)
             at += head.total
-        columns = tuple(np.empty(total, kind) for kind in ("<u4", "<i8", "<i8", "<u4", "<u4", "<u4"))
-        queues: cython.uint[::1] = columns[0]
-        offsets: cython.longlong[::1] = columns[1]
-        positions: cython.longlong[::1] = columns[2]
-        sizes: cython.uint[::1] = columns[3]
-        tags: cython.uint[::1] = columns[4]
-        counts: cython.uint[::1] = columns[5]
+        columns = (
+            made(total, U32), made(total, I64), made(total, I64), made(total, U32), made(total, U32), made(total, U32),
+        )  # fmt: skip
+        queues: cython.p_uint = _uints(columns[0])
+        offsets: cython.p_longlong = _longs(columns[1])
+        positions: cython.p_longlong = _longs(columns[2])
+        sizes: cython.p_uint = _uints(columns[3])
+        tags: cython.p_uint = _uints(columns[4])
+        counts: cython.p_uint = _uints(columns[5])
         at = position
         with cython.nogil:
             while at < end:
@@ -230,18 +248,30 @@ def survey(view, base: cython.longlong, position: cython.longlong, end: cython.l
 @cython.wraparound(False)
 def follow(queues, offsets, positions, counts, following, newest, damage: cython.longlong):
     """Return the entries whose offset is not their queue's next one; see `contracts.Core.follow`."""
-    ids: cython.uint[::1] = queues
-    firsts: cython.longlong[::1] = offsets
-    places: cython.longlong[::1] = positions
-    messages: cython.uint[::1] = counts
-    expected: cython.longlong[::1] = following
-    last: cython.longlong[::1] = newest
+    of_queues: Column = packed(queues, U32)
+    of_offsets: Column = packed(offsets, I64)
+    of_positions: Column = packed(positions, I64)
+    of_counts: Column = packed(counts, U32)
+    of_following: Column = following
+    of_newest: Column = newest
+    known: cython.Py_ssize_t = min(of_following._length, of_newest._length)
+    assert of_following._kind == of_newest._kind == I64, "the numbers per queue are i64"
+    assert of_following._step == of_newest._step == 8, "the numbers per queue have no gaps"
+    if of_following._fixed or of_newest._fixed:
+        raise AssertionError("the numbers per queue can be changed")
+    assert of_queues._length == of_offsets._length == of_positions._length == of_counts._length, "columns of one length"
+    ids: cython.p_uint = _uints(of_queues)
+    firsts: cython.p_longlong = _longs(of_offsets)
+    places: cython.p_longlong = _longs(of_positions)
+    messages: cython.p_uint = _uints(of_counts)
+    expected: cython.p_longlong = _longs(of_following)
+    last: cython.p_longlong = _longs(of_newest)
     row: cython.Py_ssize_t
     queue: cython.Py_ssize_t
     wrong: list = []
-    for row in range(ids.shape[0]):
+    for row in range(of_queues._length):
         queue = ids[row]
-        assert queue < expected.shape[0], queue
+        assert queue < known, queue
         lower: cython.bint = firsts[row] < expected[queue]
         if firsts[row] != expected[queue] and expected[queue] >= 0 and (lower or last[queue] >= damage):
             wrong.append((row, expected[queue]))
@@ -254,15 +284,18 @@ def follow(queues, offsets, positions, counts, following, newest, damage: cython
 @cython.wraparound(False)
 def hash_spans(data, starts, lengths):
     """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
-    begins: cython.longlong[::1] = np.ascontiguousarray(starts, np.int64)
-    sizes: cython.longlong[::1] = np.ascontiguousarray(lengths, np.int64)
-    codes = np.empty(begins.shape[0], np.uint32)
-    filled: cython.uint[::1] = codes
+    of_starts: Column = packed(starts, I64)
+    of_lengths: Column = packed(lengths, I64)
+    assert of_starts._length == of_lengths._length, "columns of one length"
+    codes: Column = made(of_starts._length, U32)
+    begins: cython.p_longlong = _longs(of_starts)
+    sizes: cython.p_longlong = _longs(of_lengths)
+    filled: cython.p_uint = _uints(codes)
     buffer: Py_buffer
     row: cython.Py_ssize_t
     PyObject_GetBuffer(data, cython.address(buffer), PyBUF_SIMPLE)
     try:
-        for row in range(begins.shape[0]):
+        for row in range(of_starts._length):
             assert 0 <= begins[row] <= buffer.len, row
             assert 0 <= sizes[row] <= buffer.len - begins[row], row
             at: cython.pointer(cython.char) = cython.cast(cython.pointer(cython.char), buffer.buf) + begins[row]
@@ -294,8 +327,11 @@ def first_bad(view, base: cython.longlong, positions: list, sizes: list):
 @cython.wraparound(False)
 def gather(source, starts, sizes, out):
     """Copy the spans back to back into `out`."""
-    begins: cython.longlong[::1] = np.ascontiguousarray(starts, np.int64)
-    lengths: cython.longlong[::1] = np.ascontiguousarray(sizes, np.int64)
+    of_starts: Column = packed(starts, I64)
+    of_sizes: Column = packed(sizes, I64)
+    assert of_starts._length == of_sizes._length, "columns of one length"
+    begins: cython.p_longlong = _longs(of_starts)
+    lengths: cython.p_longlong = _longs(of_sizes)
     read: Py_buffer
     written: Py_buffer
     row: cython.Py_ssize_t
@@ -303,7 +339,7 @@ def gather(source, starts, sizes, out):
     PyObject_GetBuffer(source, cython.address(read), PyBUF_SIMPLE)
     PyObject_GetBuffer(out, cython.address(written), PyBUF_WRITABLE)
     try:
-        for row in range(begins.shape[0]):
+        for row in range(of_starts._length):
             if begins[row] < 0 or lengths[row] < 0 or begins[row] + lengths[row] > read.len:
                 raise AssertionError(f"span {row} lies outside the source of {read.len} bytes")
             if at + lengths[row] > written.len:
@@ -346,23 +382,21 @@ class KeyChunk:
 
     capacity = cython.declare(cython.Py_ssize_t, visibility="readonly")
     count = cython.declare(cython.Py_ssize_t, visibility="readonly")
-    _arrays: tuple
-    _hashes: cython.uint[::1]
-    _positions: cython.longlong[::1]
-    _sizes: cython.uint[::1]
-    _seconds: cython.uint[::1]
+    _columns: tuple
+    _hashes: cython.p_uint
+    _positions: cython.p_longlong
+    _sizes: cython.p_uint
+    _seconds: cython.p_uint
 
     def __init__(self, capacity: cython.Py_ssize_t):
         self.capacity, self.count = capacity, 0
-        self._arrays = (
-            np.empty(capacity, np.uint32), np.empty(capacity, np.int64),
-            np.empty(capacity, np.uint32), np.empty(capacity, np.uint32),
-        )  # fmt: skip
-        self._hashes, self._positions, self._sizes, self._seconds = self._arrays
+        self._columns = (made(capacity, U32), made(capacity, I64), made(capacity, U32), made(capacity, U32))
+        self._hashes, self._positions = _uints(self._columns[0]), _longs(self._columns[1])
+        self._sizes, self._seconds = _uints(self._columns[2]), _uints(self._columns[3])
 
     def columns(self):
         """Return hashes, positions, sizes and store times in seconds of the entries so far."""
-        return tuple([column[: self.count] for column in self._arrays])
+        return tuple([column[: self.count] for column in self._columns])
 
     def take(self, view, base: cython.longlong, position: cython.longlong, end: cython.longlong):
         """Add the keys of the sound records in [position, end); return the first record there was no room for."""

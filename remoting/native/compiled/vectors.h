@@ -83,4 +83,44 @@ static inline void column_compare(int what, const long long *a, const long long 
 }
 
 #undef EACH
+
+/* The next four may run without the interpreter's lock: a million numbers take a millisecond or two. */
+static inline void column_take(const char *from, Py_ssize_t step, int kind, const long long *rows, Py_ssize_t n, char *to) {
+    Py_ssize_t row, width = column_width(kind);
+    if (width == 8)
+        for (row = 0; row < n; row++) memcpy(to + 8 * row, from + rows[row] * step, 8);
+    else if (width == 4)
+        for (row = 0; row < n; row++) memcpy(to + 4 * row, from + rows[row] * step, 4);
+    else
+        for (row = 0; row < n; row++) memcpy(to + width * row, from + rows[row] * step, width);
+}
+
+static inline Py_ssize_t column_count(const char *from, Py_ssize_t step, int kind, Py_ssize_t n) {
+    Py_ssize_t row, count = 0;
+    for (row = 0; row < n; row++) count += column_load(from + row * step, kind) != 0;
+    return count;
+}
+
+static inline void column_nonzero(const char *from, Py_ssize_t step, int kind, Py_ssize_t n, long long *to,
+                                  Py_ssize_t room) {
+    Py_ssize_t row;
+    for (row = 0; row < n && room > 0; row++)
+        if (column_load(from + row * step, kind) != 0) *to++ = row, room--;
+    while (room-- > 0) *to++ = 0; /* fewer than were counted: somebody has changed them */
+}
+
+/* Return the first row that does not fit, n when all do. */
+static inline Py_ssize_t column_convert(const char *from, Py_ssize_t step, int kind, Py_ssize_t n, char *to, int wanted) {
+    Py_ssize_t row, width = column_width(wanted);
+    if (kind == U32 && step == 4 && wanted == I64) { /* the most frequent case */
+        for (row = 0; row < n; row++) ((long long *)to)[row] = ((const unsigned int *)from)[row];
+        return n;
+    }
+    for (row = 0; row < n; row++) {
+        long long number = column_load(from + row * step, kind);
+        if (!column_fits(number, wanted) && !(kind == U64 && wanted == U64)) break;
+        column_store(to + width * row, wanted, number);
+    }
+    return row;
+}
 #endif

@@ -11,6 +11,10 @@ cdef extern from "vectors.h" nogil:
     void column_combine(
         int what, int kind, const long long *a, const long long *b, Py_ssize_t by, long long *to, Py_ssize_t n
     )
+    void column_take(const char *at, Py_ssize_t step, int kind, const long long *rows, Py_ssize_t n, char *to)
+    Py_ssize_t column_count(const char *at, Py_ssize_t step, int kind, Py_ssize_t n)
+    void column_nonzero(const char *at, Py_ssize_t step, int kind, Py_ssize_t n, long long *to, Py_ssize_t room)
+    Py_ssize_t column_convert(const char *at, Py_ssize_t step, int kind, Py_ssize_t n, char *to, int wanted)
     void column_compare(int what, const long long *a, const long long *b, Py_ssize_t by, char *to, Py_ssize_t n)
 
 cdef class Column:

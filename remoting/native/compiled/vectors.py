@@ -2,7 +2,8 @@
 
 The class is declared in `vectors.pxd`. A column knows where its first number stands, the distance between two of them,
 and the object that keeps the memory. Invariants: number for number what `reference.vectors` does, but sums wrap around
-at 64 bits; no row outside a column is read or written. Thread rule: any thread, with the interpreter's lock.
+at 64 bits; no row outside a column is read or written. Thread rule: any thread; long loops release the interpreter's
+lock, so a column that another thread changes meanwhile may be seen half changed, and one used as an index must not be.
 """
 
 import cython
@@ -21,7 +22,8 @@ if not cython.compiled:
     raise ImportError("this module does nothing until it is compiled")
 
 WIDTHS = {"B": 1, "H": 2, "I": 4, "q": 8, "Q": 8}
-MASK = "B"
+UNLOCKED = cython.declare(cython.Py_ssize_t, 16_384)
+"""Numbers from which on the loops give up the interpreter's lock; below, handing it over would take longer."""
 
 
 @cython.cfunc
@@ -59,25 +61,17 @@ def packed(numbers, kind: cython.int) -> Column:
 @cython.cfunc
 def _converted(numbers: Column, kind: cython.int) -> Column:
     to: Column = made(numbers._length, kind)
-    row: cython.Py_ssize_t
-    _row: cython.Py_ssize_t
-    number: cython.longlong
-    at: cython.p_char = numbers._at
-    target: cython.p_char = to._at
+    n: cython.Py_ssize_t = numbers._length
+    at: cython.Py_ssize_t = n
     if numbers._kind == kind and numbers._step == to._step:
-        memcpy(target, at, to._step * to._length)
-        return to
-    if kind == I64 and numbers._kind == U32 and numbers._step == 4:  # the most frequent case
-        for row in range(numbers._length):
-            cython.cast(cython.p_longlong, target)[row] = cython.cast(cython.p_uint, at)[row]
-        return to
-    for _row in range(numbers._length):
-        number = column_load(at, numbers._kind)
-        if not column_fits(number, kind) and not (numbers._kind == U64 and kind == U64):
-            raise OverflowError(f"{number} does not fit the kind {chr(kind)!r}")
-        column_store(target, kind, number)
-        at += numbers._step
-        target += to._step
+        memcpy(to._at, numbers._at, to._step * n)
+    elif n < UNLOCKED:
+        at = column_convert(numbers._at, numbers._step, numbers._kind, n, to._at, kind)
+    else:
+        with cython.nogil:
+            at = column_convert(numbers._at, numbers._step, numbers._kind, n, to._at, kind)
+    if at < n:
+        raise OverflowError(f"{numbers[at]} does not fit the kind {chr(kind)!r}")
     return to
 
 
@@ -383,16 +377,11 @@ def _chosen(numbers: Column, key: Column) -> Column:
         return to
     rows: Column = _rows(key, numbers._length)
     to = made(rows._length, kind)
-    places: cython.p_longlong = cython.cast(cython.p_longlong, rows._at)
-    if to._step == 8:
-        for row in range(rows._length):
-            memcpy(to._at + 8 * row, numbers._at + places[row] * step, 8)
-    elif to._step == 4:
-        for row in range(rows._length):
-            memcpy(to._at + 4 * row, numbers._at + places[row] * step, 4)
+    if rows._length < UNLOCKED:
+        column_take(numbers._at, step, kind, _longs(rows), rows._length, to._at)
     else:
-        for row in range(rows._length):
-            column_store(to._at + row * to._step, kind, column_load(numbers._at + places[row] * step, kind))
+        with cython.nogil:
+            column_take(numbers._at, step, kind, _longs(rows), rows._length, to._at)
     return to
 
 
@@ -419,7 +408,11 @@ def combined(what: cython.int, left: Column, other) -> Column:
         assert one._length == two._length, (one._length, two._length)
     if DIV <= what <= SHL and (by or not (what < SHR) <= other <= (1 << 62 if what < SHR else 63)):
         raise ValueError("columns are divided and shifted by one positive number")
-    column_combine(what, left._kind, _longs(one), _longs(two), by, _longs(to), to._length)
+    if to._length < UNLOCKED:
+        column_combine(what, left._kind, _longs(one), _longs(two), by, _longs(to), to._length)
+    else:
+        with cython.nogil:
+            column_combine(what, left._kind, _longs(one), _longs(two), by, _longs(to), to._length)
     return to
 
 
@@ -452,7 +445,11 @@ def _compared(what: cython.int, left: Column, other) -> Column:
     by: cython.Py_ssize_t = isinstance(other, Column)
     if by:
         assert one._length == two._length, (one._length, two._length)
-    column_compare(what, _longs(one), _longs(two), by, to._at, to._length)
+    if to._length < UNLOCKED:
+        column_compare(what, _longs(one), _longs(two), by, to._at, to._length)
+    else:
+        with cython.nogil:
+            column_compare(what, _longs(one), _longs(two), by, to._at, to._length)
     return to
 
 
@@ -469,6 +466,7 @@ def _equal(numbers: Column, wanted: cython.longlong) -> Column:
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
 @cython.exceptval(check=False)
 def _longs(column: Column) -> cython.p_longlong:
     return cython.cast(cython.p_longlong, column._at)
@@ -561,14 +559,11 @@ def joined(columns):
 
 def nonzero(mask: Column):
     """Return the rows that are not 0, as i64."""
-    row: cython.Py_ssize_t
-    count: cython.Py_ssize_t = 0
-    for row in range(mask._length):
-        count += column_load(mask._at + row * mask._step, mask._kind) != 0
-    to: Column = made(count, I64)
-    count = 0
-    for row in range(mask._length):
-        if column_load(mask._at + row * mask._step, mask._kind) != 0:
-            cython.cast(cython.p_longlong, to._at)[count] = row
-            count += 1
+    n: cython.Py_ssize_t = mask._length
+    to: Column = made(column_count(mask._at, mask._step, mask._kind, n), I64)
+    if n < UNLOCKED:
+        column_nonzero(mask._at, mask._step, mask._kind, n, _longs(to), to._length)
+    else:
+        with cython.nogil:
+            column_nonzero(mask._at, mask._step, mask._kind, n, _longs(to), to._length)
     return to

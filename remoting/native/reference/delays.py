@@ -9,9 +9,8 @@ import heapq
 from array import array
 from collections.abc import Sequence
 
-import numpy as np
-
-from remoting.native.contracts import SPAN_S, Column, Key
+from remoting.native.contracts import SPAN_S, Key, Waiting
+from remoting.native.vectors import Column, column
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.image import KIND_BATCH, kind_of, show
 from remoting.protocol.records.record import FLAG_STAGED, HEADER_SIZE, RecordView, check_record
@@ -60,9 +59,9 @@ class DueHeap:
         entries = zip(dues.tolist(), offsets, positions.tolist(), strict=True)
         self._add([entry for entry in entries if entry[1] >= floor and mark < entry[:2] < limit])
 
-    def put_back(self, entries: Column) -> None:
+    def put_back(self, entries: Waiting) -> None:
         """Add messages that `take` returned."""
-        self._add(list(zip(*entries.tolist(), strict=True)))
+        self._add(list(zip(*entries, strict=True)))
 
     def _add(self, added: Sequence[tuple[int, int, int]]) -> None:
         heap = self._heap
@@ -73,7 +72,7 @@ class DueHeap:
             for entry in added:
                 heapq.heappush(heap, entry)
 
-    def take(self, count: int, floor: int, mark: Key, limit: Key) -> Column:
+    def take(self, count: int, floor: int, mark: Key, limit: Key) -> Waiting:
         """Remove up to `count` messages below the key `limit`, and return their columns."""
         heap = self._heap
         taken: list[tuple[int, int, int]] = []
@@ -81,7 +80,8 @@ class DueHeap:
             entry = heapq.heappop(heap)
             if entry[1] >= floor and entry[:2] > mark:
                 taken.append(entry)
-        return np.array(taken, np.int64).reshape(-1, 3).T
+        dues, offsets, positions = (column([entry[at] for entry in taken], "q") for at in range(3))
+        return dues, offsets, positions
 
     def keep(self, count: int) -> Key:
         """Keep the first `count` messages, of more; return the key of the first that was dropped."""

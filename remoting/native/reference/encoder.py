@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from remoting.native.contracts import (
     CONFIRMED,
     COUNT_AT,
@@ -24,13 +22,14 @@ from remoting.native.contracts import (
     RETAINED_MASK,
     RETAINED_VALUE,
     ROW_WORDS,
-    SLOT,
-    Column,
+    SLOT_FIELDS,
     Found,
     NextSegment,
+    slot_column,
 )
 from remoting.native.contracts import EntryBlock as AnyBlock
 from remoting.native.contracts import Ring as AnyRing
+from remoting.native.vectors import Column, column
 from remoting.protocol.errors import CorruptRecord, LocalMisuse, RecordTooLarge
 from remoting.protocol.records.image import stamp
 from remoting.protocol.records.record import (
@@ -108,13 +107,11 @@ LOOK_AT = 256
 class Ring:
     """The mapped memory of the index tail."""
 
-    def __init__(self, queues: Column, slots: Column, rows: memoryview) -> None:
+    def __init__(self, queues: Column, slots: memoryview, rows: memoryview) -> None:
         self._qid = queues
-        self._fields = tuple(slots[name] for name in SLOT.names or ())
-        self._scalars = tuple(array.data for array in (queues, *self._fields))
+        self._fields = tuple(slot_column(slots, name) for name in SLOT_FIELDS)
+        self._scalars = (queues, *self._fields)
         self._rows = rows
-        self.words = np.frombuffer(rows, "<i8")
-        """The words of the rows as an array."""
         self.capacity = len(queues)
 
     @property
@@ -145,8 +142,8 @@ class Ring:
             number += 1
         slot, columns = count % capacity, self._scalars
         for entry in zip(*lists, previous, strict=True):
-            for column, value in zip(columns, entry, strict=True):
-                column[slot] = value
+            for to, value in zip(columns, entry, strict=True):
+                to[slot] = value
             slot = (slot + 1) % capacity
 
     def claim(self, entries: AnyBlock, at: int, queue_limit: int) -> int:
@@ -176,9 +173,9 @@ class Ring:
                 number = self._last_below(queue, offset + wanted, first, count)
             if number:
                 slots = self._walk(number, offset, offset + wanted)
-        chosen = np.asarray(slots, np.intp)
-        offsets, positions, sizes, tags = (column[chosen] for column in self._fields[:4])
-        end = int(offsets[-1]) + int(self._fields[4][chosen[-1]]) if len(chosen) else offset
+        chosen = column(slots, "q")
+        offsets, positions, sizes, tags = (field[chosen] for field in self._fields[:4])
+        end = offsets[-1] + self._fields[4][slots[-1]] if slots else offset
         return offsets, positions, sizes, tags, end
 
     def _walk(self, number: int, offset: int, limit: int) -> list[int]:
@@ -214,14 +211,13 @@ class Ring:
 
     def _next_of(self, queue: int, number: int, count: int) -> int:
         """Return the number of the queue's first entry from `number` on, `count` when there is none."""
-        key, width = np.uint32(queue), LOOK_AT
+        width = LOOK_AT
         while number < count:
             slot = number % self.capacity
             width = min(width, count - number, self.capacity - slot)
-            hits = self._qid[slot : slot + width] == key
-            at = int(hits.argmax())
-            if hits[at]:
-                return number + at
+            looked = self._qid[slot : slot + width].tolist()
+            if queue in looked:
+                return number + looked.index(queue)
             number += width
             width = 8 * max(width, LOOK_AT)
         return count
@@ -244,11 +240,11 @@ class Ring:
 
     def release(self, end: int, count: int) -> None:
         """Note the new first offset of the queues whose chain reaches below number `end`."""
-        numbers = np.arange(end, count)
-        slots = numbers % self.capacity
-        previous = self._fields[5][slots]
-        crossing = slots[(previous > 0) & (numbers - previous < end)]
-        self.words[ROW_WORDS * self._qid[crossing].astype(np.int64) + FLUSHED] = self._fields[0][crossing]
+        rows, queues, offsets, previous = self._rows, self._qid, self._fields[0], self._fields[5]
+        for number in range(end, count):
+            slot = number % self.capacity
+            if previous[slot] and number - previous[slot] < end:
+                rows[ROW_WORDS * queues[slot] + FLUSHED] = offsets[slot]
 
 
 @dataclass(slots=True)

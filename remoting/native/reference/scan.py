@@ -1,10 +1,8 @@
 """The reference of the read side: scanning records, collecting their keys, and gathering many of them into a buffer.
 
-Records of one queue are scattered, but have few distinct sizes: `gather` copies all of one size by one numpy
-assignment between two views whose items are as long as a record and may begin at any multiple of 8. Invariants: accepts
-and refuses exactly what the compiled twin does; `gather` leaves the records back to back in the order given. Thread
-rule: pure functions over buffers the caller keeps alive; `KeyChunk.take` runs on the loop thread, and entries below
-`count` are never changed again, so that the index thread may read them.
+Invariants: accepts and refuses exactly what the compiled twin does; `gather` leaves the records back to back in the
+order given. Thread rule: pure functions over buffers the caller keeps alive; `KeyChunk.take` runs on the loop thread,
+and entries below `count` are never changed again, so that the index thread may read them.
 """
 
 from __future__ import annotations
@@ -12,10 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-import numpy as np
-
-from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, Column, Progress
+from remoting.native.contracts import RETAINED_MASK, RETAINED_VALUE, Progress
 from remoting.native.reference.encoder import EntryBlock
+from remoting.native.vectors import Column, column, empty, repeat
 from remoting.protocol.errors import CorruptRecord
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hashes
 from remoting.protocol.records.record import (
@@ -107,12 +104,11 @@ def survey(view: memoryview, base: int, position: int, end: int) -> tuple[int, t
                 marks.append(position)
         assert total >= HEADER_SIZE, (position, total)
         position += total
-    table = np.array(heads, np.int64).reshape(-1, 5)
-    positions, sizes, tags, counts = (np.repeat(table[:, at], table[:, 0]) for at in range(1, 5))
-    pairs = np.array(numbers, np.int64).reshape(-1, 2)
-    narrow = (column.astype("<u4") for column in (pairs[:, 0], sizes, tags, counts))
-    queues, sizes, tags, counts = narrow
-    return records, (queues, pairs[:, 1].copy(), positions, sizes, tags, counts), marks
+    times = column([head[0] for head in heads], "q")
+    positions, sizes, tags, counts = (
+        repeat(column([head[at] for head in heads], kind), times) for at, kind in enumerate("qIII", 1)
+    )
+    return records, (column(numbers[::2], "I"), column(numbers[1::2], "q"), positions, sizes, tags, counts), marks
 
 
 def follow(
@@ -120,7 +116,7 @@ def follow(
 ) -> list[tuple[int, int]]:
     """Return the entries whose offset is not their queue's next one; see `contracts.Core.follow`."""
     wrong, expected, last = [], following.tolist(), newest.tolist()
-    rows = zip(queues.tolist(), offsets.tolist(), positions.tolist(), counts.tolist(), strict=True)
+    rows = zip(queues, offsets, positions, counts, strict=True)
     for row, (queue, offset, position, count) in enumerate(rows):
         known = expected[queue]
         if offset != known and known >= 0 and (offset < known or last[queue] >= damage):
@@ -132,9 +128,8 @@ def follow(
 
 def hash_spans(data: bytes | bytearray | memoryview, starts: Column, lengths: Column) -> Column:
     """Return the low 32 bits of the hash of each span, as `hash(bytes)` of this process gives it."""
-    bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
-    codes: Column = np.array([hash(bytes(data[start:end])) for start, end in bounds], np.int64)
-    return (codes & 0xFFFF_FFFF).astype(np.uint32)
+    bounds = zip(starts, lengths, strict=True)
+    return column([hash(bytes(data[start : start + length])) & 0xFFFF_FFFF for start, length in bounds], "I")
 
 
 def _dispatch_struct(n: int) -> struct.Struct:
@@ -155,29 +150,12 @@ def first_bad(view: memoryview, base: int, positions: Sequence[int], sizes: Sequ
 
 GRAIN = 8
 """Records begin and end at multiples of it."""
-SIZE_GROUP_MIN = 8
-"""Records per distinct size below which single slices are cheaper than one assignment per size."""
 
 
 def gather(source: memoryview, starts: Column, sizes: Column, out: memoryview) -> None:
     """Fill `out` with the spans of `source`; starts and sizes in bytes, multiples of 8, inside `source`."""
-    assert int(sizes.sum()) == len(out), (int(sizes.sum()), len(out))
-    if not len(sizes):
-        return
-    distinct = np.flatnonzero(np.bincount(sizes // GRAIN)) * GRAIN
-    targets = np.cumsum(sizes) - sizes
-    if len(distinct) * SIZE_GROUP_MIN > len(sizes):
-        for start, size, target in zip(starts.tolist(), sizes.tolist(), targets.tolist(), strict=True):
-            out[target : target + size] = source[start : start + size]
-        return
-    for size in distinct.tolist():
-        chosen = slice(None) if len(distinct) == 1 else sizes == size
-        _items(out, size)[targets[chosen] // GRAIN] = _items(source, size)[starts[chosen] // GRAIN]
-
-
-def _items(buffer: memoryview, size: int) -> Column:
-    """View a buffer as overlapping items of `size` bytes, one beginning at every multiple of 8."""
-    return np.ndarray(((len(buffer) - size) // GRAIN + 1,), np.dtype((np.void, size)), buffer, strides=(GRAIN,))
+    assert sizes.sum() == len(out), (sizes.sum(), len(out))
+    out[:] = b"".join([source[start : start + size] for start, size in zip(starts, sizes, strict=True)])
 
 
 _KEYED = frozenset({MESSAGE, BATCH})
@@ -189,10 +167,10 @@ class KeyChunk:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.count = 0
-        self._hashes = np.empty(capacity, np.uint32)
-        self._positions = np.empty(capacity, np.int64)
-        self._sizes = np.empty(capacity, np.uint32)
-        self._seconds = np.empty(capacity, np.uint32)
+        self._hashes = empty(capacity, "I")
+        self._positions = empty(capacity, "q")
+        self._sizes = empty(capacity, "I")
+        self._seconds = empty(capacity, "I")
 
     def columns(self) -> tuple[Column, Column, Column, Column]:
         """Return hashes, positions, sizes and store times in seconds of the entries so far."""

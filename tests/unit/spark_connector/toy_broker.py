@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from remoting.filtering.judge import judge_of
+from remoting.native import vectors
 from remoting.protocol.bodies import append_body, pull_body, sink_body
 from remoting.protocol.errors import CorruptRecord, Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
@@ -212,7 +213,8 @@ class ToyBroker:
         plain = Command(0, body=pull_body.encode_range_pull(want.queue_id, want.offset, want.end_offset, 1))
         found = pull_body.decode_range_pull_reply(self._pull(plain))
         starts = np.frombuffer(found.starts, "<u4").astype(np.int64)
-        wanted = judge_of(want.row_filter).mask(found.blob, starts)
+        places = vectors.column(starts.tolist(), "q")
+        wanted = np.array(judge_of(want.row_filter).mask(found.blob, places).tolist(), bool)
         sizes = np.diff(np.append(starts, len(found.blob)))
         chosen = [bytes(found.blob[at : at + size]) for at, size in zip(starts[wanted], sizes[wanted], strict=True)]
         edges = np.cumsum([0, *map(len, chosen)])[:-1].astype("<u4")

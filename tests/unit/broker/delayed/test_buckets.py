@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.delayed import buckets
 from broker.delayed.buckets import NOTHING, DelayBucket, Key, progress_value
+from remoting.native.vectors import arange, column
 
 
 def see(bucket: DelayBucket, offset: int, *dues: int) -> None:
     """Take in records of these times; a record's position follows from its offset."""
-    bucket.seen(offset, np.array(dues, np.int64), 100 * np.arange(offset, offset + len(dues)))
+    bucket.seen(offset, column(dues, "q"), 100 * arange(offset, offset + len(dues)))
 
 
 def taken(bucket: DelayBucket, count: int = 10) -> list[Key]:
     """The keys taken, whose entries name the positions of their records."""
     entries = bucket.take(count, 2**62)
     assert entries[2].tolist() == (100 * entries[1]).tolist()
-    return list(zip(*entries[:2].tolist(), strict=True))
+    return list(zip(*entries[:2], strict=True))
 
 
 def bucket_with(*dues: int, now_ms: int = 10**9) -> DelayBucket:

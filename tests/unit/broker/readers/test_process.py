@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from broker.readers.messages import ReaderSettings, report_of, to_line
@@ -21,6 +20,7 @@ from broker.store.errors import CorruptIndex, CorruptLog, StoreError, Unsettled
 from broker.store.index.reader import RangeResult
 from remoting.access.rules import ALLOWED, Verdict
 from remoting.client.blocking import BlockingConnection
+from remoting.native.vectors import column
 from remoting.protocol.bodies.pull_body import (
     STATUS_NO_SUCH_QUEUE,
     RowFilter,
@@ -144,7 +144,7 @@ async def test_the_topic_of_many_records(running) -> None:
             )
             starts.append(len(blob))
             blob += bytes(found.blob)
-        return one_topic(RangeResult(0, 0, 0, 0, 0, np.array(starts, np.uint32), bytearray(blob)))
+        return one_topic(RangeResult(0, 0, 0, 0, 0, column(starts, "I"), bytearray(blob)))
 
     assert await topic_of(b"a/1", b"a/2", b"a/1") == "a"
     assert await topic_of(b"a/1", b"b/1") is None

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import accumulate
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.filtering import judge as judging
 from remoting.filtering.judge import Judge, judge_of
+from remoting.native.vectors import column
 from remoting.protocol.bodies.pull_body import RowFilter, encode_row_filter
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from remoting.protocol.records import image, record, topics
@@ -42,7 +43,7 @@ def make(topic: str, *, tags: str = "", keys: str = "", born_ms: int = 7, mqtt: 
 
 
 def judged(row_filter: RowFilter, records: list[bytes]) -> list[bool]:
-    starts = np.cumsum([0, *map(len, records)])[:-1].astype(np.int64)
+    starts = column([0, *accumulate(map(len, records))][:-1], "q")
     return Judge(row_filter).mask(b"".join(records), starts).tolist()
 
 
@@ -79,7 +80,7 @@ def test_a_full_cache_of_topics_is_emptied(monkeypatch: pytest.MonkeyPatch) -> N
     judge = Judge(RowFilter(mqtt=("a/#",)))
     for turn in range(5):
         raw = make(f"a/{turn}")
-        assert judge.mask(raw, np.zeros(1, np.int64)).all()
+        assert judge.mask(raw, column([0], "q")).all()
     assert len(judge._known) <= 4
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from broker.store.attached import store
@@ -15,6 +14,7 @@ from broker.store.index.reader import NO_SUCH_QUEUE, OFFSET_TOO_LARGE, OFFSET_TO
 from broker.store.index.tail import Tail
 from broker.store.log.commit_log import segment_path
 from remoting.native import core as native
+from remoting.native.vectors import Column
 
 
 def test_reads_like_the_store_itself(pair) -> None:
@@ -289,7 +289,7 @@ def test_overwritten_while_it_was_read(filled: Filled, tmp_path: Path, monkeypat
     view = TailView(tmp_path / "tail")
     before = view._numbers_of
 
-    def slow(queue: int, start: int) -> np.ndarray:
+    def slow(queue: int, start: int) -> Column:
         found = before(queue, start)
         filled.tail.release(filled.tail.count)
         filled.add([2] * 60)

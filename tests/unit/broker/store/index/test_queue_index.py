@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from broker.store.index.queue_index import FormerTail, QueueIndex
 from broker.store.settings import StoreSettings
 from remoting.native import core as native
 from remoting.native.contracts import NEXT
+from remoting.native.vectors import column, empty
 from runtime.faults import FaultPoints
 from tests.sim.stores import StoreBench, message
 
@@ -108,7 +108,7 @@ def test_floors_at_once(tmp_path: Path) -> None:
     """Only queues that are behind move."""
     index = QueueIndex(tmp_path / "index", 64, 0)
     index.set_floor(1, 7)
-    index.set_floors(np.array([3, 5, 0]))
+    index.set_floors(column([3, 5, 0], "q"))
     assert [index.next_offset(queue) for queue in range(3)] == [3, 7, 0]
     assert [index.tail.flushed_next(queue) for queue in range(3)] == [3, 7, 0]
     assert [index.confirmed_end(queue) for queue in range(3)] == [3, 7, 0]
@@ -176,7 +176,7 @@ def check(index: QueueIndex, queue: int, entries: list[tuple[int, int]], wanted:
 def test_floors_survive_with_the_next_run(tmp_path: Path) -> None:
     """The index knows the next offset of a queue without live entries after the next run, whatever the state holds."""
     index = QueueIndex(tmp_path, 64, 0)
-    index.set_floors(np.array([0, 7]))
+    index.set_floors(column([0, 7], "q"))
     put(index, 0, 1)
     flusher_of(index).flush()
     put(index, 1, 1)
@@ -194,7 +194,7 @@ def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
     bench.settle()
     path = tmp_path / "tail"
     shutil.copy(tmp_path / "data" / "index" / "tail", path)
-    following = bench.store._parts.opened.index.tail.queue_rows[:2, NEXT].copy()
+    following = bench.store._parts.opened.index.tail.row_column(NEXT)[:2].astype("q")
     bench.close()
     former = FormerTail(path)
     path.unlink()
@@ -210,10 +210,9 @@ def test_confirmed_ends_outlive_the_process(tmp_path: Path) -> None:
 
 def test_invalid_files_say_nothing(tmp_path: Path) -> None:
     """No file, an empty one, one of another layout, a truncated one."""
-    import numpy as np
 
     path = tmp_path / "tail"
-    none = np.zeros(4, np.int64)
+    none = empty(4, "q")
     assert FormerTail(path).confirmed_beyond(none) == []
     for data in (b"", b"x" * 100, b"x" * 10_000, b"LMQTAIL2" + b"\xff" * 5_000):
         path.write_bytes(data)

@@ -6,7 +6,6 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +31,7 @@ from broker.store.index.run import (
 )
 from broker.store.log.metadata import sealed_json
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, ROW_WORDS
+from remoting.native.vectors import arange, column, full
 from tests.sim.index_entries import run_data
 from tests.sim.replicas import ReplicaBench
 from tests.sim.stores import drain, message
@@ -53,12 +52,12 @@ def make(
         offsets.append(start.get(queue, 0))
         start[queue] = offsets[-1] + count
     sealed = (
-        np.array(queues, np.uint32),
-        np.array(offsets, np.int64),
-        np.arange(position, position + n, dtype=np.int64),
-        np.full(n, 8, np.uint32),
-        np.arange(n, dtype=np.uint32),
-        np.array(counts, np.uint32),
+        column(queues, "I"),
+        column(offsets, "q"),
+        arange(position, position + n),
+        full(n, 8, "I"),
+        arange(0, n).astype("I"),
+        column(counts, "I"),
     )
     write_run(run_path(directory, file_id), file_id, 0, (position, position + n), run_data(*sealed))
     return Run(run_path(directory, file_id))
@@ -94,12 +93,12 @@ def test_merge_is_the_concatenation(parts) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "values"), [("starts", [0, 1, 4]), ("starts", [1, 2, 3]), ("starts", [0, 3, 3]), ("queues", [3, 1])]
+    ("name", "values"), [("starts", [0, 1, 4]), ("starts", [1, 2, 3]), ("starts", [0, 3, 3]), ("queues", [3, 1])]
 )
-def test_an_inconsistent_directory(tmp_path: Path, column: str, values: list[int]) -> None:
+def test_an_inconsistent_directory(tmp_path: Path, name: str, values: list[int]) -> None:
     """With correct checksums it is refused before a merge, and when its entries are listed."""
-    data = run_data(np.array([1, 3, 3]), np.array([0, 0, 5]), np.arange(3), np.full(3, 8), np.zeros(3), np.ones(3))
-    setattr(data, column, np.array(values, "<u4"))
+    data = run_data([1, 3, 3], [0, 0, 5], range(3), [8] * 3, [0] * 3, [1] * 3)
+    setattr(data, name, column(values, "I"))
     write_run(run_path(tmp_path, 1), 1, 0, (0, 3), data)
     run = Run(run_path(tmp_path, 1))
     with pytest.raises(CorruptIndex, match="add up"):
@@ -126,8 +125,8 @@ def test_every_byte_is_covered(tmp_path: Path, counts: list[int] | None) -> None
 
 def test_join() -> None:
     """Neighbours become one range; nothing stays nothing."""
-    one = Entries(np.array([4, 5]), np.array([1, 2]), np.array([8, 8]), np.array([0, 0]), 6)
-    two = Entries(np.array([6]), np.array([3]), np.array([9]), np.array([1]), 9)
+    one = Entries(column([4, 5], "q"), column([1, 2], "q"), column([8, 8], "I"), column([0, 0], "I"), 6)
+    two = Entries(column([6], "q"), column([3], "q"), column([9], "I"), column([1], "I"), 9)
     assert len(Entries.joined([])) == len(Entries.empty()) == 0
     assert Entries.joined([], 7).end == 7
     assert Entries.joined([one]) is one
@@ -147,7 +146,7 @@ def test_round_trip(tmp_path: Path) -> None:
     save_manifest(tmp_path, partly := Manifest(9, 4096, 8, (3, 7), confirmed_position=0))
     assert load_manifest(tmp_path) == partly
     assert partly.confirmed == 0
-    save_offsets(offsets_path(tmp_path, 8), np.array([5, 0, 7]))
+    save_offsets(offsets_path(tmp_path, 8), column([5, 0, 7], "q"))
     assert load_offsets(offsets_path(tmp_path, 8)).tolist() == [5, 0, 7]
 
 
@@ -156,7 +155,7 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
     path = offsets_path(tmp_path, 1)
     with pytest.raises(CorruptIndex, match="not there"):
         load_offsets(path)
-    save_offsets(path, np.array([5]))
+    save_offsets(path, column([5], "q"))
     data = bytearray(path.read_bytes())
     data[17] ^= 1
     path.write_bytes(data)
@@ -169,7 +168,7 @@ def test_damage_is_an_error(tmp_path: Path) -> None:
 
 def run_of_one(directory: Path, file_id: int, queue: int, offset: int) -> Run:
     """A run of one entry."""
-    columns = [np.array([value], kind) for value, kind in zip((queue, offset, 0, 8, 0, 1), "IqqIII", strict=True)]
+    columns = [column([value], kind) for value, kind in zip((queue, offset, 0, 8, 0, 1), "IqqIII", strict=True)]
     write_run(run_path(directory, file_id), file_id, 0, (0, 8), run_data(*columns))
     return Run(run_path(directory, file_id))
 
@@ -179,10 +178,10 @@ def test_young_runs_raise_and_never_lower(tmp_path: Path) -> None:
     runs = [run_of_one(tmp_path, 1, 0, 99), run_of_one(tmp_path, 5, 1, 3), run_of_one(tmp_path, 6, 3, 6)]
     assert next_offsets_of(tmp_path, Manifest(), []).tolist() == []
     assert next_offsets_of(tmp_path, Manifest(), runs).tolist() == [100, 4, 0, 7]
-    save_offsets(offsets_path(tmp_path, 4), np.array([7, 8]))
+    save_offsets(offsets_path(tmp_path, 4), column([7, 8], "q"))
     manifest = Manifest(offsets_id=4)
     assert next_offsets_of(tmp_path, manifest, runs).tolist() == [7, 8, 0, 7]
-    floors = [(np.array([0, 5]), np.array([50, 60]))]
+    floors = [(column([0, 5], "q"), column([50, 60], "q"))]
     assert next_offsets_of(tmp_path, manifest, runs, floors).tolist() == [50, 8, 0, 7, 0, 60]
 
 
@@ -220,11 +219,10 @@ def test_only_what_lies_after_the_position_is_found(tmp_path: Path, monkeypatch:
 def test_queues_end_before_what_is_hidden(tmp_path: Path) -> None:
     """The confirmed end of each queue is the offset of its first entry that is not; others stay."""
     runs, begins, end = runs_of(tmp_path / "store")
-    rows = np.full((3, ROW_WORDS), 1_000, np.int64)
-    hide(rows, unconfirmed_entries(runs, begins[7], end))
-    queues = sorted(set(runs[0].queues.tolist()))
-    assert rows[queues, CONFIRMED].tolist() == [7, 2]
-    assert rows[:, CONFIRMED].sum() == 1_009
+    confirmed = full(3, 1_000, "q")
+    hide(confirmed, unconfirmed_entries(runs, begins[7], end))
+    assert [confirmed[queue] for queue in sorted(set(runs[0].queues))] == [7, 2]
+    assert confirmed.sum() == 1_009
 
 
 def test_a_damaged_run_is_reported(tmp_path: Path) -> None:
@@ -250,9 +248,8 @@ def written(directory: Path, file_id: int, part: Part, start: dict[int, int]) ->
         start[queue] = offsets[-1] + count
     n = len(part)
     columns = (
-        np.array([queue for queue, _ in part], np.uint32), np.array(offsets, np.int64),
-        np.arange(1000 * file_id, 1000 * file_id + n), np.full(n, 8, np.uint32), np.arange(n, dtype=np.uint32),
-        np.array([count for _, count in part], np.uint32),
+        [queue for queue, _ in part], offsets,
+        range(1000 * file_id, 1000 * file_id + n), [8] * n, range(n), [count for _, count in part],
     )  # fmt: skip
     bounds = (1000 * file_id, 1000 * file_id + n)
     write_run(run_path(directory, file_id), file_id, 0, bounds, run_data(*columns))

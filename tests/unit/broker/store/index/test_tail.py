@@ -51,7 +51,7 @@ def test_like_a_list(steps, walk_max: int) -> None:
                 add(tail, model, queues, n * 1000)
                 for queue in range(4):
                     entries = model.get(queue, [])
-                    assert tail.queue_rows[queue, NEXT] == len(entries)
+                    assert tail.row_column(NEXT)[queue] == len(entries)
                     for offset in range(released[queue], len(entries) + 1):
                         got = tail.find(queue, offset, 5).positions.tolist()
                         assert got == entries[offset : offset + 5]
@@ -68,7 +68,7 @@ def test_grows_in_place(tmp_path: Path) -> None:
     add(tail, model, [99_999, 1], 5000)
     assert tail.find(1, 0, 9).positions.tolist() == model[1]
     assert tail.find(99_999, 0, 9).positions.tolist() == model[99_999]
-    assert tail.queue_rows.shape[0] >= 100_000
+    assert len(tail.row_column(NEXT)) >= 100_000
     tail.close()
 
 

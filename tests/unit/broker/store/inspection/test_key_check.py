@@ -56,7 +56,7 @@ def test_a_valid_run_with_wrong_content(keyed: Path) -> None:
     """Valid checksums, wrong content: the difference is named."""
     files, keys = keys_of(keyed)
     run = max(files.runs, key=lambda each: each.entry_count)
-    columns = tuple(column.copy() for column in run.columns())
+    columns = tuple(column.astype(column.kind) for column in run.columns())
     columns[3][5] += 1
     write_key_run(run.path, run.file_id, 0, (run.first_position, run.end_position), columns)  # type: ignore[arg-type]
     files.runs[files.runs.index(run)] = KeyRun(run.path)

@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from broker.store.index.run import run_path, write_run
@@ -15,6 +14,7 @@ from broker.store.inspection.verifier import LogEntries, StateReplay, check_cove
 from broker.store.state import state_kinds
 from broker.store.state.state_tables import StateTables, save_snapshot
 from remoting.native import core as native
+from remoting.native.vectors import full
 from tests.sim.index_entries import run_data
 from tests.sim.log_judge import read_log
 from tests.sim.stores import StoreBench, message
@@ -186,10 +186,10 @@ def test_valid_run_with_wrong_content(directory: Path) -> None:
     found = open_directory(directory)
     entries = entries_of(found)
     run = found.runs[0]
-    qid, offset, position, size, tag = (column.copy() for column in run.columns())
+    qid, offset, position, size, tag = (column.astype(column.kind) for column in run.columns())
     position[2] += 8
     path = run_path(directory / "index", 999)
-    data = run_data(qid, offset, position, size, tag, np.ones(len(qid), np.uint32))
+    data = run_data(qid, offset, position, size, tag, full(len(qid), 1, "I"))
     write_run(path, 999, 0, (run.first_position, run.end_position), data)
     (difference,) = check_run(type(run)(path), entries, 0)
     assert f"position {int(position[2])}/{int(position[2]) - 8}" in difference

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +24,7 @@ from broker.store.keys.key_index import (
     write_key_run,
 )
 from broker.store.log.metadata import sealed_json
+from remoting.native.vectors import arange, column, full
 from remoting.protocol.records.properties import KEYS_PER_RECORD_MAX, key_hash
 from tests.sim.keyed import back_to_back, found, keyed_message
 from tests.sim.stores import StoreBench, drain
@@ -116,8 +116,8 @@ def test_an_unreadable_one_is_reported(tmp_path: Path, content: bytes) -> None:
 
 def columns(hashes: list[int], first: int = 0) -> Columns:
     """Entries of these numbers, at rising positions, each a second later."""
-    at = np.arange(first, first + len(hashes), dtype=np.int64)
-    return np.array(hashes, np.uint32), at * 8, np.full(len(hashes), 96, np.uint32), at.astype(np.uint32)
+    at = arange(first, first + len(hashes))
+    return column(hashes, "I"), at * 8, full(len(hashes), 96, "I"), at.astype("I")
 
 
 @settings(deadline=None, max_examples=40)

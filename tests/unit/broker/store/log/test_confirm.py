@@ -41,7 +41,7 @@ def make() -> Confirm:
 
 def ends(confirm: Confirm) -> list[int]:
     """Confirmed ends of the first two queues."""
-    return confirm._tail.bench.rows[:2, CONFIRMED].tolist()
+    return confirm._tail.bench.word(CONFIRMED)[:2].tolist()
 
 
 def test_moves_to_group_ends_only() -> None:

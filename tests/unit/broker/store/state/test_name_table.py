@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from broker.store.state.name_table import VALUE, NameTable
+from remoting.native.vectors import cumsum
 
 NAMES = st.sampled_from([b"n%d" % n for n in range(60)] + [b"x" * 300])
 
@@ -16,7 +16,7 @@ def loaded(table: NameTable) -> NameTable:
     """The same table through a snapshot."""
     frozen = table.frozen().columns()
     names = b"".join(frozen.names())
-    frozen.starts = np.cumsum(frozen.lengths, dtype=np.int64) - frozen.lengths
+    frozen.starts = cumsum(frozen.lengths) - frozen.lengths
     frozen.blob = bytearray(names)
     made = NameTable()
     made.load(frozen)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from remoting.native import core as native
 from remoting.native.contracts import SPAN_S
+from remoting.native.vectors import column, empty
 
 pytestmark = pytest.mark.skipif(native.choice.name != "compiled", reason=f"no compiled twin: {native.choice.reason}")
 
@@ -28,24 +28,24 @@ steps = st.lists(
 @given(steps)
 def test_both_heaps_hand_out_the_same_messages(done: list[tuple]) -> None:
     heaps = [native.pure_core().make_due_heap(), native.compiled_core().make_due_heap()]
-    taken = [np.empty((3, 0), np.int64)] * 2
+    taken = [(empty(0, "q"), empty(0, "q"), empty(0, "q"))] * 2
     offset = 0
     for step, *values in done:
         if step == "add":
             dues, floor, mark, limit = values
-            column = np.array(dues, np.int64)
+            known = column(dues, "q")
             for heap in heaps:
-                heap.add(offset, column, column * 7 + offset, floor, mark, limit)
+                heap.add(offset, known, known * 7 + offset, floor, mark, limit)
             offset += len(dues)
         elif step == "take":
             taken = [heap.take(*values) for heap in heaps]
-            assert taken[0].tolist() == taken[1].tolist()
+            assert [one.tolist() for one in taken[0]] == [one.tolist() for one in taken[1]]
         elif step == "keep" and len(heaps[0]) > values[0]:
             assert len({heap.keep(values[0]) for heap in heaps}) == 1
         elif step == "put back":
             for heap, entries in zip(heaps, taken, strict=True):
                 heap.put_back(entries)
-            taken = [np.empty((3, 0), np.int64)] * 2
+            taken = [(empty(0, "q"), empty(0, "q"), empty(0, "q"))] * 2
         elif step == "clear":
             for heap in heaps:
                 heap.clear()

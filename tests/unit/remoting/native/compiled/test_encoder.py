@@ -26,7 +26,7 @@ def test_queues_of_another_kind_are_refused(queues: object) -> None:
     bench = Bench(native.core)
     with pytest.raises((LocalMisuse, TypeError)):
         bench.encode([placed((0,)), Placed(make_image(), [queues])])  # type: ignore[list-item]
-    assert not bench.rows.any()
+    assert not any(bench.rows)
 
 
 def test_images_of_another_kind_are_refused() -> None:
@@ -38,7 +38,7 @@ def test_images_of_another_kind_are_refused() -> None:
     for size in range(0, len(make_image()), 8):
         with pytest.raises(LocalMisuse):
             bench.encode([Placed(make_image()[:size], [(0,)])])
-    assert not bench.rows.any()
+    assert not any(bench.rows)
 
 
 @pytest.fixture(autouse=True)

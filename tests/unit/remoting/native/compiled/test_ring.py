@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from broker.store.errors import StoreError
 from remoting.native import core as native
+from remoting.native.contracts import slot_column
 from remoting.protocol.errors import LightMQError
 from tests.sim.batches import CAPACITY, QUEUES, Bench, bare, messages, seen
 
@@ -66,5 +67,6 @@ def test_twins_agree_on_batches_and_the_ring(appends: list[Any]) -> None:
 
 
 def _live(bench: Bench, first: int) -> list[tuple[int, int]]:
+    offsets = slot_column(bench.slots, "offset")
     slots = [number % CAPACITY for number in range(first, bench.number)]
-    return list(zip(bench.queues[slots].tolist(), bench.slots["offset"][slots].tolist(), strict=True))
+    return [(bench.queues[slot], offsets[slot]) for slot in slots]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.native import core as native
+from remoting.native.vectors import column, empty
 from tests.sim.index_entries import ring_of
 from tests.unit.remoting.native.reference.test_runs import ENTRIES, Entry, columns_of, run_of, values_of
 
@@ -47,8 +47,8 @@ def test_arrays_of_another_kind_are_refused() -> None:
     """Before anything is read from them."""
     qid, slots = ring_of(*columns_of([(1, 1, 8)] * 4))
     for wrong in (
-        (qid.astype("<i8"), slots), (qid[:3], slots), (qid, slots[:3]), (qid[::2], slots[::2]),
-        (qid, np.zeros(4, "<i8")), (qid[::2].copy(), slots[::2]),
+        (qid.astype("q"), slots), (qid[:3], slots), (qid, slots[:96]), (qid[::2], slots[:64]),
+        (qid, memoryview(bytearray(32))), (qid.astype("Q"), slots),
     ):  # fmt: skip
         with pytest.raises(AssertionError):
             native.core.sort_entries(*wrong, 0, 1)
@@ -64,7 +64,7 @@ def _compiled(twin: str) -> None:
 def test_a_directory_that_points_outside_is_refused(starts: list[int]) -> None:
     """Two entries, and a directory with another number."""
     run = run_of((1, [0, 1], 2))
-    run.starts = np.array(starts, "<u4")
+    run.starts = column(starts, "I")
     table = native.core.make_run_table([run])
     with pytest.raises(AssertionError):
         table.find(1, 0, 9)
@@ -78,17 +78,17 @@ def test_a_first_offset_that_does_not_fit_is_refused() -> None:
     with pytest.raises(AssertionError):
         native.core.make_run_table([run]).find(1, 5, 9)
     counted = run_of((1, [4, 5], 9), counts=True)
-    counted.first_offsets = np.array([0], "<i8")
+    counted.first_offsets = column([0], "q")
     with pytest.raises(AssertionError):
         native.core.make_run_table([counted]).find(1, 1, 9)
 
 
-@pytest.mark.parametrize("column", ["queues", "positions", "tags"])
-def test_columns_of_another_kind_or_length_are_refused(column: str) -> None:
+@pytest.mark.parametrize("name", ["queues", "positions", "tags"])
+def test_columns_of_another_kind_or_length_are_refused(name: str) -> None:
     """Before anything is read from them."""
-    for wrong in (np.zeros(2, "<i2"), np.zeros(9, getattr(run_of((1, [0], 1)), column).dtype)):
+    for wrong in (empty(2, "H"), empty(9, getattr(run_of((1, [0], 1)), name).kind)):
         run = run_of((1, [0, 1], 2))
-        setattr(run, column, wrong)
+        setattr(run, name, wrong)
         with pytest.raises(AssertionError):
             native.core.make_run_table([run])
 
@@ -97,7 +97,7 @@ def test_columns_of_another_kind_or_length_are_refused(column: str) -> None:
 def test_an_inconsistent_directory_is_not_merged(starts: list[int]) -> None:
     """Before anything is copied."""
     run = run_of((1, [0], 1), (4, [0], 1))
-    run.starts = np.array(starts, "<u4")
+    run.starts = column(starts, "I")
     table = native.core.make_run_table([run_of((1, [0], 1)), run])
     with pytest.raises(AssertionError):
         table.merge()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remoting.native import core as native
 from remoting.native.contracts import Progress
+from remoting.native.vectors import arange, column, cumsum, full
 from tests.sim.batches import Bench, bare, messages
 from tests.sim.keyed import back_to_back, fields
 
@@ -57,17 +57,17 @@ def test_gather_refuses_what_lies_outside() -> None:
     gather = native.compiled_core().gather
     for starts, sizes, room in (([8], [16], 16), ([-8], [8], 8), ([0], [8], 16), ([0], [16], 8)):
         with pytest.raises(AssertionError):
-            gather(memoryview(bytes(16)), np.array(starts), np.array(sizes), memoryview(bytearray(room)))
+            gather(memoryview(bytes(16)), column(starts, "q"), column(sizes, "q"), memoryview(bytearray(room)))
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 3)), max_size=30), st.integers(0, 30))
 def test_twins_agree_on_what_follows(rows: list[tuple[int, int, int]], damage: int) -> None:
     """The same entries out of order, the same numbers afterwards."""
-    columns = [np.array([row[at] for row in rows], kind) for at, kind in ((0, "<u4"), (1, "<i8"), (2, "<u4"))]
-    positions = np.arange(len(rows), dtype=np.int64)
+    columns = [column([row[at] for row in rows], kind) for at, kind in ((0, "I"), (1, "q"), (2, "I"))]
+    positions = arange(0, len(rows))
     found = []
     for core in (native.pure_core(), native.compiled_core()):
-        following, newest = np.full(4, -1, np.int64), np.full(4, -1, np.int64)
+        following, newest = full(4, -1, "q"), full(4, -1, "q")
         wrong = core.follow(columns[0], columns[1], positions, columns[2], following, newest, damage)
         found.append((wrong, following.tolist(), newest.tolist()))
     assert found[0] == found[1]
@@ -76,8 +76,8 @@ def test_twins_agree_on_what_follows(rows: list[tuple[int, int, int]], damage: i
 @given(st.lists(st.binary(max_size=9)))
 def test_twins_hash_as_python_does(names: list[bytes]) -> None:
     """Names back to back."""
-    lengths = np.array([len(name) for name in names], np.int64)
-    starts = np.cumsum(lengths) - lengths
+    lengths = column([len(name) for name in names], "q")
+    starts = cumsum(lengths) - lengths
     for core in (native.pure_core(), native.compiled_core()):
         codes = core.hash_spans(bytearray(b"".join(names)), starts, lengths)
         assert codes.tolist() == [hash(name) & 0xFFFFFFFF for name in names]

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.placed import Placed
 from remoting.native import core as native
-from remoting.native.contracts import SPAN_S, Core
+from remoting.native import vectors
+from remoting.native.contracts import SPAN_S, Core, Waiting
+from remoting.native.vectors import Column
 from remoting.protocol.records.image import encode_image
 
 ENDLESS = (2**62, 0)
@@ -24,8 +25,12 @@ def core(request: pytest.FixtureRequest) -> Core:
     return native.compiled_core()
 
 
-def column(*numbers: int) -> np.ndarray:
-    return np.array(numbers, np.int64)
+def column(*numbers: int) -> Column:
+    return vectors.column(numbers, "q")
+
+
+def lists(taken: Waiting) -> list[list[int]]:
+    return [one.tolist() for one in taken]
 
 
 def test_a_span_counts_by_second(core: Core) -> None:
@@ -47,11 +52,12 @@ def test_messages_leave_in_order_of_time_then_of_arrival(core: Core) -> None:
     heap.add(5, column(30, 10, 10, 20, 50, 40), column(1, 2, 3, 4, 5, 6), 6, (10, 6), (50, 0))
     assert (len(heap), heap.first()) == (3, (10, 7))
     taken = heap.take(2, 0, (-1, -1), ENDLESS)
-    assert taken.tolist() == [[10, 20], [7, 8], [3, 4]]
-    heap.put_back(taken[:, 1:])
-    assert heap.take(9, 0, (-1, -1), (40, 10)).tolist() == [[20], [8], [4]]
-    assert heap.take(9, 0, (-1, -1), ENDLESS).tolist() == [[40], [10], [6]]
-    assert heap.take(9, 0, (-1, -1), ENDLESS).shape == (3, 0)
+    assert lists(taken) == [[10, 20], [7, 8], [3, 4]]
+    dues, offsets, positions = taken
+    heap.put_back((dues[1:], offsets[1:], positions[1:]))
+    assert lists(heap.take(9, 0, (-1, -1), (40, 10))) == [[20], [8], [4]]
+    assert lists(heap.take(9, 0, (-1, -1), ENDLESS)) == [[40], [10], [6]]
+    assert lists(heap.take(9, 0, (-1, -1), ENDLESS)) == [[], [], []]
     assert heap.first() is None
     heap.add(0, column(1, 2), column(0, 0), 0, (-1, -1), ENDLESS)
     assert heap.take(9, 1, (-1, -1), ENDLESS)[1].tolist() == [1], "below the floor by now"
@@ -86,7 +92,7 @@ def test_both_twins_agree(steps: list[tuple[list[int], int, int]]) -> None:
             heap.add(offset, column(*dues), column(*range(len(dues))), 3, (2, 4), ENDLESS)
         offset += len(dues)
         assert (len(one), one.first()) == (len(two), two.first())
-        assert one.take(count, 0, (-1, -1), (limit, 5)).tolist() == two.take(count, 0, (-1, -1), (limit, 5)).tolist()
+        assert lists(one.take(count, 0, (-1, -1), (limit, 5))) == lists(two.take(count, 0, (-1, -1), (limit, 5)))
 
 
 def test_staged_records_are_restored_by_position(bench, core: Core) -> None:
@@ -95,10 +101,10 @@ def test_staged_records_are_restored_by_position(bench, core: Core) -> None:
     queue = bench.store.queues.open(b"hidden")
     bench.store.append(Placed(core.hidden(b"".join(images), 7), [(queue,)] * 4), Placed(images[0], [(queue,)]))
     bench.settle()
-    positions = np.array(bench.store.reading.positions(queue, 0, 5), np.int64)
+    positions = column(*bench.store.reading.positions(queue, 0, 5))
     segment = bytearray(bench.store._log.segment_at(0).view)
     files = [(0, memoryview(segment))]
-    order = positions[[3, 0, 2, 1]]
+    order = positions[column(3, 0, 2, 1)]
     assert core.staged_images(order, files, 1 << 20) == (images[3] + images[0] + images[2] + images[1], 4)
     assert core.staged_images(order, files, len(images[3]) + len(images[0]) + 40) == (images[3] + images[0], 2)
     assert core.staged_images(order, files, 1) == (images[3], 1)

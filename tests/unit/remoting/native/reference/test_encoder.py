@@ -6,7 +6,7 @@ import pytest
 
 from broker.store.placed import Placed
 from remoting.native import core as native
-from remoting.native.contracts import CONFIRMED, FLUSHED, NEXT
+from remoting.native.contracts import CONFIRMED, FLUSHED, NEXT, slot_column
 from remoting.native.reference.encoder import lists_of, make_block
 from remoting.protocol.errors import LocalMisuse, RecordTooLarge
 from remoting.protocol.records.record import (
@@ -54,7 +54,7 @@ def test_undo_store_and_find() -> None:
     """What was undone is given out again; what is stored is found by chain and by search."""
     bench = Bench(native.core)
     bench.ring.undo(bench.encode([message((0, 0, 3))]).entries)
-    assert not bench.rows.any()
+    assert not any(bench.rows)
     count = 1
     for _ in range(CAPACITY - 4):
         entries = bench.encode([message((count % 2,))]).entries
@@ -62,7 +62,7 @@ def test_undo_store_and_find() -> None:
         count += 1
     for offset, wanted in ((0, 5), (29, 9), (3, 0), (12, 1)):
         offsets, positions, sizes, tags, end = bench.ring.find(1, offset, wanted, 1, count)
-        expected = bench.slots["position"][1:count:2][offset : offset + wanted].tolist()
+        expected = slot_column(bench.slots, "position")[1:count:2][offset : offset + wanted].tolist()
         assert positions.tolist() == expected
         assert (offsets.tolist(), end) == (list(range(offset, end)), offset + len(expected))
         assert (len(sizes), len(tags)) == (len(expected), len(expected))
@@ -73,7 +73,7 @@ def test_claim_stops_at_the_first_entry_that_is_not_next() -> None:
     bench = Bench(native.core)
     entries = native.core.make_block([0, 0, 1, 0], [0, 1, 5, 2], [0] * 4, [8] * 4, [0] * 4, [1] * 4)
     assert bench.ring.claim(entries, 0, QUEUES) == 2
-    assert bench.rows[0, NEXT] == 2
+    assert bench.word(NEXT)[0] == 2
     assert bench.ring.claim(entries, 3, 0) == 3
     assert bench.ring.claim(entries, 3, QUEUES) == 4
 
@@ -85,7 +85,7 @@ def test_confirm_names_each_queue_once() -> None:
         native.core.make_block(q, o, o, o, o, [1] * len(q)) for q, o in (([1, 2, 1], [0, 0, 1]), ([2], [1]), ([], []))
     ]
     assert bench.ring.confirm(blocks) == [1, 2]
-    assert bench.rows[:4, CONFIRMED].tolist() == [0, 2, 2, 0]
+    assert bench.word(CONFIRMED)[:4].tolist() == [0, 2, 2, 0]
     assert bench.ring.confirm(blocks[1:]) == []
 
 
@@ -94,9 +94,9 @@ def test_release_names_the_first_offset_that_is_left() -> None:
     bench = Bench(native.core)
     made = bench.encode([message((queue,)) for queue in (0, 1, 0, 2, 0)])
     bench.ring.store(made.entries, 1, 1)
-    assert bench.rows[:3, FLUSHED].tolist() == [0, 0, 0]
+    assert bench.word(FLUSHED)[:3].tolist() == [0, 0, 0]
     bench.ring.release(3, 6)
-    assert bench.rows[:3, FLUSHED].tolist() == [1, 0, 0]
+    assert bench.word(FLUSHED)[:3].tolist() == [1, 0, 0]
 
 
 message = placed
@@ -108,7 +108,7 @@ def test_offsets_are_dense_also_within_a_record() -> None:
     made = bench.encode([message((1, 1, 2)), message(()), message((2, 1))])
     assert made.offsets == [0, -1, 1]
     assert made.entries.columns()[:2] == ([1, 1, 2, 2, 1], [0, 1, 0, 1, 2])
-    assert bench.rows[[1, 2], NEXT].tolist() == [3, 2]
+    assert [bench.word(NEXT)[queue] for queue in (1, 2)] == [3, 2]
 
 
 def test_a_filler_ends_a_segment_and_records_continue_in_the_next() -> None:
@@ -172,7 +172,7 @@ def test_a_segment_that_cannot_be_made_undoes_the_offsets() -> None:
     bench.next_segment = full  # type: ignore[method-assign]
     with pytest.raises(OSError, match="full"):
         bench.encode([message((0,), bytes(300)) for _ in range(5)])
-    assert not bench.rows.any()
+    assert not any(bench.rows)
 
 
 def test_a_batch_advances_its_queues_by_its_count() -> None:
@@ -185,13 +185,13 @@ def test_a_batch_advances_its_queues_by_its_count() -> None:
     assert made.offsets == [0, 10]
     columns = made.entries.columns()
     assert (columns[1], columns[5]) == ([0, 0, 5, 10], [5, 5, 5, 1])
-    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    assert bench.word(NEXT)[:3].tolist() == [0, 11, 5]
     bench.ring.undo(made.entries)
-    assert not bench.rows.any()
+    assert not any(bench.rows)
     assert bench.ring.claim(made.entries, 0, QUEUES) == 4
-    assert bench.rows[:3, NEXT].tolist() == [0, 11, 5]
+    assert bench.word(NEXT)[:3].tolist() == [0, 11, 5]
     assert bench.ring.confirm([made.entries]) == [2, 1]
-    assert bench.rows[:3, CONFIRMED].tolist() == [0, 11, 5]
+    assert bench.word(CONFIRMED)[:3].tolist() == [0, 11, 5]
 
 
 def test_a_whole_batch_or_a_part_of_it_in_each_segment() -> None:
@@ -200,4 +200,4 @@ def test_a_whole_batch_or_a_part_of_it_in_each_segment() -> None:
     made = [bench.encode([message((n % 3, 4)) for n in range(count)]) for count in (3, 12, 30, 1)]
     assert [len(batch.entries) for batch in made] == [6, 24, 60, 2]
     assert [offset for batch in made for offset in batch.entries.columns()[1][1::2]] == list(range(46))
-    assert bench.rows[:5, NEXT].tolist() == [16, 15, 15, 0, 46]
+    assert bench.word(NEXT)[:5].tolist() == [16, 15, 15, 0, 46]
