@@ -13,6 +13,7 @@ import json
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow as pa
 
@@ -44,7 +45,7 @@ def rows(count: int, seed: int) -> list[BatchRow]:
             "celsius": round(chance.gauss(21, 3), 2), "rpm": chance.randrange(800, 3_000),
             "vibration": round(chance.random(), 4), "line": chance.randrange(8),
         }  # fmt: skip
-        key = reading["device"].encode()
+        key = str(reading["device"]).encode()
         found.append(BatchRow(json.dumps(reading).encode(), 1_760_000_000_000 + n * 10, key, b"telemetry"))
     return found
 
@@ -124,8 +125,8 @@ def main() -> None:
                 append = append_ns(bench, bodies, codec, count, records)
                 size = (bench.store.end_position - begin) / (ROUNDS * records * count)
                 end = records * count
-                six = best_ns(lambda bench=bench, end=end: read_all(bench, end, SIX), end)
-                full = best_ns(lambda bench=bench, end=end: read_all(bench, end, SCHEMA), end)
+                six = best_ns(partial(read_all, bench, end, SIX), end)
+                full = best_ns(partial(read_all, bench, end, SCHEMA), end)
             print(
                 f"{count:>10} {name:<5}{encode:>11.0f}{append:>11.1f}{1e3 / append:>12.1f}"
                 f"{six:>10.0f}{1e3 / six:>11.1f}{full:>11.0f}{1e3 / full:>12.1f}{size:>7.0f}",

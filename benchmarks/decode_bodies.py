@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -77,7 +78,7 @@ def measure_json(rows: int) -> None:
     decoder = JsonDecoder(arrow_schema(parse_columns(COLUMNS)))
     for name, every in (("all bodies fit", 0), ("1 in 100 does not", 100), ("1 in 10 does not", 10)):
         some = pa.array([b'{"celsius":"warm"}' if every and not n % every else b for n, b in enumerate(bodies)])
-        show(f"json, {name}", best_us(lambda some=some: decoder.decode(some), rows))
+        show(f"json, {name}", best_us(partial(decoder.decode, some), rows))
     with_map = JsonDecoder(arrow_schema(parse_columns(COLUMNS + ", more map<string,string>")))
     show("json, a column is a map", best_us(lambda: with_map.decode(pa.array(bodies)), rows))
     show("(json.loads alone)", best_us(lambda: [json.loads(body) for body in bodies], rows))
@@ -150,7 +151,7 @@ def measure_sparkplug(rows: int) -> None:
             ],
             names=["mqttTopic", "_position", "storeTimestamp"],
         )
-        cost = best_us(lambda b=bodies, c=batch: decoder.decode(b, c, KEY), count)
+        cost = best_us(partial(decoder.decode, bodies, batch, KEY), count)
         show(f"sparkplug, {metrics} metrics by alias", cost, f"{cost / metrics:6.2f} a metric")
 
 
@@ -178,7 +179,7 @@ def _ask_births(address: str, nodes: int) -> None:
             part = b"".join(entries[begin : begin + 500])
             assert connection.request(Command(RequestCode.APPEND_MANY, body=part)).code == 0
     options = parse_read({"mqttFilter": "#", "nameServer": address})
-    births = Births(options, masters_at({"b": split_address(address)}, options))
+    births = Births(options, masters_at({"b": ("b", split_address(address))}, options))
     now_ms = time.time_ns() // 1_000_000
     for name, high in (("first contact", 1 << 40), ("a check for new ones", 1 << 41)):
         wall, begun = time.perf_counter(), time.process_time()

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from benchmarks.stores import LOOK_AGAIN_S, MIB, PROPERTIES, StoreBench, settle_garbage, store_bench
+from benchmarks.stores import LOOK_AGAIN_S, MIB, PROPERTIES, StoreBench, store_bench
 from broker.store.placed import Placed
 from remoting.native import core as native
 from remoting.protocol.records.image import encode_image
+from runtime.process import settle_garbage
 
 WANTED = 32
 ROUNDS = 7

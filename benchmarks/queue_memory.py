@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -41,7 +42,7 @@ def name(number: int) -> bytes:
 
 def make(directory: Path, queues: int) -> None:
     """Make the queues, one message in each."""
-    due: deque = deque()
+    due: deque[Callable[[], None]] = deque()
     store = LogStore.open(
         directory, StoreSettings(), clock=SystemClock(), faults=FaultPoints(), schedule=due.append,
         log=structlog.get_logger(),
@@ -67,9 +68,10 @@ def table_bytes(queues: int) -> int:
 
 def open_seconds(directory: Path) -> float:
     """Seconds that `LogStore.open` takes on a store that was not closed; the store is left as after kill -9."""
+    due: deque[Callable[[], None]] = deque()
     begun = time.monotonic()
     LogStore.open(
-        directory, StoreSettings(), clock=SystemClock(), faults=FaultPoints(), schedule=deque().append,
+        directory, StoreSettings(), clock=SystemClock(), faults=FaultPoints(), schedule=due.append,
         log=structlog.get_logger(),
     )  # fmt: skip
     return time.monotonic() - begun

@@ -16,9 +16,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -54,13 +54,17 @@ class Cost(NamedTuple):
     rate: float
 
 
-def open_store(directory: Path, flush: str, **role: object) -> LogStore:
+def open_store(directory: Path, flush: str, **role: Any) -> LogStore:
     """A store on the running loop."""
     settings = StoreSettings(flush=flush, free_space_bytes_min=1, ballast_size_bytes=0, segment_size_bytes=64 << 20)
-    schedule = asyncio.get_running_loop().call_soon_threadsafe
+    loop = asyncio.get_running_loop()
+
+    def schedule(function: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(function)
+
     return LogStore.open(
         directory, settings, clock=SystemClock(), faults=FaultPoints(), schedule=schedule, log=LOG, soon=soon, **role
-    )  # type: ignore[arg-type]
+    )
 
 
 async def replicate(directory: Path, broker: int, port: int, flush: str) -> None:

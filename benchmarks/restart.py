@@ -68,9 +68,9 @@ def child(work: Callable[[], object]) -> Figures:
         os.kill(os.getpid(), signal.SIGKILL)
     os.close(answer)
     os.waitpid(process, 0)
-    answer = os.read(answers, 1 << 16)
+    said = os.read(answers, 1 << 16)
     os.close(answers)
-    return dict(json.loads(answer))
+    return dict(json.loads(said))
 
 
 def make_queues(directory: Path, queues: int) -> Figures:

@@ -54,7 +54,7 @@ def body_of(*, has_queue: bool, is_full: bool) -> bytes:
     )  # fmt: skip
 
 
-async def ask(connection: Connection, code: RequestCode, body: bytes, fields: dict[str, str]) -> None:
+async def ask(connection: Connection, code: int, body: bytes, fields: dict[str, str]) -> None:
     """A request that must succeed."""
     reply = await connection.request(Command(code, fields=fields, body=body))
     assert reply.code == 0, reply.remark
@@ -78,9 +78,13 @@ async def stage(connection: Connection, body: bytes, batch: int) -> None:
 async def measure(directory: Path, rounds: int) -> None:
     """Print one line per kind of row and way of sending."""
     loop = asyncio.get_running_loop()
+
+    def schedule(function: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(function)
+
     store = LogStore.open(
         directory, StoreSettings(), clock=SystemClock(), faults=FaultPoints(),
-        schedule=lambda function: loop.call_soon_threadsafe(function) and None, log=structlog.get_logger(),
+        schedule=schedule, log=structlog.get_logger(),
     )  # fmt: skip
     config = BrokerConfig(data_directory=directory, controllers=())
     broker = BrokerParts(config, store, SystemClock(), Registry(), structlog.get_logger())

@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,9 @@ class Run:
         stored = 0
         for name, options in server.writes.items():
             self._write(self._rows // 10, options)
-            figures[f"write, {name}"] = timed(server, self._rows, lambda given=options: self._write(self._rows, given))
+            figures[f"write, {name}"] = timed(server, self._rows, partial(self._write, self._rows, options))
             stored += self._rows // 10 + self._rows
-        works = {
+        works: dict[str, Callable[[], object]] = {
             "batch read": self._read,
             "stream, one batch": lambda: self._stream(stored),
             f"stream, {STREAM_BATCHES} batches": lambda: self._stream(-(-stored // STREAM_BATCHES)),

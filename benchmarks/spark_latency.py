@@ -21,6 +21,7 @@ from typing import Any
 
 import paho.mqtt.client as mqtt
 import psutil
+from paho.mqtt.enums import CallbackAPIVersion
 
 from benchmarks.spark_read import lightmq_ports
 
@@ -32,7 +33,7 @@ class Device:
 
     def __init__(self, port: int) -> None:
         self.ages_ms: list[float] = []
-        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, "latency")
+        self._client = mqtt.Client(CallbackAPIVersion.VERSION2, "latency")
         self._client.max_inflight_messages_set(1000)
         self._client.on_message = self._received
         subscribed = threading.Event()

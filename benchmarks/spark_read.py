@@ -25,7 +25,7 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-from pyspark.sql.types import _parse_datatype_string
+from pyspark.sql.types import StructType, _parse_datatype_string
 
 from lightmq.spark import session
 from remoting.client.admin import topic_fields
@@ -156,6 +156,7 @@ def decode_us(server: str, chosen: dict[str, str]) -> float:
     options = parse_read({"nameServer": server, **chosen})
     selection = select(options)
     schema = _parse_datatype_string(schema_ddl(options.columns, properties=options.include_properties))
+    assert isinstance(schema, StructType)
     watch = BoundsWatch(options, selection)
     bounds = watch.read()
     key = max(bounds, key=lambda one: bounds[one].max)

@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -36,7 +37,7 @@ class Bench:
     """A store whose loop is a queue of functions."""
 
     def __init__(self, directory: Path) -> None:
-        self.due: deque = deque()
+        self.due: deque[Callable[[], None]] = deque()
         begun = time.monotonic()
         self.store = LogStore.open(
             directory, SETTINGS, clock=SystemClock(), faults=FaultPoints(), schedule=self.due.append,

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from benchmarks.stores import NAMES_AT_ONCE, Meter, messages
 from broker.app import BrokerApp
@@ -37,7 +38,7 @@ async def produce(appender: Appender, mine: list[Placed], times_ns: list[int]) -
         acknowledged = make_future()
 
         def done(
-            appended: Appended | None, first: int, refused: Refused | None, future: asyncio.Future = acknowledged
+            appended: Appended | None, first: int, refused: Refused | None, future: asyncio.Future[Any] = acknowledged
         ) -> None:
             if refused is not None:
                 future.set_exception(refused)
@@ -53,7 +54,9 @@ async def produce(appender: Appender, mine: list[Placed], times_ns: list[int]) -
 async def measure(app: BrokerApp, queues: int, in_flight: int, total: int) -> str:
     """Return one line: rounds of `total` messages, `in_flight` of them at a time."""
     assert app.broker is not None
-    meter, rates, times_ns = Meter(), [], []
+    meter = Meter()
+    rates: list[float] = []
+    times_ns: list[int] = []
     each = max(total // in_flight, 1)
     for number in range(ROUNDS):
         made = messages(each * in_flight, queues, number * total, bytes(100))

@@ -44,6 +44,14 @@ class BenchClock:
         """Milliseconds since the epoch."""
         return self._now_ms
 
+    def now_ns(self) -> int:
+        """The same in nanoseconds."""
+        return 1_000_000 * self._now_ms
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds since an arbitrary moment."""
+        return 1_000_000 * self._now_ms
+
 
 class Timers:
     """The waiting messages of one store, in time that the benchmark sets."""
