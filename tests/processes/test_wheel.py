@@ -83,6 +83,39 @@ def check_console(lightmq: Path, folder: Path, variables: dict[str, str]) -> Non
             process.terminate()
 
 
+SIZE_MAX = 60_000_000
+"""Bytes that an installation of the core takes, as users are told."""
+LICENCES = """
+from importlib import metadata
+for one in metadata.distributions():
+    fields = one.metadata
+    said = [fields.get("License-Expression") or "", *(fields.get_all("Classifier") or [])]
+    print(one.metadata["Name"], *(text for text in said if "License" in text or "::" not in text), sep="|")
+"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_an_installation_of_the_core_is_small_and_free_of_copyleft(tmp_path: Path) -> None:
+    """Everything that `pip install lightmq` puts on the disk but bytecode; no numpy, no GPL or LGPL."""
+    bare = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "LIGHTMQ_PURE"}}
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "dist"), str(ROOT)]
+    subprocess.run([sys.executable, *build], env=bare, check=True)
+    (wheel,) = (tmp_path / "dist").glob("lightmq-*.whl")
+    python = installed(wheel, sys.executable, tmp_path / "environment", bare)
+    (packages,) = (tmp_path / "environment" / "lib").glob("python3.*/site-packages")
+    files = [path for path in packages.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    sizes: dict[str, int] = {}
+    for path in files:
+        name = path.relative_to(packages).parts[0]
+        sizes[name] = sizes.get(name, 0) + path.stat().st_size
+    assert sum(sizes.values()) <= SIZE_MAX, sorted(sizes.items(), key=lambda one: -one[1])[:12]
+    assert not {"numpy", "pandas", "pyarrow", "pyspark"} & set(sizes)
+    said = subprocess.run([python, "-c", LICENCES], capture_output=True, text=True, check=True).stdout
+    assert len(said.splitlines()) > 15
+    assert not re.search(r"GPL|General Public", said), said
+
+
 def interpreter(version: str) -> str | None:
     """A Python of this version with its headers: the one that runs the tests, pyenv's, or one on the path."""
     running = f"{sys.version_info.major}.{sys.version_info.minor}"
