@@ -47,8 +47,8 @@ def test_twins_agree_on_any_segment(appends: Any, damage: list[tuple[int, int]],
     assert (ours[:2], ours[2].columns(), ours[3]) == (theirs[:2], theirs[2].columns(), theirs[3])
     ours, theirs = (core.survey(clean, 0, 0, end) for core in (pure, compiled))
     assert (ours[0], ours[2]) == (theirs[0], theirs[2])
-    assert [(column.dtype, column.tolist()) for column in ours[1]] == [
-        (column.dtype, column.tolist()) for column in theirs[1]
+    assert [(column.kind, column.tolist()) for column in ours[1]] == [
+        (column.kind, column.tolist()) for column in theirs[1]
     ]
 
 
