@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from lightmq.cli.bench.meter import BODY_BYTES_MIN, Receiver, Sender, report
-from lightmq.cli.bench.plan import Plan
+from lightmq.cli.bench.meter import BODY_BYTES_MIN, LoadReceiver, LoadSender, report
+from lightmq.cli.bench.plan import LoadPlan
 from lightmq.cli.connections import ServerTarget
 from lightmq.cli.examples import epilogue
 from lightmq.cli.messages.mqtt_client import MqttTarget
@@ -83,7 +83,7 @@ def rocketmq(
     _show(plan, measure(target, plan), json_output=json_output)
 
 
-def _plan(publishers: int, subscribers: int, rate: float, seconds: float, size: str, topic: str) -> Plan:
+def _plan(publishers: int, subscribers: int, rate: float, seconds: float, size: str, topic: str) -> LoadPlan:
     """The load that was asked for. Raises CommandFailed."""
     bytes_each = size_bytes(size)
     if not 1 <= publishers <= CLIENTS_MAX or not 0 <= subscribers <= CLIENTS_MAX:
@@ -92,10 +92,10 @@ def _plan(publishers: int, subscribers: int, rate: float, seconds: float, size: 
         raise CommandFailed("--rate must not be negative, and --duration more than 0")
     if not BODY_BYTES_MIN <= bytes_each <= SIZE_BYTES_MAX:
         raise CommandFailed(f"--size must be {BODY_BYTES_MIN} to {SIZE_BYTES_MAX} bytes, not {bytes_each}")
-    return Plan(publishers, subscribers, rate, seconds, bytes_each, topic)
+    return LoadPlan(publishers, subscribers, rate, seconds, bytes_each, topic)
 
 
-def _show(plan: Plan, counted: tuple[list[Sender], list[Receiver], float], *, json_output: bool) -> None:
+def _show(plan: LoadPlan, counted: tuple[list[LoadSender], list[LoadReceiver], float], *, json_output: bool) -> None:
     """Print the figures. Raises CommandFailed when something was lost or refused."""
     found = report(*counted, plan.size_bytes)
     sys.stdout.write(json.dumps(found) + "\n" if json_output else text(found))

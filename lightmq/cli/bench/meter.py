@@ -56,7 +56,7 @@ def _us(bucket: int) -> int:
     return (bucket & 0xFF) << (bucket >> 8)
 
 
-class Receiver:
+class LoadReceiver:
     """What one subscriber has got of a run."""
 
     def __init__(self, run: int) -> None:
@@ -84,7 +84,7 @@ class Receiver:
         self.latencies.add(now_ns - sent_ns)
 
 
-class Sender:
+class LoadSender:
     """What became of one publisher's messages."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ def body(run: int, number: int, size_bytes: int) -> bytes:
     return MARK.pack(run, number, time.monotonic_ns()).ljust(size_bytes, b"\0")
 
 
-def report(senders: list[Sender], receivers: list[Receiver], seconds: float, size_bytes: int) -> dict[str, Any]:
+def report(senders: list[LoadSender], receivers: list[LoadReceiver], seconds: float, size_bytes: int) -> dict[str, Any]:
     """The figures, as `--json` prints them; latencies in ms."""
     acknowledgement, arrival, refused = Latencies(), Latencies(), Counter[str]()
     for sender in senders:

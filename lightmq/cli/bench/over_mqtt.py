@@ -13,18 +13,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from lightmq.cli.bench.meter import Receiver, Sender, body
-from lightmq.cli.bench.plan import TURN_S, Drain, Plan, announce, ended_by_ctrl_c
+from lightmq.cli.bench.meter import LoadReceiver, LoadSender, body
+from lightmq.cli.bench.plan import TURN_S, Drain, LoadPlan, announce, ended_by_ctrl_c
 from lightmq.cli.messages.mqtt_client import MqttLink, MqttTarget
 from lightmq.cli.outcome import CommandFailed
 
 
-class Publisher:
+class LoadPublisher:
     """One connection that publishes, and the times of what it waits for."""
 
     def __init__(self, link: MqttLink, topic: str, qos: int) -> None:
         self.link = link
-        self.counted = Sender()
+        self.counted = LoadSender()
         self._topic, self._qos = topic, qos
         self._lock = threading.Lock()
         self._waiting: dict[int, int] = {}
@@ -57,12 +57,12 @@ class Publisher:
                 self._early[mid] = refusal
 
 
-def measure(target: MqttTarget, plan: Plan, qos: int) -> tuple[list[Sender], list[Receiver], float]:
+def measure(target: MqttTarget, plan: LoadPlan, qos: int) -> tuple[list[LoadSender], list[LoadReceiver], float]:
     """Carry out the plan; the counts and the seconds of sending, which Ctrl-C ends early. Raises CommandFailed."""
     with contextlib.ExitStack() as stack:
         receivers = [_subscriber(stack, target, plan, qos) for _ in range(plan.subscribers)]
         publishers = [
-            Publisher(_connected(stack, target), f"{plan.topic}/{number}", qos) for number in range(plan.publishers)
+            LoadPublisher(_connected(stack, target), f"{plan.topic}/{number}", qos) for number in range(plan.publishers)
         ]
         with ended_by_ctrl_c() as ended:
             announce(plan)
@@ -79,12 +79,12 @@ def measure(target: MqttTarget, plan: Plan, qos: int) -> tuple[list[Sender], lis
     return [each.counted for each in publishers], receivers, seconds
 
 
-def _send(publishers: list[Publisher], plan: Plan, begun_s: float, ended: threading.Event) -> None:
+def _send(publishers: list[LoadPublisher], plan: LoadPlan, begun_s: float, ended: threading.Event) -> None:
     for number in _numbers(publishers, plan, begun_s, ended):
         publishers[number % len(publishers)].send(body(plan.run, number, plan.size_bytes))
 
 
-def _numbers(publishers: list[Publisher], plan: Plan, begun_s: float, ended: threading.Event) -> Iterator[int]:
+def _numbers(publishers: list[LoadPublisher], plan: LoadPlan, begun_s: float, ended: threading.Event) -> Iterator[int]:
     """Numbers of messages, each when it is due."""
     number, passed_s = 0, 0.0
     while passed_s < plan.seconds and not ended.is_set():
@@ -102,11 +102,11 @@ def _connected(stack: contextlib.ExitStack, target: MqttTarget) -> MqttLink:
     return link
 
 
-def _subscriber(stack: contextlib.ExitStack, target: MqttTarget, plan: Plan, qos: int) -> Receiver:
+def _subscriber(stack: contextlib.ExitStack, target: MqttTarget, plan: LoadPlan, qos: int) -> LoadReceiver:
     """A connection that is subscribed to the whole run. Raises CommandFailed when it is refused."""
     from lightmq.cli.messages.subscribe import Granted, check_granted
 
-    counted, link = Receiver(plan.run), MqttLink(target)
+    counted, link = LoadReceiver(plan.run), MqttLink(target)
 
     def take(client: Any, _data: Any, message: Any) -> None:
         counted.take(message.payload)

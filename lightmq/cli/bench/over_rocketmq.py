@@ -11,8 +11,8 @@ import contextlib
 import time
 from threading import Event
 
-from lightmq.cli.bench.meter import Receiver, Sender, body
-from lightmq.cli.bench.plan import TURN_S, Drain, Plan, announce, ended_by_ctrl_c
+from lightmq.cli.bench.meter import LoadReceiver, LoadSender, body
+from lightmq.cli.bench.plan import TURN_S, Drain, LoadPlan, announce, ended_by_ctrl_c
 from lightmq.cli.connections import Broker, ServerTarget, brokers
 from remoting.client.admin import topic_fields
 from remoting.client.batching import AsyncProducer, Message, ProducerSettings, Sent
@@ -28,7 +28,7 @@ PULL_COUNT = 512
 SETTINGS = ProducerSettings(linger_ms=1)
 
 
-def measure(target: ServerTarget, plan: Plan) -> tuple[list[Sender], list[Receiver], float]:
+def measure(target: ServerTarget, plan: LoadPlan) -> tuple[list[LoadSender], list[LoadReceiver], float]:
     """Carry out the plan; the counts and the seconds of sending. Ctrl-C ends the sending early. Raises LightMQError."""
     with brokers(target) as found:
         addresses = [_with_topic(broker, plan.topic) for broker in found]
@@ -42,8 +42,8 @@ def _with_topic(broker: Broker, topic: str) -> str:
 
 
 async def _measure(
-    target: ServerTarget, plan: Plan, addresses: list[str]
-) -> tuple[list[Sender], list[Receiver], float]:
+    target: ServerTarget, plan: LoadPlan, addresses: list[str]
+) -> tuple[list[LoadSender], list[LoadReceiver], float]:
     dial = dial_as(target.security.signer, target.security.client_tls)
     async with contextlib.AsyncExitStack() as stack:
 
@@ -52,7 +52,7 @@ async def _measure(
             stack.push_async_callback(connection.close)
             return connection
 
-        receivers = [Receiver(plan.run) for _ in range(plan.subscribers)]
+        receivers = [LoadReceiver(plan.run) for _ in range(plan.subscribers)]
         pulls: list[asyncio.Task[None]] = []
         for receiver in receivers:
             for address in addresses:
@@ -62,7 +62,7 @@ async def _measure(
                     start = await consumer.max_offset()
                     pulls.append(asyncio.create_task(_pull(consumer, start, receiver)))
         producers = [
-            Producer(AsyncProducer(await connected(addresses[number % len(addresses)]), SETTINGS), plan)
+            LoadProducer(AsyncProducer(await connected(addresses[number % len(addresses)]), SETTINGS), plan)
             for number in range(plan.publishers)
         ]
         with ended_by_ctrl_c() as ended:
@@ -82,11 +82,11 @@ async def _measure(
     return [each.counted for each in producers], receivers, seconds
 
 
-class Producer:
+class LoadProducer:
     """A producer and what became of its messages."""
 
-    def __init__(self, producer: AsyncProducer, plan: Plan) -> None:
-        self.counted = Sender()
+    def __init__(self, producer: AsyncProducer, plan: LoadPlan) -> None:
+        self.counted = LoadSender()
         self._producer = producer
         self._plan = plan
 
@@ -102,7 +102,7 @@ class Producer:
         self.counted.decided(at_ns, str(error) if error is not None else "")
 
 
-async def _send(producers: list[Producer], plan: Plan, begun_s: float, ended: Event) -> None:
+async def _send(producers: list[LoadProducer], plan: LoadPlan, begun_s: float, ended: Event) -> None:
     number, passed_s = 0, 0.0
     while passed_s < plan.seconds and not ended.is_set():
         passed_s = time.monotonic() - begun_s
@@ -118,7 +118,7 @@ async def _drained(drain: Drain) -> None:
         await asyncio.sleep(TURN_S)
 
 
-async def _pull(consumer: AsyncConsumer, offset: int, receiver: Receiver) -> None:
+async def _pull(consumer: AsyncConsumer, offset: int, receiver: LoadReceiver) -> None:
     while True:
         result = await consumer.pull(offset, PULL_COUNT)
         for message in result.messages:

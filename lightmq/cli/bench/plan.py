@@ -26,7 +26,7 @@ DRAIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class LoadPlan:
     """The load: `rate` in messages a second of all publishers together, 0: as fast as they are answered."""
 
     publishers: int
@@ -46,7 +46,7 @@ class Plan:
         return min(room, int(passed_s * self.rate) + 1, round(self.seconds * self.rate))
 
 
-def announce(plan: Plan) -> None:
+def announce(plan: LoadPlan) -> None:
     """Say on standard error that the sending begins."""
     pace = f"{plan.rate:,g} messages a second" if plan.rate else "as fast as it is acknowledged"
     sys.stderr.write(f"sending to {plan.topic} for {plan.seconds:g} s, {pace}; Ctrl-C ends early\n")

@@ -7,7 +7,7 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lightmq.cli.bench.meter import MARK, Latencies, Receiver, Sender, body, report
+from lightmq.cli.bench.meter import MARK, Latencies, LoadReceiver, LoadSender, body, report
 
 
 @given(st.lists(st.integers(0, 10**11), min_size=1, max_size=200))
@@ -30,7 +30,7 @@ def test_without_a_time_there_is_no_percentile() -> None:
 
 
 def test_what_is_lost_and_what_comes_twice() -> None:
-    sender, receiver = Sender(), Receiver(7)
+    sender, receiver = LoadSender(), LoadReceiver(7)
     for number in range(5):
         sender.sent += 1
         if number == 4:
