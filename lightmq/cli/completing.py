@@ -34,7 +34,7 @@ TARGET = {
 
 
 def topics(context: CompletionContext) -> list[str]:
-    """Names of topics."""
+    """Offer what the brokers list, RocketMQ's topics and the parents of MQTT's."""
     from remoting.protocol.frames.codes import RequestCode
 
     def of(broker: Broker) -> Iterator[str]:

@@ -32,7 +32,7 @@ class Latencies:
         return self._buckets.total()
 
     def add(self, ns: int) -> None:
-        """Take one time."""
+        """Count a time in ns in its bucket."""
         us = max(1, ns // 1_000)
         shift = max(0, us.bit_length() - STEPS.bit_length())
         self._buckets[(shift << 8) | us >> shift] += 1

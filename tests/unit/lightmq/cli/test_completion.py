@@ -1,4 +1,4 @@
-"""The scripts of `lightmq completion`, run by real shells, with names from a real server."""
+"""The scripts of `lightmq completion`, run by real shells, with names from a real server (lightmq.cli.completing)."""
 
 from __future__ import annotations
 
