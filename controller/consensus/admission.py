@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from controller.consensus.engine import FIRST_ENTRY
-from controller.consensus.wire import JoinReply
+from controller.raft.messages import JoinReply
 
 
 class Admission:

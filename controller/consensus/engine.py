@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -37,6 +38,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, save
+from controller.raft.messages import REGULAR
 from controller.replicas.group import Barrier, Command, GroupView, Outcome, decode, encode
 from controller.replicas.machine import ReplicaMachine
 from remoting.protocol.errors import LightMQError, LocalMisuse, Refused, RemoteViolation
@@ -62,6 +64,23 @@ class OutcomeUnknown(LightMQError):
 
 class ConsensusFailed(LightMQError):
     """The engine cannot continue, because it cannot write its files; the process should end."""
+
+
+SILENCE_HEARTBEATS_MIN_MS = 1_000
+"""Shortest silence after which a connection between controllers is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class RaftSettings:
+    """How an engine works; times in milliseconds."""
+
+    heartbeat_ms: int = 40
+    election_ms: int = 300
+    fallback_ms: int = 1_000
+    propose_timeout_ms: int = 3_000
+    snapshot_entries: int = 5_000
+    host: str = ""
+    """Address to listen on; empty: the member's own."""
 
 
 class Machine(Protocol):
@@ -143,8 +162,6 @@ JOURNAL_FILE = "journal"
 SNAPSHOT_FILE = "snapshot"
 VOTE_FILE = "vote"
 TERM = 1
-REGULAR = b"\x00"
-"""First byte of an entry that has a command for the machine; others are consensus' own."""
 FIRST_ENTRY = (b"\x01", 1, 0)
 """Every log begins with this entry, so that one controller's log may become that of three."""
 

@@ -215,6 +215,8 @@ class RaftSnapshot(msgspec.Struct, array_like=True):
     before: Entry
     last: Entry
     state: bytes
+    members: bytes = b""
+    """The entry that named the members then; empty: those that were configured."""
 
 
 class Vote(msgspec.Struct, array_like=True):
@@ -233,8 +235,13 @@ Content = TypeVar("Content", RaftSnapshot, Vote)
 
 def save(path: Path, content: RaftSnapshot | Vote) -> None:
     """Replace the file durably. Raises OSError."""
+    atomic_replace(path, pack(content))
+
+
+def pack(content: RaftSnapshot | Vote) -> bytes:
+    """The bytes of its file."""
     body = msgspec.msgpack.encode(content)
-    atomic_replace(path, crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body)
+    return crc32c(body).to_bytes(_CHECKSUM_BYTES, "little") + body
 
 
 def load(path: Path, kind: type[Content]) -> Content | None:

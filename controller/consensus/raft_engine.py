@@ -24,17 +24,19 @@ from pysyncobj import FAIL_REASON
 
 from controller.consensus.engine import (
     COMMAND_BYTES_MAX,
-    REGULAR,
+    SILENCE_HEARTBEATS_MIN_MS,
     ConsensusFailed,
     Machine,
     NotLeading,
     OutcomeUnknown,
+    RaftSettings,
     check_members,
 )
 from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
 from controller.consensus.raft_node import NO_OP, RaftNode, Timers
 from controller.consensus.wire import stretch
+from controller.raft.messages import REGULAR
 from remoting.protocol.errors import LightMQError
 from runtime.files import make_directory
 from runtime.logs import get_logger
@@ -43,21 +45,6 @@ TICKS_PER_HEARTBEAT = 4
 PINGS_PER_SILENCE = 5
 REMINDER_SECONDS = 10.0
 """How often a controller that must not vote yet logs why."""
-SILENCE_HEARTBEATS_MIN_MS = 1_000
-"""Shortest silence after which a connection between controllers is given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class RaftSettings:
-    """How an engine works; times in milliseconds."""
-
-    heartbeat_ms: int = 40
-    election_ms: int = 300
-    fallback_ms: int = 1_000
-    propose_timeout_ms: int = 3_000
-    snapshot_entries: int = 5_000
-    host: str = ""
-    """Address to listen on; empty: the member's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +144,7 @@ class RaftThread:
         timers = Timers(settings.heartbeat_ms / 1000, settings.election_ms / 1000, settings.fallback_ms / 1000)
         node = RaftNode(self._directory, transport, self._machine, timers, snapshot_entries=settings.snapshot_entries)
         try:
-            await transport.open(settings.host or self._own.host)
+            await transport.links.open(settings.host or self._own.host)
             self._node = node
             self._post(listener.started)
             tasks = [self._loop.create_task(each) for each in (self._ping(transport), self._remind(node))]
@@ -167,14 +154,14 @@ class RaftThread:
             for task in tasks:
                 task.cancel()
         finally:
-            await transport.close()
+            await transport.links.close()
             if self._failed is None:
                 node.close()
 
     async def _ping(self, transport: PeerTransport) -> None:
         while True:
             await asyncio.sleep(SILENCE_HEARTBEATS_MIN_MS / PINGS_PER_SILENCE / 1000)
-            transport.tick()
+            transport.links.tick()
 
     async def _remind(self, node: RaftNode) -> None:
         log = get_logger("consensus")
@@ -212,7 +199,7 @@ class RaftThread:
         assert self._listener is not None
         status = EngineStatus(
             node.leads, node.leader_id, node.raftCurrentTerm, node.raftLastApplied, node.log_entries, node.snapshots,
-            self._transport.violations, node.votes, node.obstacle, self._transport.outdated,
+            self._transport.links.violations, node.votes, node.obstacle, self._transport.outdated,
         )  # fmt: skip
         if status != self._status:
             self._status = status

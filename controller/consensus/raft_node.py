@@ -29,11 +29,12 @@ from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf
 from pysyncobj.monotonic import monotonic
 
 from controller.consensus.admission import Admission
-from controller.consensus.engine import COMMAND_BYTES_MAX, REGULAR, SNAPSHOT_FILE, ConsensusFailed, Machine
+from controller.consensus.engine import COMMAND_BYTES_MAX, SNAPSHOT_FILE, ConsensusFailed, Machine
 from controller.consensus.journal import RaftSnapshot, SnapshotPieces, load, save
 from controller.consensus.log_face import LogFace
 from controller.consensus.peers import PeerTransport
-from controller.consensus.wire import Founded, Install, Join, JoinReply, NextIndex, PreGranted, PreVote
+from controller.consensus.wire import Install, NextIndex, PreGranted, PreVote
+from controller.raft.messages import REGULAR, Founded, Join, JoinReply
 from remoting.protocol.errors import LocalMisuse
 
 

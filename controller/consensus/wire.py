@@ -27,9 +27,12 @@ import msgspec
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from controller.raft.messages import Founded, Join, JoinReply
 from remoting.protocol.errors import RemoteViolation
 
 MAGIC = b"LMQRAFT1"
+DLEDGER_MAGIC = b"LMQRAFT2"
+"""Of connections between controllers with the other engine."""
 COMMANDS_KNOWN = 1
 """Which commands of the replicated log this release understands: 1 has the users (ChangeUsers). A controller that does
 not understand a command leaves it out and differs from the others from then on, so that a command of a later number
@@ -104,29 +107,6 @@ class PreGranted(msgspec.Struct, tag=7, array_like=True, frozen=True):
     term: int
 
 
-class Founded(msgspec.Struct, tag=9, array_like=True, frozen=True):
-    """A majority has empty directories and no controller has an entry: the receiver, one of them, may vote."""
-
-    term: int
-
-
-class Join(msgspec.Struct, tag=10, array_like=True, frozen=True):
-    """The sender's directory was empty when it started: it asks how far the receiver is."""
-
-    term: int
-    round: int
-
-
-class JoinReply(msgspec.Struct, tag=11, array_like=True, frozen=True):
-    """The answer to `Join`: whether the sender votes, and how far its term and its log are."""
-
-    term: int
-    round: int
-    voter: bool
-    last_index: int
-    last_term: int
-
-
 Message = RequestVote | Granted | Append | Install | NextIndex | PreVote | PreGranted | Founded | Join | JoinReply
 _decoder: msgspec.msgpack.Decoder[Message] = msgspec.msgpack.Decoder(Message)
 
@@ -152,12 +132,22 @@ def decode_message(data: bytes) -> Message:
 class SecureChannel:
     """One connection between two controllers, seen from one side."""
 
-    def __init__(self, key: bytes, own_id: str, members: Iterable[str], random: bytes, *, dialed: str | None) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        own_id: str,
+        members: Iterable[str],
+        random: bytes,
+        *,
+        dialed: str | None,
+        magic: bytes = MAGIC,
+    ) -> None:
         """`dialed` is the peer this side dialled; None when it accepted the connection and the peer names itself."""
         assert len(random) == RANDOM_BYTES
         self.peer: str | None = dialed
         self.proven = False
         self._key = key
+        self._magic = magic
         self._own_id = own_id
         self._members = frozenset(members) - {own_id}
         self._random = random
@@ -172,7 +162,7 @@ class SecureChannel:
     def hello(self) -> bytes:
         """The first bytes to send."""
         node_id = self._own_id.encode()
-        return MAGIC + bytes([len(node_id)]) + node_id + self._random
+        return self._magic + bytes([len(node_id)]) + node_id + self._random
 
     def seal(self, data: bytes) -> bytes:
         """A frame with these bytes; only after the other side's hello."""
@@ -199,7 +189,7 @@ class SecureChannel:
 
     def _take_hello(self) -> bool:
         buffer = self._buffer
-        if not MAGIC.startswith(bytes(buffer[: len(MAGIC)])):
+        if not self._magic.startswith(bytes(buffer[: len(MAGIC)])):
             raise RemoteViolation("it does not use the controllers' protocol")
         if len(buffer) < _HELLO_FIXED:
             return False

@@ -18,7 +18,8 @@ from typing import cast
 import msgspec
 
 from controller.config import ControllerConfig
-from controller.consensus.engine import DeduplicatedMachine, Engine, Proposer, SingleEngine
+from controller.consensus.dledger_engine import DledgerEngine
+from controller.consensus.engine import DeduplicatedMachine, Engine, Proposer, RaftSettings, SingleEngine
 from controller.consensus.members import ControllerNode, parse_members, read_secret
 from controller.control_plane.controller_api import controller_handlers, master_header, set_body
 from controller.control_plane.masters import GroupMasters
@@ -308,8 +309,6 @@ def make_engine(config: ControllerConfig, members: dict[str, ControllerNode], ma
         return SingleEngine(directory, machine, node_id=config.node_id, snapshot_entries=config.snapshot_entries)
     if config.raft_election_ms <= 3 * config.raft_heartbeat_ms:
         raise LocalMisuse("controller.raft_election_ms must be more than three times controller.raft_heartbeat_ms")
-    from controller.consensus.raft_engine import RaftEngine, RaftSettings
-
     settings = RaftSettings(
         config.raft_heartbeat_ms,
         config.raft_election_ms,
@@ -319,4 +318,8 @@ def make_engine(config: ControllerConfig, members: dict[str, ControllerNode], ma
         config.raft_host,
     )
     secret = read_secret(config.raft_secret_file, members, config.data_directory)
+    if config.raft_engine == "dledger":
+        return DledgerEngine(directory, machine, members, config.node_id, secret, settings)
+    from controller.consensus.raft_engine import RaftEngine
+
     return RaftEngine(directory, machine, members, config.node_id, secret, settings)

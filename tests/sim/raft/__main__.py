@@ -15,6 +15,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from tests.sim.raft import core_plants
+from tests.sim.raft.engines import ENGINES
 from tests.sim.raft.plants import PLANTS, SELDOM
 from tests.sim.raft.schedule import Result, run
 
@@ -34,10 +36,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.raft", description=__doc__)
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
-    parser.add_argument("--plant", choices=sorted(PLANTS | SELDOM), help="a bug to plant; stops when it is caught")
+    parser.add_argument(
+        "--plant", choices=sorted(PLANTS | SELDOM | core_plants.PLANTS), help="a bug to plant; stops when it is caught"
+    )
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="dledger")
     asked = parser.parse_args(arguments)
-    plant = (PLANTS | SELDOM)[asked.plant] if asked.plant else None
+    planted = core_plants.PLANTS if asked.engine == "dledger" else PLANTS | SELDOM
+    plant = planted[asked.plant] if asked.plant else None
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
     totals: Counter[str] = Counter()
@@ -45,7 +51,7 @@ def main(arguments: list[str] | None = None) -> int:
     history = hashlib.sha256()
     count = 0
     for seed in range(asked.seed, asked.seed + asked.schedules):
-        result = run_in_memory(seed, plant, print if asked.trace else None)
+        result = run_in_memory(seed, plant, print if asked.trace else None, asked.engine)
         count += 1
         for name in ("answered", "reads", "terms"):
             totals[name] += getattr(result, name)
@@ -69,11 +75,11 @@ def main(arguments: list[str] | None = None) -> int:
     return int(bool(broken) != bool(asked.plant))
 
 
-def run_in_memory(seed: int, plant=None, trace=None) -> Result:
+def run_in_memory(seed: int, plant=None, trace=None, engine="pysyncobj") -> Result:
     """A schedule with its files in memory where possible, deleted afterwards."""
     folder = Path(tempfile.mkdtemp(prefix="raft-", dir=IN_MEMORY if IN_MEMORY.is_dir() else None))
     try:
-        return run(folder, seed, plant, trace)
+        return run(folder, seed, plant, trace, engine)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from controller.consensus.journal import Entry, RaftSnapshot
 from controller.consensus.wire import NextIndex
+from controller.raft.messages import AppendAnswer
 
 
 class Violation(AssertionError):
@@ -17,6 +18,13 @@ class Violation(AssertionError):
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
         self.rule = rule
+
+
+def acknowledged_up_to(message: object) -> int:
+    """The entry up to which a message says that the sender's log is the leader's; 0 when it says nothing."""
+    if isinstance(message, NextIndex):
+        return message.next_index - 1 if message.success else 0
+    return message.index if isinstance(message, AppendAnswer) and message.matched else 0
 
 
 class Judge:
@@ -53,28 +61,29 @@ class Judge:
     def cut(self, node_id: str, node: Any, end: int) -> None:
         """Only a proven conflict truncates: never entries acknowledged to this term's leader, or a leader's own log."""
         term, index = self._acknowledged.get(node_id, (0, 0))
-        if node is not None and node._isLeader():
-            raise Violation("a leader only appends", f"{node_id} cut its log to {end} in term {node.raftCurrentTerm}")
+        if node is not None and node.is_leader:
+            raise Violation("a leader only appends", f"{node_id} cut its log to {end} in term {node.term}")
         if end < index:
-            if node is None or node.raftCurrentTerm == term:
+            if node is None or node.term == term:
                 raise Violation("only a conflict truncates", f"{node_id} cut {end + 1}..{index}, of term {term}")
             self._acknowledged[node_id] = (term, end)
 
     def said(self, node_id: str, node: Any, message: object) -> None:
         """Whatever a node says shows its term and its vote; some messages also how far its log is the leader's."""
-        self._shown[node_id] = (node.raftCurrentTerm, node._face.getVotedForNodeId())
-        if isinstance(message, NextIndex) and message.success:
+        self._shown[node_id] = (node.term, node.voted_for)
+        confirmed = acknowledged_up_to(message)
+        if confirmed:
             term, index = self._acknowledged.get(node_id, (0, 0))
-            new = message.next_index - 1
+            new = confirmed
             self._acknowledged[node_id] = (message.term, max(new, index) if message.term == term else new)
 
     def booted(self, node_id: str, node: Any) -> None:
         """A crash takes nothing back that was shown."""
-        term, vote = node.raftCurrentTerm, node._face.getVotedForNodeId()
+        term, vote = node.term, node.voted_for
         shown = self._shown.get(node_id, (0, None))
         if term < shown[0] or (term == shown[0] and shown[1] not in (None, vote)):
             raise Violation("term and vote survive", f"{node_id} showed {shown} and came back with {(term, vote)}")
-        end, acknowledged = node._face[-1][1], self._acknowledged.get(node_id, (0, 0))
+        end, acknowledged = node.journal[-1][1], self._acknowledged.get(node_id, (0, 0))
         if end < acknowledged[1]:
             raise Violation("acknowledged entries survive", f"{node_id} has {end} of {acknowledged}")
         self._votes[node_id] = (term, vote)
@@ -94,7 +103,7 @@ class Judge:
     def look(self, node_id: str, node: Any, machine: Any) -> None:
         """After whatever a node did."""
         self._look_at_vote(node_id, node)
-        if node._isLeader():
+        if node.is_leader:
             self._look_at_leader(node_id, node)
         self._look_at_commits(node_id, node)
         self.applied(node_id, machine)
@@ -133,18 +142,18 @@ class Judge:
             raise Violation("reads are not stale", f"{node_id} lacks {missing[:3]}")
 
     def _look_at_vote(self, node_id: str, node: Any) -> None:
-        now = (node.raftCurrentTerm, node._face.getVotedForNodeId())
+        now = (node.term, node.voted_for)
         before = self._votes.get(node_id, now)
         if now[0] < before[0] or (now[0] == before[0] and before[1] not in (None, now[1])):
             raise Violation("one vote per term", f"{node_id} went from {before} to {now}")
         self._votes[node_id] = now
 
     def _look_at_leader(self, node_id: str, node: Any) -> None:
-        term = node.raftCurrentTerm
+        term = node.term
         known = self.leaders.get(term)
         if known is None:
             self.leaders[term] = node_id
-            journal = node._face.journal
+            journal = node.journal
             first = journal[0][1]
             for index, entry in self._committed.items():
                 # Late votes may still make a leader of a term that is over; it can commit nothing.
@@ -155,13 +164,13 @@ class Judge:
             raise Violation("one leader per term", f"{known} and {node_id} in term {term}")
 
     def _look_at_commits(self, node_id: str, node: Any) -> None:
-        journal, commit = node._face.journal, node.raftCommitIndex
+        journal, commit = node.journal, node.committed
         first, end = journal[0][1], journal[-1][1]
         if commit > end:
             raise Violation("what is committed is there", f"{node_id} commits {commit} of {end}")
         for index in range(max(first, self._committed_here.get(node_id, 0) + 1), commit + 1):
             entry = journal[index - first]
-            self._committed_in.setdefault(index, node.raftCurrentTerm)
+            self._committed_in.setdefault(index, node.term)
             if self._committed.setdefault(index, entry) != entry:
                 raise Violation("one committed log", f"{node_id} commits another entry {index}")
         self._committed_here[node_id] = max(commit, self._committed_here.get(node_id, 0))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pysyncobj import FAIL_REASON
-
-from controller.consensus.engine import REGULAR
-from controller.consensus.raft_node import NO_OP
+from controller.raft.messages import REGULAR
 from controller.replicas.group import Outcome
 from tests.sim.raft.machines import RAISING, in_envelope
 from tests.sim.raft.world import World
@@ -35,8 +32,8 @@ class Client:
         word = f"{RAISING if raising else ''}{self.name}:{request}"
         self.world.proposed += 1
 
-        def done(answer: object, reason: int) -> None:
-            if reason != FAIL_REASON.SUCCESS or request != self.request or not self.waiting:
+        def done(answer: object, granted: bool) -> None:
+            if not granted or request != self.request or not self.waiting:
                 return
             self.waiting = False
             assert isinstance(answer, Outcome)
@@ -46,7 +43,7 @@ class Client:
 
         node, machine = self.world.nodes[node_id], self.world.machines[node_id]
         data = REGULAR + in_envelope(self.name, request, word)
-        self.world.act(node_id, lambda: node.propose(data, done))
+        self.world.act(node_id, lambda: node.ask(data, done))
 
     def read(self, node_id: str) -> None:
         """Read once an entry of the reader's own is committed, as controllers do."""
@@ -55,9 +52,9 @@ class Client:
             return
         expected = len(world.judge.answered)
 
-        def done(_answer: object, reason: int) -> None:
-            if reason == FAIL_REASON.SUCCESS:
+        def done(_answer: object, granted: bool) -> None:
+            if granted:
                 self.reads += 1
                 world.judge.read(node_id, machine, expected)
 
-        world.act(node_id, lambda: node.propose(NO_OP, done))
+        world.act(node_id, lambda: node.ask_read(done))

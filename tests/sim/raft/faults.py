@@ -54,7 +54,7 @@ class Faults:
         return self.world.random.choice(sorted(self.world.nodes)) if self.world.nodes else None
 
     def _leader(self) -> str | None:
-        leaders = sorted(each for each, node in self.world.nodes.items() if node._isLeader())
+        leaders = sorted(each for each, node in self.world.nodes.items() if node.is_leader)
         return self.world.random.choice(leaders) if leaders else None
 
     def _disconnect(self) -> bool:
@@ -143,6 +143,6 @@ class Faults:
         leader = self._leader()
         if leader is not None:
             for _ in range(self.world.random.randint(2, BURST_MAX)):
-                node = self.world.nodes[leader]
-                node.propose(b"\x01", lambda _answer, _reason: None)
+                if leader in self.world.nodes:
+                    self.world.act(leader, self.world.nodes[leader].burst)
         return leader is not None

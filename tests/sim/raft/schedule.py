@@ -84,7 +84,7 @@ class Schedule:
     def _ask(self, awake: list[str]) -> None:
         chance = self.world.random
         client = chance.choice(self.clients)
-        leading = [each for each in awake if self.world.nodes[each]._isLeader()]
+        leading = [each for each in awake if self.world.nodes[each].is_leader]
         node_id = chance.choice(leading if leading and chance.random() < 0.8 else awake)
         if chance.random() < 0.25:
             client.read(node_id)
@@ -113,12 +113,16 @@ class Schedule:
 
     def _equal(self) -> bool:
         nodes = list(self.world.nodes.values())
-        return len({(node.raftLastApplied, node._face[-1]) for node in nodes}) == 1 and all(
-            node.votes for node in nodes
-        )
+        return len({(node.applied, node.journal[-1]) for node in nodes}) == 1 and all(node.votes for node in nodes)
 
 
-def run(folder: Path, seed: int, plant: Plant | None = None, trace: Callable[[str], object] | None = None) -> Result:
+def run(
+    folder: Path,
+    seed: int,
+    plant: Plant | None = None,
+    trace: Callable[[str], object] | None = None,
+    engine: str = "pysyncobj",
+) -> Result:
     """The result of a seed's history; `plant` leaves a rule out first, `trace` gets each line of the history."""
     sizes = {
         "nodes": 5 if seed % 4 == 3 else 3,
@@ -127,6 +131,7 @@ def run(folder: Path, seed: int, plant: Plant | None = None, trace: Callable[[st
         "piece_bytes": PIECE_BYTES[seed % len(PIECE_BYTES)],
         "look_seconds": 0.005 if seed % 5 == 4 else 0.00001,
         "machine": Commands,
+        "engine": engine,
     }
     with raft_world(folder, seed, plant, **sizes) as world:
         schedule = Schedule(world)

@@ -1,7 +1,7 @@
 """Raft nodes, their clock, network and disks, moved by one seed or by a test's own hand.
 
-The nodes are the product's (`RaftNode`) on real files; network, disk and time are models. Rules are judged after
-everything a node does.
+The nodes are the product's (`RaftNode`, `DledgerNode`) on real files; network, disk and time are models. Rules are
+judged after everything a node does.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pysyncobj.syncobj
 import pytest
-from pysyncobj import FAIL_REASON
 
 from controller.consensus import raft_node
-from controller.consensus.engine import REGULAR, VOTE_FILE
-from controller.consensus.journal import Entry, Journal, Vote, load
-from controller.consensus.raft_node import RaftNode, Timers
-from controller.consensus.wire import decode_message
+from controller.consensus.engine import VOTE_FILE
+from controller.consensus.journal import Entry, Journal, RaftSnapshot, Vote, load
+from controller.raft.messages import REGULAR
 from tests.sim.raft.checkers import Judge
 from tests.sim.raft.disk import Disk, PowerCut
+from tests.sim.raft.engines import ENGINES
 from tests.sim.raft.machines import Words
-from tests.sim.raft.network import Link, Network, Wire
+from tests.sim.raft.network import Link, Network
 
 IDS = ("n1", "n2", "n3")
-TIMERS = Timers(0.04, 0.3, 1.0)
 QUANTUM_SECONDS = 0.01
 
 
@@ -45,6 +42,7 @@ class Sizes:
     look_seconds: float = 0.00001
     """Time that a node takes between two readings of its clock."""
     machine: Callable[[], Any] = Words
+    engine: str = "pysyncobj"
 
 
 class World:
@@ -59,7 +57,8 @@ class World:
         self.judge = Judge()
         self.network = Network()
         self.disk = Disk(self.random)
-        self.nodes: dict[str, RaftNode] = {}
+        self.engine = ENGINES[sizes.engine]
+        self.nodes: dict[str, Any] = {}
         self.machines: dict[str, Any] = {}
         self.journals: dict[str, Journal] = {}
         self.paused: dict[str, float] = {}
@@ -89,7 +88,7 @@ class World:
         return self.network.links
 
     @property
-    def wires(self) -> dict[str, Wire]:
+    def wires(self) -> dict[str, Any]:
         """The nodes' ends of it."""
         return self.network.wires
 
@@ -98,9 +97,9 @@ class World:
         self.note("boot", node_id)
         directory = self.folder / node_id
         directory.mkdir(parents=True, exist_ok=True)
-        wire, machine = Wire(self.network, self.ids, node_id), self.sizes.machine()
+        wire, machine = self.engine.wire(self, node_id), self.sizes.machine()
         try:
-            node = RaftNode(directory, wire, machine, TIMERS, snapshot_entries=self.sizes.snapshot_entries)
+            node = self.engine.node(self, directory, wire, machine)
         except PowerCut:
             self._cut_off(node_id)
             return
@@ -145,8 +144,8 @@ class World:
             self.crash(node_id)
         else:
             node = self.nodes[node_id]
-            place = (node.raftCurrentTerm, node._face.getVotedForNodeId(), node._face[-1][1:], node.raftCommitIndex)
-            self.note(node_id, *place, node.votes, node._isLeader())
+            place = (node.term, node.voted_for, node.journal[-1][1:], node.committed)
+            self.note(node_id, *place, node.votes, node.is_leader)
             self.judge.look(node_id, node, self.machines[node_id])
 
     def connect(self, one: str, other: str) -> None:
@@ -164,7 +163,7 @@ class World:
         if not self.links.get(link):
             return False
         data = self.links[link].popleft()
-        self.note("deliver", *link, decode_message(data))
+        self.note("deliver", *link, self.engine.decode(data))
         self.act(link[1], lambda: self.wires[link[1]].take(link[0], data))
         return True
 
@@ -173,11 +172,11 @@ class World:
         self.proposed += 1
         command = word or b"w%d" % self.proposed
 
-        def done(_answer: object, reason: int) -> None:
-            if reason == FAIL_REASON.SUCCESS:
+        def done(_answer: object, granted: bool) -> None:
+            if granted:
                 self.answered.add(command)
 
-        self.nodes[node_id].propose(REGULAR + command, done)
+        self.nodes[node_id].ask(REGULAR + command, done)
         return command
 
     def tick(self, node_id: str) -> None:
@@ -229,6 +228,16 @@ class World:
         """The product's journal, whose entries are judged."""
         return type("WatchedJournal", (_WatchedJournal,), {"world": self})
 
+    def judged(self, save: Callable[..., None]) -> Callable[..., None]:
+        """The product's way to write a small file, its snapshots judged."""
+
+        def judged(path: Path, content: Any) -> None:
+            if isinstance(content, RaftSnapshot):
+                self.judge.snapshot(content)
+            save(path, content)
+
+        return judged
+
     def _cut_off(self, node_id: str) -> None:
         journal = self.journals.pop(node_id, None)
         if journal is not None and journal.open:
@@ -276,25 +285,12 @@ def raft_world(
     """A world with one clock for all nodes; `plant` leaves a rule out first."""
     world = World(folder, seed, Sizes(**sizes))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pysyncobj.syncobj, "monotonicTime", world.read_clock)
-        patch.setattr(raft_node, "monotonic", world.read_clock)
-        patch.setattr(pysyncobj.syncobj.random, "random", world.random.random)
-        patch.setattr(raft_node, "BATCH_BYTES", world.sizes.batch_bytes)
-        patch.setattr(raft_node, "PIECE_BYTES", world.sizes.piece_bytes)
+        world.engine.patch(world, patch)
         if plant is not None:
             plant(patch)
-        patch.setattr("controller.consensus.log_face.Journal", world.watched())
-        patch.setattr(raft_node, "save", _both(world, raft_node.save))
+        world.engine.watch(world, patch)
         world.disk.patch(patch)
         yield world
         for journal in world.journals.values():
             if journal.open:
                 os.close(journal._descriptor)
-
-
-def _both(world: World, save: Callable[..., None]) -> Callable[..., None]:
-    def judged(path: Path, content: Any) -> None:
-        world.judge.snapshot(content)
-        save(path, content)
-
-    return judged

@@ -12,7 +12,7 @@ import struct
 import msgspec
 import pytest
 
-from controller.consensus import peers
+from controller.consensus import links
 from controller.consensus.members import ControllerNode
 from controller.consensus.peers import PeerTransport
 from controller.consensus.wire import MAGIC, RANDOM_BYTES, Granted, NextIndex, stretch
@@ -45,12 +45,12 @@ async def hosts():
     members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
     made = [Host(each, members) for each in members]
     for host in made:
-        await host.transport.open("127.0.0.1")
+        await host.transport.links.open("127.0.0.1")
     for host, other in zip(made, ("n2", "n1"), strict=True):
         await host.until(("+", other))
     yield made
     for host in made:
-        await host.transport.close()
+        await host.transport.links.close()
 
 
 def stranger(host):
@@ -80,7 +80,7 @@ async def test_messages_go_both_ways(hosts):
     await two.until(("n1", {"type": "response_vote", "term": 5}))
     assert two.transport.send(two.transport.nodes["n1"], {"type": "response_vote", "term": 6})
     await one.until(("n2", {"type": "response_vote", "term": 6}))
-    await two.transport.close()
+    await two.transport.links.close()
     await one.until(("-", "n2"))
     assert not one.transport.say(one.transport.nodes["n2"], Granted(5))
 
@@ -93,7 +93,7 @@ async def test_a_member_says_which_commands_it_knows(hosts):
     came = {"type": "next_node_idx", "term": 3, "next_node_idx": 9, "reset": True, "success": False}
     await one.until(("n2", came))
     assert one.transport.outdated == frozenset()
-    (connection,) = two.transport._connections.values()
+    (connection,) = two.transport.links._connections.values()
     connection.send(msgspec.msgpack.encode([5, 4, 9, True, False]))
     await one.until(("n2", came | {"term": 4}))
     assert one.transport.outdated == {"n2"}
@@ -119,7 +119,7 @@ async def test_a_pickle_of_a_stranger_is_not_opened(hosts, tmp_path):
             sock.sendall(data)
             await closed(sock)
     assert not (tmp_path / "owned").exists()
-    assert hosts[0].transport.violations == 4
+    assert hosts[0].transport.links.violations == 4
     assert hosts[0].events == [("+", "n2")]
 
 
@@ -129,17 +129,17 @@ async def test_what_a_stranger_can_make_us_hold(hosts, size):
     with stranger(hosts[0]) as sock:
         sock.sendall(MAGIC + b"\x02n2" + b"r" * RANDOM_BYTES + struct.pack("<I", size))
         await closed(sock)
-    assert hosts[0].transport.violations == 1
+    assert hosts[0].transport.links.violations == 1
 
 
 async def test_of_too_many_strangers_the_oldest_goes(hosts, monkeypatch):
     """So they keep no controller out; and who says nothing is closed at the next look."""
-    monkeypatch.setattr(peers, "STRANGERS_MAX", 1)
+    monkeypatch.setattr(links, "STRANGERS_MAX", 1)
     with stranger(hosts[0]) as first, stranger(hosts[0]) as second:
         await closed(first)
-        monkeypatch.setattr(peers, "PROOF_SECONDS", 0.0)
+        monkeypatch.setattr(links, "PROOF_SECONDS", 0.0)
         await asyncio.sleep(0.01)
-        hosts[0].transport.tick()
+        hosts[0].transport.links.tick()
         await closed(second)
     assert ("-", "n2") not in hosts[0].events
 
@@ -147,9 +147,9 @@ async def test_of_too_many_strangers_the_oldest_goes(hosts, monkeypatch):
 async def test_a_controller_comes_in_beside_strangers(hosts, monkeypatch):
     """However many hold a connection open, one that proves itself is connected again."""
     one, two = hosts
-    monkeypatch.setattr(peers, "STRANGERS_MAX", 2)
+    monkeypatch.setattr(links, "STRANGERS_MAX", 2)
     held = [stranger(one) for _ in range(4)]
-    for connection in list(two.transport._connections.values()):
+    for connection in list(two.transport.links._connections.values()):
         connection.end("cut")
     async with asyncio.timeout(20):
         while two.events.count(("+", "n1")) < 2:
@@ -160,7 +160,7 @@ async def test_a_controller_comes_in_beside_strangers(hosts, monkeypatch):
 
 async def test_a_hello_in_pieces_buys_no_time(hosts, monkeypatch):
     """What counts is the proof, not that something comes."""
-    monkeypatch.setattr(peers, "PROOF_SECONDS", 0.3)
+    monkeypatch.setattr(links, "PROOF_SECONDS", 0.3)
     loop = asyncio.get_running_loop()
     with stranger(hosts[0]) as sock:
         ended = asyncio.ensure_future(closed(sock))
@@ -171,7 +171,7 @@ async def test_a_hello_in_pieces_buys_no_time(hosts, monkeypatch):
             if piece is not None:
                 with contextlib.suppress(OSError):
                     sock.send(bytes([piece]))
-            hosts[0].transport.tick()
+            hosts[0].transport.links.tick()
             await asyncio.sleep(0.03)
             assert loop.time() - begun < 10
         await ended
@@ -182,24 +182,24 @@ async def test_another_secret_is_a_stranger():
     members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2")}
     one, two = Host("n1", members), Host("n2", members, stretch(b"quite another secret"))
     for host in (one, two):
-        await host.transport.open("127.0.0.1")
+        await host.transport.links.open("127.0.0.1")
     async with asyncio.timeout(20):
-        while not (one.transport.violations or two.transport.violations):
+        while not (one.transport.links.violations or two.transport.links.violations):
             await asyncio.sleep(0.002)
     assert one.events == two.events == []
     for host in (one, two):
-        await host.transport.close()
+        await host.transport.links.close()
 
 
 async def test_silence_ends_a_connection_and_signs_of_life_keep_it(hosts, monkeypatch):
     """And it is made again by the one who dials."""
     one, two = hosts
-    one.transport.tick()
-    two.transport.tick()
+    one.transport.links.tick()
+    two.transport.links.tick()
     assert ("-", "n2") not in one.events
-    monkeypatch.setattr(two.transport, "_silence_seconds", 0.0)
+    monkeypatch.setattr(two.transport.links, "_silence_seconds", 0.0)
     await asyncio.sleep(0.01)
-    two.transport.tick()
+    two.transport.links.tick()
     await two.until(("-", "n1"))
     async with asyncio.timeout(20):
         while two.events.count(("+", "n1")) < 2:
@@ -218,4 +218,4 @@ async def test_a_fault_of_ours_is_not_the_peers(hosts):
     async with asyncio.timeout(20):
         while not two.failures:
             await asyncio.sleep(0.002)
-    assert two.transport.violations == 0
+    assert two.transport.links.violations == 0

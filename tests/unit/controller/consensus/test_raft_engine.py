@@ -1,4 +1,4 @@
-"""Three engines on threads and sockets of this process: they answer, survive each other, and say when they cannot."""
+"""Three engines of either kind on real sockets: they answer, survive each other, and say when they cannot."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import shutil
 
 import pytest
 
-from controller.consensus import raft_engine
-from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown
+from controller.consensus import dledger_engine, raft_engine
+from controller.consensus.dledger_engine import DledgerEngine
+from controller.consensus.engine import ConsensusFailed, NotLeading, OutcomeUnknown, RaftSettings
 from controller.consensus.members import ControllerNode
-from controller.consensus.raft_engine import RaftEngine, RaftSettings
+from controller.consensus.raft_engine import RaftEngine
 from remoting.protocol.errors import LocalMisuse
 from tests.sim.raft.machines import Words
 from tests.support.ports import free_port
 
 SECRET = b"a secret of the controllers"
 SETTINGS = RaftSettings(snapshot_entries=20)
+ENGINES = {"dledger": DledgerEngine, "pysyncobj": RaftEngine}
 
 
 async def until(condition):
@@ -28,15 +30,16 @@ async def until(condition):
 class Three:
     """Their directories and the engines that run on them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, kind):
         self.folder = folder
+        self.kind = kind
         self.members = {each: ControllerNode(each, "127.0.0.1", 1, free_port()) for each in ("n1", "n2", "n3")}
         self.engines = {}
         self.machines = {}
 
     def make(self, node_id, settings=SETTINGS):
         machine = self.machines[node_id] = Words()
-        return RaftEngine(self.folder / node_id, machine, self.members, node_id, SECRET, settings)
+        return ENGINES[self.kind](self.folder / node_id, machine, self.members, node_id, SECRET, settings)
 
     async def start(self, *node_ids):
         for node_id in node_ids:
@@ -51,10 +54,15 @@ class Three:
         return next(each for each in self.engines.values() if each.is_leader)
 
 
+@pytest.fixture(params=ENGINES)
+def kind(request):
+    return request.param
+
+
 @pytest.fixture
-async def three(tmp_path):
+async def three(tmp_path, kind):
     """Running."""
-    made = Three(tmp_path)
+    made = Three(tmp_path, kind)
     await made.start("n1", "n2", "n3")
     await until(lambda: all(each.ready for each in made.engines.values()))
     yield made
@@ -88,7 +96,8 @@ async def test_they_answer_and_go_on_without_one(three):
 
 async def test_an_emptied_one_waits_and_says_for_whom(three, monkeypatch, capsys):
     """In its status and, again and again, in its log; it is ready once every other controller has answered."""
-    monkeypatch.setattr(raft_engine, "REMINDER_SECONDS", 0.01)
+    for each in (dledger_engine, raft_engine):
+        monkeypatch.setattr(each, "REMINDER_SECONDS", 0.01)
     leader = await three.leader()
     await leader.propose(b"word")
     emptied, away = (each for each in three.members if each != leader.node_id)
@@ -125,7 +134,8 @@ async def test_a_file_that_cannot_be_written_ends_it(three, monkeypatch):
     def fail():
         raise OSError("no space")
 
-    monkeypatch.setattr(leader._thread._node._face, "sync", fail)
+    files = leader._node._files.journal if three.kind == "dledger" else leader._thread._node._face
+    monkeypatch.setattr(files, "sync", fail)
     with pytest.raises((NotLeading, OutcomeUnknown)):
         await leader.propose(b"x")
     assert isinstance(await asyncio.wait_for(leader.until_failed(), 40), ConsensusFailed)
@@ -135,9 +145,9 @@ async def test_a_file_that_cannot_be_written_ends_it(three, monkeypatch):
     await leader.stop()
 
 
-async def test_what_keeps_it_from_starting_is_raised(tmp_path):
+async def test_what_keeps_it_from_starting_is_raised(tmp_path, kind):
     """A port that is taken, files that are damaged, a directory of others; never started it stops easily."""
-    three = Three(tmp_path)
+    three = Three(tmp_path, kind)
     await three.start("n1")
     three.members["n2"] = ControllerNode("n2", "127.0.0.1", 1, three.members["n1"].raft_port)
     with pytest.raises(OSError, match="address already in use"):

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from controller.consensus.engine import REGULAR, ConsensusFailed
+from controller.consensus.engine import ConsensusFailed
 from controller.consensus.journal import RaftSnapshot, load
 from controller.consensus.raft_node import NO_OP
 from controller.consensus.wire import (
@@ -18,6 +18,7 @@ from controller.consensus.wire import (
     decode_message,
     to_library,
 )
+from controller.raft.messages import REGULAR
 from remoting.protocol.errors import LocalMisuse, RemoteViolation
 from tests.sim.raft.world import IDS, raft_world
 

@@ -1,0 +1,321 @@
+"""One member of the controllers' Raft group: the pure core with its files, its machine and its admission.
+
+Calls say what happened; `settle` carries out what the core says is to be done about it, once for many calls: files are
+fsynced before anything is sent that rests on them, what is committed is applied in order, and the callers of `propose`
+and `read` are answered. A member whose directory was empty asks the others before it votes (`Admission`).
+
+    journal, snapshot, vote     as `journal.py` lays them out; the same files as the other engine's
+
+Invariant: a failed write leaves this node unusable: what the kernel keeps after a failed fsync is not known, so the
+error goes through to the caller, who ends it. No network and no clock: time comes with each call. Thread rule: one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import IntEnum
+from pathlib import Path
+
+from controller.consensus.admission import Admission
+from controller.consensus.engine import FIRST_ENTRY, JOURNAL_FILE, SNAPSHOT_FILE, VOTE_FILE, Machine
+from controller.consensus.journal import Journal, RaftSnapshot, Vote, load, pack, save, unpack
+from controller.raft.core import HardState, Raft, RaftReady, RaftRole, RaftTimers
+from controller.raft.leading import StateSnapshot
+from controller.raft.log import RaftLog
+from controller.raft.membership import MemberHistory, Membership, decode_members
+from controller.raft.messages import REGULAR, AppendEntries, Founded, Join, JoinReply, RaftMessage
+from remoting.protocol.errors import LocalMisuse, RemoteViolation
+
+
+class Fate(IntEnum):
+    """What became of a command or a reader."""
+
+    DONE = 0
+    NOT_LEADING = 1
+    """Nothing was applied."""
+    UNKNOWN = 2
+    """It may have been applied, or may be later."""
+
+
+Done = Callable[[object, Fate], object]
+
+
+class MemberFiles:
+    """Journal, snapshot and vote of one member."""
+
+    def __init__(self, directory: Path, members: tuple[str, ...]) -> None:
+        """Open them. Raises LocalMisuse, OSError."""
+        self._directory = directory
+        self.journal = Journal(directory / JOURNAL_FILE)
+        if not len(self.journal):
+            self.journal.add(FIRST_ENTRY)
+            self.journal.sync()
+        self.snapshot = load(directory / SNAPSHOT_FILE, RaftSnapshot)
+        end = self.journal[-1][1]
+        vote = load(directory / VOTE_FILE, Vote)
+        known = end if self.snapshot is None else max(end, self.snapshot.last[1])
+        if vote is not None and known < vote.committed:
+            raise LocalMisuse(
+                f"{self.journal.path} ends at entry {end}, but {vote.committed} was committed: with other controllers "
+                f"alive, empty this one's data directory and let it catch up"
+            )
+        # A directory with entries and without a vote was copied from another controller.
+        self.vote = vote or Vote(members=members, voter=end > FIRST_ENTRY[1])
+        if self.snapshot is not None:
+            self._follow(self.snapshot)
+        elif self.journal[0][1] != FIRST_ENTRY[1]:
+            raise LocalMisuse(
+                f"{self.journal.path} does not begin with entry 1 and there is no snapshot: with other controllers "
+                f"alive, empty this one's data directory and let it catch up"
+            )
+        self.keep_vote(self.vote.term, self.vote.voted_for, voter=self.vote.voter)
+
+    def keep_vote(self, term: int, voted_for: str | None, *, voter: bool, applied: int = 0) -> None:
+        """Remember these, durably, and how far the log is applied, which it must never end before."""
+        self.vote.committed = max(self.vote.committed, applied)
+        self.vote.term, self.vote.voted_for, self.vote.voter = term, voted_for, voter
+        save(self._directory / VOTE_FILE, self.vote)
+
+    def keep_snapshot(self, snapshot: RaftSnapshot) -> None:
+        """Replace the snapshot durably, then leave out of the journal what it holds."""
+        save(self._directory / SNAPSHOT_FILE, snapshot)
+        self.snapshot = snapshot
+        self._follow(snapshot)
+
+    def keep(self, cut_from: int, entries: list[tuple[bytes, int, int]]) -> None:
+        """Cut the journal before an entry, if it is named, and add others, durably."""
+        if cut_from:
+            self.journal.cut_tail(max(0, cut_from - self.journal[0][1]))
+        for entry in entries:
+            self.journal.add(entry)
+        self.journal.sync()
+
+    def _follow(self, snapshot: RaftSnapshot) -> None:
+        journal = self.journal
+        place = snapshot.last[1] - journal[0][1]
+        if 1 <= place < len(journal) and journal[place][1:] == snapshot.last[1:]:
+            journal.cut_head(place - 1)
+        elif not (0 <= place < len(journal) and journal[place][1:] == snapshot.last[1:]):
+            journal.replace([snapshot.before, snapshot.last])
+
+
+class DledgerNode:
+    """One controller's Raft."""
+
+    def __init__(
+        self,
+        directory: Path,
+        node_id: str,
+        members: tuple[str, ...],
+        machine: Machine,
+        timers: RaftTimers,
+        send: Callable[[str, RaftMessage], object],
+        random: Callable[[], float],
+        *,
+        snapshot_entries: int,
+    ) -> None:
+        """Restore what a directory has. Raises LocalMisuse, OSError."""
+        self.snapshots = 0
+        self._machine = machine
+        self._send = send
+        self._snapshot_entries = snapshot_entries
+        self._files = MemberFiles(directory, members)
+        self._configured = Membership(members)
+        self._others = tuple(each for each in members if each != node_id)
+        self._admission = Admission(self._others, timers.election)
+        self._waiting: dict[int, tuple[int, Done]] = {}
+        """Commands by their index, with their term."""
+        self.raft = self._restore(node_id, timers, random)
+        self.raft.admitted = self._files.vote.voter
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads and its machine has everything that was committed before."""
+        leading = self.raft.leading
+        return leading is not None and self.applied >= leading.began
+
+    @property
+    def obstacle(self) -> str:
+        """What keeps this node from voting; empty when it votes."""
+        return "" if self.raft.admitted else self._admission.obstacle()
+
+    @property
+    def applied(self) -> int:
+        """Last entry that the machine has."""
+        return self.raft.applied
+
+    @property
+    def log_entries(self) -> int:
+        """Entries in the journal."""
+        return len(self._files.journal)
+
+    def tick(self, now: float) -> None:
+        """Act on the time; a member that may not vote yet asks the others for admission."""
+        if not self.raft.admitted:
+            self._seek_admission(now)
+        self.raft.tick(now)
+
+    def take(self, now: float, sender: str, message: RaftMessage) -> None:
+        """Take a message of a member. Raises RemoteViolation, Contradiction, OSError."""
+        if isinstance(message, Join):
+            term, index = self.raft.log.place
+            self._send(sender, JoinReply(self.raft.hard.term, message.round, self.raft.admitted, index, term))
+        elif isinstance(message, JoinReply):
+            if not self.raft.admitted:
+                self._admission.answered(sender, message)
+                self._found(now)
+        elif isinstance(message, Founded):
+            self._admit()
+        else:
+            self.raft.step(now, sender, message)
+            self._take_state()
+            if isinstance(message, AppendEntries) and not self.raft.admitted and self._has_all(message):
+                self._admit()
+
+    def propose(self, command: bytes, done: Done) -> None:
+        """AppendEntries a command; `done(answer, fate)` follows."""
+        place = self.raft.propose(command)
+        if place is None:
+            done(None, Fate.NOT_LEADING)
+        else:
+            self._waiting[place[0]] = place[1], done
+
+    def read(self, done: Done) -> None:
+        """Call `done` when the machine has everything that was committed anywhere before this call."""
+        if not self.raft.read(done):
+            done(None, Fate.NOT_LEADING)
+
+    def connected(self, now: float, peer: str, *, connected: bool) -> None:
+        """A connection was made or lost."""
+        if connected:
+            self._admission.interrupt()
+        self.raft.connected(now, peer, connected=connected)
+
+    def settle(self) -> None:
+        """Write, send, apply and answer what follows from everything that was told since the last call."""
+        raft = self.raft
+        while (ready := raft.ready()) is not None:
+            for peer, message in ready.early:
+                self._send(peer, message)
+            self._write(ready)
+            for peer, message in ready.messages:
+                self._send(peer, message)
+            for entry in ready.committed:
+                self._apply(entry)
+            raft.advance(ready)
+            for token, granted in ready.reads:
+                assert callable(token)
+                token(None, Fate.DONE if granted else Fate.NOT_LEADING)
+        if raft.role is not RaftRole.LEADER:
+            self.abandon()
+        self._compact()
+
+    def abandon(self) -> None:
+        """Tell everybody who waits that the outcome is not known here."""
+        waiting, self._waiting = self._waiting, {}
+        for _, done in waiting.values():
+            done(None, Fate.UNKNOWN)
+
+    def close(self) -> None:
+        """Close the journal; the other files are open only while they are written."""
+        self._files.journal.close()
+
+    # ---- what the core says
+
+    def _write(self, ready: RaftReady) -> None:
+        files = self._files
+        if ready.snapshot is not None:
+            snapshot = unpack(ready.snapshot.data, RaftSnapshot, "a snapshot of the leader")
+            files.keep_snapshot(snapshot)
+            self._machine.restore(snapshot.state)
+        if ready.hard is not None:
+            files.keep_vote(ready.hard.term, ready.hard.voted_for, voter=self.raft.admitted, applied=self.applied)
+        if ready.cut_from or ready.entries:
+            files.keep(ready.cut_from, ready.entries)
+
+    def _apply(self, entry: tuple[bytes, int, int]) -> None:
+        command, index, term = entry
+        answer = self._machine.apply(command[1:]) if command[:1] == REGULAR else None
+        of_term, done = self._waiting.pop(index, (0, None))
+        if done is not None:
+            done(answer, Fate.DONE if of_term == term else Fate.UNKNOWN)
+
+    # ---- snapshots
+
+    def _compact(self) -> None:
+        """Write a snapshot when enough was applied since the last, and leave out what it holds."""
+        raft, journal = self.raft, self._files.journal
+        place = self.applied - journal[0][1]
+        if place < max(self._snapshot_entries, 1):
+            return
+        members = raft.members.at(self.applied).command() if raft.members.index else b""
+        snapshot = RaftSnapshot(journal[place - 1], journal[place], self._machine.encode(), members)
+        self._files.keep_snapshot(snapshot)
+        self.snapshots += 1
+        raft.forget(self._as_core(snapshot))
+
+    def _as_core(self, snapshot: RaftSnapshot) -> StateSnapshot:
+        members = decode_members(snapshot.members) if snapshot.members else self._configured
+        return StateSnapshot(snapshot.last, members, pack(snapshot))
+
+    def _take_state(self) -> None:
+        data = self.raft.arrived()
+        if data is None:
+            return
+        try:
+            snapshot = unpack(data, RaftSnapshot, "a snapshot of the leader")
+        except LocalMisuse as error:
+            raise RemoteViolation(str(error)) from error
+        self.raft.install(self._as_core(snapshot))
+
+    def _restore(self, node_id: str, timers: RaftTimers, random: Callable[[], float]) -> Raft:
+        files, members = self._files, self._configured
+        snapshot, committed, since = files.snapshot, FIRST_ENTRY[1], 0
+        if snapshot is not None:
+            committed = snapshot.last[1]
+            self._machine.restore(snapshot.state)
+            if snapshot.members:
+                members, since = decode_members(snapshot.members), committed
+        known = MemberHistory(since, members)
+        log = RaftLog((each for each in files.journal.part(0) if each[1] >= committed), committed)
+        for entry in log.entries(committed + 1, log.last_index + 1, 1 << 62):
+            known.appended(entry)
+        hard = HardState(files.vote.term, files.vote.voted_for)
+        raft = Raft(node_id, timers, hard, log, known, random)
+        if snapshot is not None:
+            raft.forget(StateSnapshot(snapshot.last, known.at(committed), pack(snapshot)))
+        return raft
+
+    # ---- an empty directory
+
+    def _seek_admission(self, now: float) -> None:
+        """Ask all how far they are once per election timeout, and at once when another one is connected."""
+        if self._admission.due(now) and not self._found(now):
+            question = Join(self.raft.hard.term, self._admission.begin(now))
+            for each in self._others:
+                self._send(each, question)
+
+    def _found(self, now: float) -> bool:
+        """Begin a log with the other newcomers if that is allowed."""
+        founders = self._admission.founders(now, self.raft.log.last_index)
+        if founders:
+            self._admit()
+        for each in founders:
+            self._send(each, Founded(self.raft.hard.term))
+        return bool(founders)
+
+    def _has_all(self, message: AppendEntries) -> bool:
+        """Whether everything this leader has committed is here, up to an entry of its own term."""
+        log = self.raft.log
+        here = message.committed <= log.committed and log.term(message.committed) == message.term
+        return here and self._admission.may_join(message.term)
+
+    def _admit(self) -> None:
+        """Vote from now on, but for nobody else in a term in which this member follows a leader."""
+        raft = self.raft
+        if raft.admitted:
+            return
+        raft.hard = HardState(raft.hard.term, raft.hard.voted_for or raft.leader)
+        self._files.keep(0, [])
+        self._files.keep_vote(raft.hard.term, raft.hard.voted_for, voter=True)
+        raft.admitted = True

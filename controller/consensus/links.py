@@ -1,0 +1,217 @@
+"""Connections between controllers: sockets that find each other again, and the frames of proven members.
+
+Of two controllers the one with the greater id dials, again and again, so there is one connection; a newer one replaces
+an older. Connections that are idle carry empty frames and are closed after `silence_ms` without input, so that a
+partition is noticed soon and its end as well.
+Invariant: only proven peers are connected; strangers hold little, for a short time, and are few.
+Loop rule: everything on the loop that called `open`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+from controller.consensus.members import ControllerNode
+from controller.consensus.wire import RANDOM_BYTES, SecureChannel
+from remoting.protocol.errors import RemoteViolation
+from runtime.logs import get_logger
+
+STRANGERS_MAX = 32
+"""Connections that have not proven themselves; one more ends the oldest of them."""
+PROOF_SECONDS = 3.0
+"""Time to prove oneself."""
+OUTPUT_BYTES_MAX = 64 * 1024 * 1024
+"""Output waiting for one peer above which its connection is closed; it catches up over the next one."""
+DIAL_SECONDS = 1.0
+DIAL_PAUSE_SECONDS = 0.1
+
+
+class PeerListener(Protocol):
+    """What links tell their owner; one that raises RemoteViolation in `message` ends that connection."""
+
+    def connected(self, peer: str, *, connected: bool) -> None:
+        """A member has proven itself here, or its connection is over."""
+
+    def message(self, peer: str, data: bytes) -> None:
+        """A whole frame of a proven member."""
+
+
+class PeerLinks:
+    """All connections of one controller."""
+
+    def __init__(
+        self,
+        own: ControllerNode,
+        members: Mapping[str, ControllerNode],
+        key: bytes,
+        magic: bytes,
+        listener: PeerListener,
+        *,
+        silence_ms: int,
+    ) -> None:
+        """`magic` are the first bytes of every connection: members with another engine are refused by it."""
+        self.own = own
+        self.key = key
+        self.magic = magic
+        self.members = members
+        self.violations = 0
+        self._listener = listener
+        self._silence_seconds = silence_ms / 1000
+        self._connections: dict[str, PeerConnection] = {}
+        self._all: dict[PeerConnection, None] = {}
+        """In the order in which they were made."""
+        self._dialers: list[asyncio.Task[None]] = []
+        self._server: asyncio.Server | None = None
+        self._log = get_logger("consensus")
+
+    async def open(self, host: str) -> None:
+        """Listen, and begin to dial. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: PeerConnection(self, None), host, self.own.raft_port)
+        for member in self.members.values():
+            if member.node_id < self.own.node_id:
+                self._dialers.append(loop.create_task(self._dial(member)))
+
+    async def close(self) -> None:
+        """Cancel the dialers, stop listening and drop all connections."""
+        for task in self._dialers:
+            task.cancel()
+        await asyncio.gather(*self._dialers, return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._all):
+            connection.end("this controller stops")
+
+    def send(self, peer: str, data: bytes) -> bool:
+        """A frame to a member, False when it is not connected."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.send(data)
+        return connection is not None
+
+    def tick(self) -> None:
+        """Show every peer that we are here, and give up those that are not."""
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._all):
+            limit = self._silence_seconds if connection.session.proven else PROOF_SECONDS
+            if now - connection.received_at > limit:
+                connection.end("silence")
+            elif connection.session.proven:
+                connection.send(b"")
+
+    def made(self, connection: PeerConnection) -> None:
+        """A socket is connected. Of too many strangers the oldest goes, so that they keep no controller out."""
+        self._all[connection] = None
+        strangers = [each for each in self._all if not each.session.proven]
+        if len(strangers) > STRANGERS_MAX:
+            strangers[0].end("too many strangers")
+            del self._all[strangers[0]]
+
+    def proved(self, connection: PeerConnection) -> None:
+        """The peer has the secret: it is connected now, here instead of on an older connection."""
+        peer = connection.session.peer
+        assert peer is not None
+        older = self._connections.get(peer)
+        self._connections[peer] = connection
+        if older is not None:
+            older.end("it connected again")
+            self._listener.connected(peer, connected=False)
+        self._listener.connected(peer, connected=True)
+        self._log.info("controller_connected", peer=peer)
+
+    def message(self, connection: PeerConnection, data: bytes) -> None:
+        """A frame of a proven peer; one from a replaced connection is ignored."""
+        peer = connection.session.peer
+        assert peer is not None
+        if self._connections.get(peer) is connection:
+            self._listener.message(peer, data)
+
+    def lost(self, connection: PeerConnection, reason: str) -> None:
+        """Forget a connection; the node counts as disconnected if it was the one in use."""
+        self._all.pop(connection, None)
+        peer = connection.session.peer
+        if peer is not None and self._connections.get(peer) is connection:
+            del self._connections[peer]
+            self._listener.connected(peer, connected=False)
+            self._log.info("controller_disconnected", peer=peer, reason=reason)
+
+    def violated(self, address: str, reason: str) -> None:
+        """Note a peer that broke the protocol or has another secret."""
+        self.violations += 1
+        self._log.warning("controller_refused", address=address, reason=reason)
+
+    async def _dial(self, member: ControllerNode) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if member.node_id not in self._connections:
+                try:
+                    async with asyncio.timeout(DIAL_SECONDS):
+                        _, connection = await loop.create_connection(
+                            lambda: PeerConnection(self, member.node_id), member.host, member.raft_port
+                        )
+                    await asyncio.wait_for(connection.ended.wait(), None)
+                except OSError:
+                    pass  # it is unreachable: the next attempt follows
+            await asyncio.sleep(DIAL_PAUSE_SECONDS)
+
+
+class PeerConnection(asyncio.Protocol):
+    """One socket between two controllers, dialled or accepted, with its encrypted stream."""
+
+    def __init__(self, peers: PeerLinks, dialed: str | None) -> None:
+        self.session = SecureChannel(
+            peers.key, peers.own.node_id, peers.members, os.urandom(RANDOM_BYTES), dialed=dialed, magic=peers.magic
+        )
+        self.received_at = asyncio.get_running_loop().time()
+        self.ended = asyncio.Event()
+        self._peers = peers
+        self._transport: asyncio.Transport | None = None
+        self._reason = "it closed"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the hello that opens the encrypted stream."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._peers.made(self)
+        transport.write(self.session.hello())
+
+    def data_received(self, data: bytes) -> None:
+        """Open frames; whatever is wrong with them ends the connection."""
+        assert self._transport is not None
+        was_proven = self.session.proven
+        try:
+            answer, contents = self.session.feed(data)
+            if answer:
+                self._transport.write(answer)
+            if self.session.proven:
+                self.received_at = asyncio.get_running_loop().time()
+            if self.session.proven and not was_proven:
+                self._peers.proved(self)
+            for content in contents:
+                self._peers.message(self, content)
+        except RemoteViolation as violation:
+            self._peers.violated(str(self._transport.get_extra_info("peername")), violation.reason)
+            self.end(violation.reason)
+
+    def send(self, data: bytes) -> None:
+        """Seal and send; a peer that does not read is given up."""
+        assert self._transport is not None
+        if self._transport.is_closing():
+            return
+        self._transport.write(self.session.seal(data))
+        if self._transport.get_write_buffer_size() > OUTPUT_BYTES_MAX:
+            self.end("it does not read")
+
+    def end(self, reason: str) -> None:
+        """Drop the socket without flushing; `reason` is logged."""
+        self._reason = reason
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Wake the dialer and take the connection out of the table."""
+        self.ended.set()
+        self._peers.lost(self, self._reason)
