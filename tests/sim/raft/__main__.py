@@ -37,12 +37,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
     parser.add_argument(
-        "--plant", choices=sorted(PLANTS | SELDOM | core_plants.PLANTS), help="a bug to plant; stops when it is caught"
+        "--plant",
+        choices=sorted(PLANTS | SELDOM | core_plants.PLANTS | core_plants.SELDOM),
+        help="a bug to plant; stops when it is caught",
     )
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--engine", choices=sorted(ENGINES), default="dledger")
     asked = parser.parse_args(arguments)
-    planted = core_plants.PLANTS if asked.engine == "dledger" else PLANTS | SELDOM
+    planted = core_plants.PLANTS | core_plants.SELDOM if asked.engine == "dledger" else PLANTS | SELDOM
     plant = planted[asked.plant] if asked.plant else None
     logging.getLogger("pysyncobj").setLevel(logging.CRITICAL)
     broken: Counter[str] = Counter()
