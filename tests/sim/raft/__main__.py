@@ -1,4 +1,4 @@
-"""Run schedules by command: `python -m tests.sim.raft --schedules N --seed S [--plant NAME] [--trace]`.
+"""Run schedules by command: `python -m tests.sim.raft --schedules N --seed S [--engine NAME] [--plant NAME] [--trace]`.
 
 A schedule that breaks a rule prints its seed and the command that replays it. Exit status: 1 when a rule was broken
 without a planted bug, or none was broken with one.
@@ -25,9 +25,10 @@ PROGRESS_EVERY = 1_000
 IN_MEMORY = Path("/dev/shm")
 
 
-def told(result: Result, plant: str | None) -> str:
+def told(result: Result, plant: str | None, engine: str = "dledger") -> str:
     """What broke, and how to see it again."""
-    again = f"python -m tests.sim.raft --schedules 1 --seed {result.seed}" + (f" --plant {plant}" if plant else "")
+    again = f"python -m tests.sim.raft --schedules 1 --seed {result.seed} --engine {engine}"
+    again += f" --plant {plant}" if plant else ""
     return f"seed {result.seed}: {result.detail}\n  replay: {again}"
 
 
@@ -36,11 +37,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim.raft", description=__doc__)
     parser.add_argument("--schedules", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0, help="seed of the first schedule; the next ones follow")
-    parser.add_argument(
-        "--plant",
-        choices=sorted(PLANTS | SELDOM | core_plants.PLANTS | core_plants.SELDOM),
-        help="a bug to plant; stops when it is caught",
-    )
+    plants = sorted(PLANTS | SELDOM | core_plants.PLANTS | core_plants.SELDOM)
+    parser.add_argument("--plant", choices=plants, help="a bug to plant; stops when it is caught")
     parser.add_argument("--trace", action="store_true", help="print everything that happens")
     parser.add_argument("--engine", choices=sorted(ENGINES), default="dledger")
     asked = parser.parse_args(arguments)
@@ -62,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
         if result.rule:
             broken[result.rule] += 1
             if broken.total() <= SHOWN_MAX:
-                print(told(result, asked.plant), flush=True)
+                print(told(result, asked.plant, asked.engine), flush=True)
             if asked.plant:
                 break
         if count % PROGRESS_EVERY == 0:

@@ -21,7 +21,7 @@ def test_no_schedule_breaks_a_rule(engine, part):
     """Whatever fails, the nodes agree, nothing answered is lost or done twice, and all go on in the end."""
     size = SCHEDULES // PARTS
     results = [run_in_memory(seed, engine=engine) for seed in range(part * size, (part + 1) * size)]
-    assert [told(each, None) for each in results if each.rule] == []
+    assert [told(each, None, engine) for each in results if each.rule] == []
     assert sum(each.answered for each in results) > 15 * size, "too little was answered to prove anything"
     assert sum(each.reads for each in results) > 5 * size
     assert sum(each.terms for each in results) > 2 * size
