@@ -48,7 +48,7 @@ class ControllerConfig:
     peers: tuple[str, ...] = ()
     """All controllers, this one included, as `n1@host:port@raftport`, the same list on each: 3 survive the loss of one,
     5 of two. Empty: this one decides alone."""
-    raft_engine: str = setting("dledger", choices=("dledger", "pysyncobj"))
+    raft_engine: str = setting("pysyncobj", choices=("dledger", "pysyncobj"))
     """How several controllers agree, the same on each of them: `dledger` is LightMQ's own core; `pysyncobj` is the
     library that carried earlier releases. Both keep the same files: to change it, stop all controllers first."""
     raft_host: str = ""
