@@ -87,7 +87,7 @@ class AdminCertificate(CertificateFiles):
     """The certificate of the administration port, read again when its files have changed."""
 
     def renewed(self) -> None:
-        """Log it."""
+        """Note in the log that the certificate in use is another one."""
         LOG.info("console_certificate_reloaded", certificate=str(self.certificate))
 
     def unusable(self, problem: CertificateProblem) -> None:

@@ -163,7 +163,7 @@ class Column:
     # -- what is in it
 
     def sum(self) -> int:
-        """Return the sum."""
+        """Add the numbers up, 0 for an empty column."""
         return sum(self._view)
 
     def max(self) -> int:
