@@ -102,6 +102,6 @@ def test_show_transfer_and_remove(group: Group) -> None:
     left = next(broker for broker in group.brokers if not after["address"].endswith(f":{broker.port}"))
     assert group.ask("remove", "broker-a", str(before["master"]))[0] == 1
     assert left.end(signal.SIGTERM) == 0
-    group.until_done("remove", "broker-a", str(before["master"]))
+    group.until_done("remove", "broker-a", str(before["master"]), "--json")
     assert group.until_whole(1)["master"] == other
     no_traceback(group.controller, *group.brokers)
