@@ -274,7 +274,7 @@ def test_behind_tls_keys_are_still_required(stack: Stack) -> None:
         status, told = stack.ask(*words, key=key)
         assert status != 0, (key, words, told)
         assert refused in str(told) or "may not" in str(told), (key, told)
-    assert stack.ask("topics", "create", "plenty", "--queues", "2")[0] == 0
+    assert stack.ask("topics", "create", "plenty", "--queues", "2", "--json")[0] == 0
     prometheus, operators = KEYS["prometheus"], KEYS["operators"]
     for each in stack.running.values():
         shown = [page(each, name, stack.authority) for name in ("/livez", "/readyz")]
