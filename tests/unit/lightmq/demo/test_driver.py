@@ -11,7 +11,8 @@ import pytest
 from lightmq.demo.driver import REVIVALS_MAX, SparkDriver, SparkFailed, how_it_ended
 
 CHILD = """
-import json, sys
+import json, signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_DFL)  # whatever whoever started the tests had it set to
 def say(**event): print(json.dumps(event), flush=True)
 print("noise of the JVM")
 say(event="ready", version="4.x")
@@ -23,6 +24,7 @@ for line in sys.stdin:
     word = line.strip()
     if word == "die": sys.exit(3)
     if word == "lose Java": say(event="failed", query="ledger", error="no Java", lost=True); continue
+    if word == "turn deaf": signal.signal(signal.SIGTERM, signal.SIG_IGN); word = "drain"
     if word == "fail": say(event="failed", query="ledger", error="no such column"); continue
     say(event={"drain": "drained", "stop": "stopped"}[word])
     if word == "stop": break
@@ -96,9 +98,20 @@ def test_what_was_lost_starts_again(driver: SparkDriver, loss: str) -> None:
 def test_it_can_be_abandoned_at_any_moment(driver: SparkDriver) -> None:
     """Before it has said a word, and after it was; the second time there is nothing to do."""
     driver.abandon()
-    assert driver.status == -signal.SIGTERM
+    assert driver.status in (-signal.SIGTERM, -signal.SIGKILL)
     driver.stop()
     SparkDriver(Path("unused.log")).abandon()
+
+
+@pytest.mark.parametrize(("word", "end"), [("drain", signal.SIGTERM), ("turn deaf", signal.SIGKILL)])
+def test_it_is_asked_to_end_before_it_is_made_to(
+    driver: SparkDriver, monkeypatch: pytest.MonkeyPatch, word: str, end: signal.Signals
+) -> None:
+    """Its Java removes its files when it is asked; one that does not listen ends all the same."""
+    monkeypatch.setattr("lightmq.demo.driver.ABANDON_S_MAX", 30.0 if end is signal.SIGTERM else 0.2)
+    driver.order(word, "drained", 20)
+    driver.abandon()
+    assert driver.status == -end
 
 
 def test_a_query_that_was_given_up_is_no_loss(driver: SparkDriver) -> None:
