@@ -37,7 +37,8 @@ class GrpcLimitsConfig:
     held_bytes_max: int = setting(256 * 1024 * 1024, minimum=65_536)
     """Most bytes of requests that are not whole, of all connections; a call beyond it ends with RESOURCE_EXHAUSTED."""
     output_bytes_max: int = setting(8 * 1024 * 1024, minimum=65_536)
-    """Most bytes that wait in one socket; a connection beyond it is cut off."""
+    """Most bytes that wait in one socket. Messages wait in their calls before it is reached; a connection that reaches
+    it by asking on without reading is cut off."""
     clients_max: int = setting(20_000, minimum=1)
     """Most clients with a telemetry stream; a further one gets 42900 (TOO_MANY_REQUESTS)."""
     request_bytes_max: int = setting(8 * 1024 * 1024, minimum=65_536, maximum=64 * 1024 * 1024)

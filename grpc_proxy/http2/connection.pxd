@@ -20,6 +20,7 @@ cdef class Http2Connection:
 
     cpdef list receive(self, bytes data)
     cpdef bytes take(self)
+    cpdef list widen(self, Py_ssize_t room)
     cpdef answer(self, Http2Stream stream, bytes block, bytes data, bytes trailers)
     cpdef begin(self, Http2Stream stream, bytes block)
     cpdef send(self, Http2Stream stream, bytes data)

@@ -5,6 +5,7 @@
         DATA     bytes; whether they are the last
         RESET    the stream has ended, by the peer or for its fault
         DRAINED  what waited on the stream is sent
+    widen(room) -> the same, only DRAINED
     answer, send, finish, reset, consumed, go_away -> take()
 
 What a frame may do in each state of its stream is the table `RULES`. What a peer sends beyond a stream's or the
@@ -120,6 +121,13 @@ class Http2Connection:
         """Return what is to be written."""
         return self._out.take()
 
+    def widen(self, room: int) -> list[Event]:
+        """Let so many bytes of data go out before the next call; what waited goes first. Without any call, all may."""
+        events = self._events = []
+        self._out.room = room
+        self._pump()
+        return events
+
     def answer(self, stream: Http2Stream, block: bytes, data: bytes, trailers: bytes) -> None:
         """Send a whole answer: header block, data, trailers. Nothing happens on a stream that has ended."""
         if stream.state == CLOSED:
@@ -182,7 +190,7 @@ class Http2Connection:
 
     @property
     def pending_bytes(self) -> int:
-        """Data that waits for windows of the peer."""
+        """Data that waits for windows of the peer, or for room."""
         return self._out.pending_bytes
 
     def _read(self, data: bytes) -> None:

@@ -7,7 +7,7 @@ cdef class Http2Stream:
     cdef public int state
 
 cdef class SendingSide:
-    cdef public Py_ssize_t window, window_first, frame_bytes_max
+    cdef public Py_ssize_t room, window, window_first, frame_bytes_max
     cdef public bint needs_table_update
     cdef list _parts
     cdef dict _waiting

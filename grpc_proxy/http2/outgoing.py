@@ -1,9 +1,9 @@
 """The sending side of a connection: streams, the peer's windows, and what waits for them.
 
-A stream's data goes out as far as both windows allow, the rest waits here, and its trailers behind it. When the
-connection's window opens, the streams that wait get a frame each in turn, so a large answer delays no small one.
-Invariant: no byte of data beyond a window of the peer is sent, and data of a stream keeps its order. Pure; a typed
-module.
+A stream's data goes out as far as both windows and the room of the socket allow, the rest waits here, and its trailers
+behind it. When there is room again, the streams that wait get a frame each in turn, so a large answer delays no small
+one. Invariant: no byte of data beyond a window of the peer, or the room, is sent, and data of a stream keeps its order.
+Pure; a typed module.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Http2Stream:
         """What `content-length` says is still to come; -1: nothing."""
         self.pending: deque[bytes] = deque()
         self.pending_bytes = 0
-        """Data that waits for the peer's windows."""
+        """Data that waits for the peer's windows, or for room."""
         self.trailers: bytes | None = None
         """The frames behind the data; None: not ended yet."""
         self.user: Any = None
@@ -47,13 +47,15 @@ class Http2Stream:
 class SendingSide:
     """What is sent on one connection."""
 
-    __slots__ = ("_parts", "_waiting", "frame_bytes_max", "needs_table_update", "window", "window_first")
+    __slots__ = ("_parts", "_waiting", "frame_bytes_max", "needs_table_update", "room", "window", "window_first")
 
     def __init__(self) -> None:
         self.window = WINDOW_FIRST
         """The connection's."""
         self.window_first = WINDOW_FIRST
         """That of a new stream."""
+        self.room = WINDOW_MAX
+        """Bytes of data that the socket takes before more room is given."""
         self.frame_bytes_max = FRAME_BYTES_MAX
         self.needs_table_update = False
         """The peer has made its header table smaller; the next block has to say that it uses none."""
@@ -82,9 +84,10 @@ class SendingSide:
     def data(self, stream: Http2Stream, data: bytes) -> None:
         """Send data, as far as the windows allow now."""
         size = len(data)
-        if not stream.pending and size <= stream.send_window and size <= self.window and size <= self.frame_bytes_max:
+        if not stream.pending and size <= min(stream.send_window, self.window, self.room, self.frame_bytes_max):
             stream.send_window -= size
             self.window -= size
+            self.room -= size
             self._parts.append(head(Kind.DATA, 0, stream.stream_id, size))
             self._parts.append(data)
             return
@@ -92,7 +95,7 @@ class SendingSide:
             stream.pending.append(data[at : at + FRAME_BYTES_MAX])
         stream.pending_bytes += size
         while size > 0 and stream.pending_bytes:
-            size = min(stream.send_window, self.window, self.frame_bytes_max, stream.pending_bytes)
+            size = min(stream.send_window, self.window, self.room, self.frame_bytes_max, stream.pending_bytes)
             if size > 0:
                 self._send(stream, size)
         if stream.pending_bytes:
@@ -102,10 +105,10 @@ class SendingSide:
         """Send what waits, a frame of each stream in turn; returns the streams that have nothing left to send."""
         done: list[Http2Stream] = []
         sent = True
-        while sent and self.window > 0 and self._waiting:
+        while sent and self.window > 0 and self.room > 0 and self._waiting:
             sent = False
             for stream in list(self._waiting.values()):
-                size = min(stream.send_window, self.window, self.frame_bytes_max, stream.pending_bytes)
+                size = min(stream.send_window, self.window, self.room, self.frame_bytes_max, stream.pending_bytes)
                 if size > 0:
                     self._send(stream, size)
                     sent = True
@@ -122,7 +125,7 @@ class SendingSide:
 
     @property
     def pending_bytes(self) -> int:
-        """Data of all streams that waits for windows of the peer."""
+        """Data of all streams that waits for windows of the peer, or for room."""
         return sum(stream.pending_bytes for stream in self._waiting.values())
 
     def opened(self, stream: Http2Stream | None, size: int) -> None:
@@ -140,6 +143,7 @@ class SendingSide:
         """Send so many of the bytes that wait."""
         stream.send_window -= size
         self.window -= size
+        self.room -= size
         stream.pending_bytes -= size
         self._parts.append(head(Kind.DATA, 0, stream.stream_id, size))
         while size:

@@ -1,9 +1,11 @@
 """One client's connection: a socket, HTTP/2 on it, and the calls on that.
 
-What the calls of a turn answer leaves in one write. A client that takes nothing is ended after a while
-(`stall_ms_max`), so is one that sends no HTTP/2 in time, and one that has had no call for long (`idle_ms_max`).
-Invariant: what waits in the socket's buffer is bounded by `output_bytes_max`: a client beyond it is cut off. Every end
-by the proxy is counted by its reason. Loop rule: on the loop's thread.
+What the calls of a turn answer leaves in one write. While the socket takes no more, data waits in its calls, and they
+wait for it. A client that takes nothing is ended after a while (`stall_ms_max`), so is one that sends no HTTP/2 in
+time, and one that has had no call for long (`idle_ms_max`).
+Invariant: what waits in the socket's buffer is bounded by `output_bytes_max`. Data alone never reaches it: only a
+client does that asks for more and more answers that are headers, and takes none; it is cut off. Every end by the proxy
+is counted by its reason. Loop rule: on the loop's thread.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ CLOSE_S = 5.0
 """How long a connection that is closed may take for its last output."""
 DEADLINE_GRACE_S = 1.0
 """How long after its deadline a call is ended whose client has not done so."""
+WRITE_BYTES_MAX, BUFFERED_BYTES_MAX = 1_048_576, 65_536
+"""Most data of one write, and how much of it a socket leaves before calls wait for it; at most half and an eighth of
+`output_bytes_max`."""
 LOG = get_logger("grpc")
 
 
@@ -58,6 +63,7 @@ class GrpcConnection(asyncio.Protocol):
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
+        self._room = min(WRITE_BYTES_MAX, shared.limits.output_bytes_max // 2)
         self._is_due = False
         self._resumed: asyncio.Future[None] | None = None
         self._since_s = opened_s
@@ -72,6 +78,9 @@ class GrpcConnection(asyncio.Protocol):
         """The socket is connected, and through its TLS handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self._shared.connections.add(self)
+        output_max = self._shared.limits.output_bytes_max
+        self._transport.set_write_buffer_limits(high=min(BUFFERED_BYTES_MAX, output_max // 8))
+        self.http.widen(self._room)
         self._flush()
 
     def data_received(self, data: bytes) -> None:
@@ -99,15 +108,15 @@ class GrpcConnection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """The socket takes more."""
-        if self._resumed is not None and not self._resumed.done():
-            self._resumed.set_result(None)
-        self._resumed = None
+        self._resume()
+        self._widen()
+        self._flush()
 
     def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         """Cancel the handlers of all calls: nobody gets their answers."""
         self._shared.connections.discard(self)
         self._transport, self._is_ending = None, True
-        self.resume_writing()
+        self._resume()
         self._leave()
 
     # Used by calls.
@@ -179,9 +188,23 @@ class GrpcConnection(asyncio.Protocol):
         data, transport = self.http.take(), self._transport
         if not data or transport is None:
             return
-        transport.write(data)
+        while data:
+            transport.write(data)
+            if self._resumed is None:
+                self._widen()
+            data = self.http.take()
         if self._resumed is not None and transport.get_write_buffer_size() > self._shared.limits.output_bytes_max:
             self._cut("output_bytes_max")
+
+    def _resume(self) -> None:
+        if self._resumed is not None and not self._resumed.done():
+            self._resumed.set_result(None)
+        self._resumed = None
+
+    def _widen(self) -> None:
+        """Let a write's worth of data out; what is sent by that is told to its calls."""
+        for _event, stream, _what, _is_last in self.http.widen(self._room):
+            stream.user.drained()
 
     def _cut(self, reason: str) -> None:
         LOG.warning("grpc_connection_cut", peer=self.host, reason=reason)

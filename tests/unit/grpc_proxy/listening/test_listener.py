@@ -18,7 +18,8 @@ from grpc_proxy.listening.call import CallRules
 from grpc_proxy.listening.connection import DEADLINE_GRACE_S
 from grpc_proxy.listening.listener import SWEEP_S
 from grpc_proxy.stubs import service as s
-from tests.unit.grpc_proxy.conftest import METADATA, ProxyBench, message
+from tests.support.replication import until
+from tests.unit.grpc_proxy.conftest import GROUP, METADATA, ProxyBench, message
 from tests.unit.grpc_proxy.http2.frames_of_client import HELLO, REQUEST_FIELDS, data, frame, headers, number
 
 IDENTITY = (*REQUEST_FIELDS, (b"x-mq-client-id", b"raw"))
@@ -188,4 +189,44 @@ async def test_a_client_that_takes_nothing_for_stall_ms_max_is_cut_off(tmp_path)
         client.writer.write(HELLO + no_window + headers(1, IDENTITY) + data(1, framed(b""), end=True))
         await client.ended()
     assert bench.counted(CONNECTIONS_ENDED) == {"slow_reader": 1}
+    await bench.stop()
+
+
+async def test_data_waits_in_its_calls_while_the_socket_is_full(tmp_path):
+    """However wide a client's windows are: slow and quick readers get all of it, one that never reads is slow."""
+    bench = ProxyBench(tmp_path / "data", stall_ms_max=1_000, limits=GrpcLimitsConfig(output_bytes_max=65_536))
+    await bench.start()
+    for _ in range(16):
+        await bench.send(message(bytes(1_000_000)))
+    answers = await asyncio.gather(*(bench.receive(batch_size=4) for _ in range(4)))
+    bodies = [one.message.body for several in answers for one in several if one.HasField("message")]
+    assert [len(body) for body in bodies] == [1_000_000] * 16
+    await bench.revive(31_000)
+    path = [*IDENTITY[:2], (b":path", IDENTITY[2][1].replace(b"Heartbeat", b"ReceiveMessage")), *IDENTITY[3:]]
+    queue = {"topic": {"name": "orders"}, "id": -1}
+    asked = s.ReceiveMessageRequest(group=GROUP, message_queue=queue, batch_size=16,
+                                    invisible_duration={"seconds": 30}).SerializeToString()  # fmt: skip
+    window = frame(Kind.SETTINGS, 0, 0, b"\0\4" + number(2**31 - 1))
+    window += frame(Kind.WINDOW_UPDATE, 0, 0, number(2**31 - 65_536))
+    async with RawClient(bench.app.port) as client:
+        client.writer.write(HELLO + window + headers(1, path) + data(1, framed(asked), end=True))
+        await until(lambda: bench.counted(CONNECTIONS_ENDED) == {"slow_reader": 1}, "it to be cut off")
+    await bench.stop()
+
+
+async def test_a_client_that_asks_for_more_and_more_headers_and_takes_none_is_cut_off(tmp_path):
+    """They need no window: only `output_bytes_max` bounds what waits for it."""
+    bench = ProxyBench(tmp_path / "data", limits=GrpcLimitsConfig(output_bytes_max=65_536))
+    await bench.start()
+    none = [*IDENTITY[:2], (b":path", b"/none"), *IDENTITY[3:]]
+    async with RawClient(bench.app.port) as client:
+        client.writer.write(HELLO)
+        for at in range(200_000):
+            if client.writer.transport.is_closing() or bench.counted(CONNECTIONS_ENDED):
+                break
+            client.writer.write(headers(2 * at + 1, none) + data(2 * at + 1, framed(b""), end=True))
+            if at % 100 == 99:
+                await asyncio.sleep(0)
+        await until(lambda: bench.counted(CONNECTIONS_ENDED) == {"output_bytes_max": 1}, "it to be cut off")
+    assert (await bench.send(message())).status.code == 20_000
     await bench.stop()
