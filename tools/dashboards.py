@@ -120,7 +120,11 @@ BOARDS: dict[str, tuple[str, tuple[Panel, ...]]] = {
     "spark": ("LightMQ: Spark", (
         Panel("Rows", "cps", {"{{query}}": rate("rocketmq_spark_rows_total", "query")}),
         Panel("Lag", "none", {"{{query}}": "sum by (query) (rocketmq_spark_messages_behind{$w})"}),
-        Panel("Batch", "s", {"{{query}}": "rocketmq_spark_batch_seconds{$w}"}),
+        Panel("Last batch", "s", {"{{query}}": "rocketmq_spark_batch_seconds{$w}"}),
+        Panel("Batches, 95th percentile", "s", {
+            "{{query}}": "histogram_quantile(0.95, sum by (query, le) "
+            "(rate(rocketmq_spark_batch_duration_seconds_bucket{$w}[$__rate_interval])))",
+        }),
         Panel("Records to readers", "cps", {"{{instance}}": rate("rocketmq_messages_out_total")}),
         Panel("Reader processes", "none", {"{{instance}}": "rocketmq_range_readers{$w}"}),
         Panel("Sink commits", "cps", {"{{instance}}": rate("rocketmq_sink_commits_total")}),

@@ -6,8 +6,9 @@
                    lag_messages] of the batches before
 
 Kept in memory only: `QUERIES_MAX` queries, `HISTORY_MAX` batches of each; a query that is silent for `SILENT_MS` is
-forgotten, one that has ended after `ENDED_MS`. Invariant: what is kept is bounded whatever is reported. Loop thread
-only.
+forgotten, one that has ended after `ENDED_MS`. The durations of batches are also a histogram, by the name of the query;
+names after the first `QUERIES_MAX` count as `other`. Invariant: what is kept is bounded whatever is reported. Loop
+thread only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.transport.contracts import Handler, Peer
+from runtime.metrics import OTHER, Registry
 
 if TYPE_CHECKING:
     from broker.requests import RequestTools
@@ -38,6 +40,8 @@ ENDED_MS = 600_000
 TEXT_MAX = 2_000
 """Characters kept of an error, and of each name."""
 RUNNING = "running"
+BATCH_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0)
+"""Upper ends of the ranges of batch durations: from a batch of a few rows to a backfill of hours."""
 
 
 @dataclass(slots=True)
@@ -54,8 +58,11 @@ class KnownQuery:
 class SparkRequests:
     """Keeps and shows what queries report."""
 
-    def __init__(self, tools: RequestTools) -> None:
+    def __init__(self, tools: RequestTools, registry: Registry) -> None:
         self._tools = tools
+        self._batch_s = registry.histogram(
+            "rocketmq_spark_batch_duration_seconds", "Batches of Spark queries, by query", BATCH_S, ("query",)
+        )
         self._queries: dict[str, KnownQuery] = {}
         """By id, the one that reported last at the end."""
 
@@ -102,7 +109,13 @@ class SparkRequests:
         known.report, known.seen_ms = report, now_ms
         if report.status == RUNNING and report.batch_ms:  # the first report of a run comes before any batch
             known.history.append((now_ms, report.rows_per_s, report.batch_ms, report.lag_messages))
+            self._observe(report)
         return None if command.is_oneway else command.reply()
+
+    def _observe(self, report: SparkReport) -> None:
+        """Add a batch to the histogram of its query."""
+        shown = (report.name,) in self._batch_s.children or len(self._batch_s.children) < QUERIES_MAX
+        self._batch_s.child(report.name if shown else OTHER).observe(report.batch_ms / 1_000)
 
     def spark_queries(self, peer: Peer, command: Command) -> Command:
         """9118: all queries, by name."""

@@ -56,6 +56,21 @@ async def test_silent_and_surplus_queries_are_forgotten(running, monkeypatch: py
     assert [row["name"] for row in await queries(running)] == ["c"]
 
 
+async def test_durations_of_batches_are_counted_by_query(running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "QUERIES_MAX", 2)
+    await asked(running, Code.SPARK_REPORT, report("a"))
+    for name, batch_ms in (("a", 90), ("a", 400), ("b", 70_000), ("c", 1), ("a", 2_000_000), ("d", 2)):
+        await asked(running, Code.SPARK_REPORT, report(name, batch=1, batch_ms=batch_ms))
+    _kind, page = running.registry.page()
+    lines = [line for line in page.decode().splitlines() if line.startswith("rocketmq_spark_batch_duration_seconds")]
+    assert 'rocketmq_spark_batch_duration_seconds_bucket{le="0.1",query="a"} 1.0' in lines
+    assert 'rocketmq_spark_batch_duration_seconds_bucket{le="0.5",query="a"} 2.0' in lines
+    assert 'rocketmq_spark_batch_duration_seconds_bucket{le="1800.0",query="a"} 2.0' in lines
+    assert 'rocketmq_spark_batch_duration_seconds_sum{query="a"} 2000.49' in lines
+    counts = {line.split('"')[1]: line.rpartition(" ")[2] for line in lines if "_count{" in line}
+    assert counts == {"a": "3.0", "b": "1.0", "other": "2.0"}
+
+
 async def test_refused_reports(running) -> None:
     many = report(places=[("t", "b", queue, 0) for queue in range(PLACES_MAX + 1)])
     assert (await asked(running, Code.SPARK_REPORT, many))[0] == ResponseCode.INVALID_PARAMETER
