@@ -1,4 +1,5 @@
-"""`session()`: a SparkSession with nothing to configure, tuned for streams; `register_topics()`: a view of every topic.
+"""`session()`: a SparkSession with nothing to configure, tuned for streams; `register_topics()`: a view of every topic;
+`trace_rows()`: spans of rows.
 
 It chooses a Java, makes workers use this very Python, works around a host name that does not resolve, and sets what was
 measured to matter, each with its reason in `SETTINGS`. On a cluster (`spark://`, `yarn`, `k8s://`) it leaves the
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING
 from lightmq.extras import install_command
 from lightmq.spark_session import choose_java, ensure_java, run_forever, worker_python
 from remoting.protocol.errors import LightMQError, LocalMisuse
+from spark_connector.row_spans import trace_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +84,7 @@ __all__ = [
     "require_pyspark",
     "run_forever",
     "session",
+    "trace_rows",
 ]
 
 CORES_FOR_SERIAL_COLLECTOR_MAX = 2

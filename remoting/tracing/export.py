@@ -1,12 +1,13 @@
 """The thread that sends spans to a receiver, by OTLP over HTTP with protobuf, through OpenTelemetry's exporter.
 
-It sends what has gathered every `interval_s`, or sooner when a whole batch waits. The exporter repeats what a receiver
-refuses for now, for up to `timeout_s`; meanwhile further spans wait in the tracer's bounded queue. Headers, such as
-a key, and certificates are read from OpenTelemetry's own environment variables (`OTEL_EXPORTER_OTLP_HEADERS`, …).
+It sends what has gathered every `interval_s`, and at once when a caller of `flush` waits for it. The exporter repeats
+what a receiver refuses for now, for up to `timeout_s`; meanwhile further spans wait in the tracer's bounded queue.
+Headers, such as a key, and certificates are read from OpenTelemetry's own environment variables
+(`OTEL_EXPORTER_OTLP_HEADERS`, …).
 
-Invariant: whatever the receiver does, nobody but this thread waits for it; what it does not take is counted, and logged
-at most once a minute. OpenTelemetry's packages (the extra `otel`) are imported when the thread is made. Thread rule:
-`start` and `close` on the owner's thread.
+Invariant: whatever the receiver does, nobody but this thread and callers of `flush` wait for it; what it does not take
+is counted, and logged at most once a minute. OpenTelemetry's packages (the extra `otel`) are imported when the thread
+is made. Thread rule: `start` and `close` on the owner's thread, `flush` on any.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ class SpanSender:
         self._tracer = tracer
         self._interval_s = interval_s
         self._exporter, self._form = _exporter(endpoint.rstrip("/") + PATH, service, timeout_s)
-        self._closing = threading.Event()
+        self._turn = threading.Condition()
+        self._closing = False
+        self._asked = self._done = 0
+        """Calls of `flush`, and those of them that are answered."""
         self._logged_s = -LOG_INTERVAL_S
         self._thread = threading.Thread(target=self._run, name="lightmq-traces", daemon=True)
 
@@ -54,14 +58,30 @@ class SpanSender:
 
     def close(self, timeout_s: float) -> None:
         """Send what waits and end; a receiver that does not answer is given up after `timeout_s`."""
-        self._closing.set()
+        with self._turn:
+            self._closing = True
+            self._turn.notify_all()
         self._thread.join(timeout_s)
         self._exporter.shutdown()  # ends the repetitions
 
+    def flush(self, timeout_s: float) -> bool:
+        """Send what waits now; False when that was not finished after `timeout_s`."""
+        with self._turn:
+            self._asked += 1
+            mine = self._asked
+            self._turn.notify_all()
+            return self._turn.wait_for(lambda: self._done >= mine, timeout_s)
+
     def _run(self) -> None:
-        while not self._closing.wait(self._interval_s):
+        closing = False
+        while not closing:
+            with self._turn:
+                self._turn.wait_for(lambda: self._closing or self._asked > self._done, self._interval_s)
+                closing, asked = self._closing, self._asked
             self._send_all()
-        self._send_all()
+            with self._turn:
+                self._done = asked
+                self._turn.notify_all()
 
     def _send_all(self) -> None:
         while spans := self._tracer.take(BATCH_SPANS_MAX):

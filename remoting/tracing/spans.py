@@ -112,20 +112,24 @@ class Tracer:
         end_ns: int,
         attributes: Mapping[str, Attribute],
         error: str = "",
-    ) -> None:
-        """Note a span that has ended, a child of `context`; one that is not sampled is nothing."""
+    ) -> int:
+        """Note a span that has ended, a child of `context`; return its id.
+
+        0 where there is none: the context is not sampled, or the queue is full.
+        """
         if not context.sampled:
-            return
+            return 0
         self.recorded += 1
         if len(self._waiting) >= self._queue_spans_max:
             self.dropped += 1
-            return
+            return 0
+        span_id = fresh_id(64)
         self._waiting.append(
             FinishedSpan(
                 name,
                 kind,
                 context.trace_id,
-                fresh_id(64),
+                span_id,
                 context.span_id,
                 context.state,
                 start_ns,
@@ -134,6 +138,7 @@ class Tracer:
                 error,
             )
         )
+        return span_id
 
     def take(self, count_max: int) -> list[FinishedSpan]:
         """Return the oldest spans that wait, and let them go."""

@@ -29,6 +29,7 @@ PARTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "properties": (("properties", "userProperties"), ("map<string,string>",)),
     "headers": (("headers",), (HEADERS.type,)),
     "contentType": (("contentType",), TEXT),
+    "traceparent": (("traceparent",), TEXT),
     "delay": (("delay", "delayMs"), WHOLE),
     "qos": (("qos",), WHOLE),
     "retain": (("retain", "retained"), ("boolean",)),

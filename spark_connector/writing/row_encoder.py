@@ -4,11 +4,12 @@ Images: the layout is `remoting.protocol.records.image`. Every part (header, len
 body) becomes one Arrow binary column; joining them row by row is one kernel, and the data buffer of its result is the
 request body. Invariant: the bytes are those of `encode_image` for the same row.
 
-Properties of a message that have a column of their own in a sink: the delay and the MQTT content type.
+Properties of a message that have a column of their own in a sink: the delay, the MQTT content type, the trace context.
 
     column        property of an MQTT row    property of a row of a RocketMQ topic
     delay         delay-ms                   TIMER_DELAY_MS
     contentType   mqttContentType            mqttContentType
+    traceparent   traceparent                traceparent
 
 Invariant: where a column (or an option) has a value, the map `properties` has none of the same, so no message has two
 of them; null and a delay of 0 count as no value.
@@ -31,6 +32,7 @@ import pyarrow.compute as pc
 from remoting.batches import body
 from remoting.protocol.errors import LocalMisuse
 from remoting.protocol.records import image, names, properties, record
+from remoting.tracing.context import TRACEPARENT
 from spark_connector.errors import OptionError
 from spark_connector.options.option_table import check_mqtt_topic
 
@@ -61,6 +63,10 @@ def own_pairs(columns: Mapping[str, pa.Array], is_mqtt: Flags, delay_ms: int) ->
         value = by_distinct(_binary(columns["contentType"]), properties.quoted)
         pairs.append(_where(pc.is_valid(value), properties.CONTENT_TYPE, pc.fill_null(value, EMPTY)))
         taken += (properties.CONTENT_TYPE,)
+    if "traceparent" in columns:
+        value = _binary(columns["traceparent"])
+        pairs.append(_where(pc.is_valid(value), TRACEPARENT, pc.fill_null(value, EMPTY)))
+        taken += (TRACEPARENT,)
     return pairs, taken
 
 
@@ -137,8 +143,8 @@ class Defaults:
 def encode_rows(
     columns: Mapping[str, pa.Array], rows: int, defaults: Defaults, labels: Mapping[str, str] | None = None
 ) -> EncodedRows:
-    """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `delay` (ms),
-    `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
+    """Encode rows given as columns `topic`, `mqttTopic`, `key`, `tag`, `properties`, `contentType`, `traceparent`,
+    `delay` (ms), `body`, `qos`, `retain`, `queue` (its number, QUEUE_INDEX_ANY for whichever).
 
     All but `body` and one of the topics may be missing; `labels` has the user's name of a column, where that is
     something else. Raises OptionError naming the column and value that is wrong.
@@ -338,7 +344,8 @@ CODECS = {"none": record.CODEC_NONE, "lz4": record.CODEC_LZ4, "zstd": record.COD
 
 
 def encode_batches(columns: Mapping[str, pa.Array], topic: str, codec: str, rows_max: int, born_ms: int) -> EncodedRows:
-    """Encode rows given as columns `body`, `key`, `tag`, `properties` and `queue`, those of each queue by themselves.
+    """Encode rows given as columns `body`, `key`, `tag`, `properties`, `contentType`, `traceparent` and `queue`, those
+    of each queue by themselves.
 
     Raises OptionError naming what fits no message.
     """
@@ -394,7 +401,10 @@ def _rows(columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
     for name in ("key", "tag"):
         if name in columns and columns[name].null_count < len(columns[name]):
             found[name] = _text(name, columns[name])
-    properties = _properties(columns["properties"]) if "properties" in columns else None
+    more, taken = own_pairs(columns, np.zeros(len(found["body"]), np.bool_), 0)
+    properties = _properties(columns["properties"], taken) if "properties" in columns else None
+    for pair in more:
+        properties = _with_pair(properties, pair)
     if properties is not None:
         found["properties"] = properties
     return pa.RecordBatch.from_arrays(list(found.values()), names=list(found))
@@ -412,8 +422,11 @@ def _text(name: str, column: pa.Array) -> pa.Array:
     return text
 
 
-def _properties(column: pa.Array) -> pa.Array | None:
-    """The map without nulls and without the MQTT topic of rows that were read from one; None when nothing is left."""
+def _properties(column: pa.Array, taken: Sequence[bytes]) -> pa.Array | None:
+    """The map without nulls, without the MQTT topic of rows that were read from one and without the keys `taken`.
+
+    None when nothing is left.
+    """
     if column.null_count:
         column = pc.if_else(column.is_valid(), column, pa.scalar([], column.type))
     rows = len(column)
@@ -423,12 +436,35 @@ def _properties(column: pa.Array) -> pa.Array | None:
     values = column.items.slice(low, high - low)
     values = pc.fill_null(values if values.type == pa.string() else _text("headers", values), "")
     edges = edges - low
-    kept = pc.not_equal(keys, record.MQTT_TOPIC_KEY.decode()).to_numpy(zero_copy_only=False)
+    kept = _none_of(keys.cast(pa.binary()), (record.MQTT_TOPIC_KEY, *taken)).to_numpy(zero_copy_only=False)
     if not kept.any():
         return None
     if not kept.all():
         edges = np.concatenate([[0], np.cumsum(kept)])[edges]
         keys, values = keys.filter(pa.array(kept)), values.filter(pa.array(kept))
+    return _map(edges, keys, values)
+
+
+def _with_pair(column: pa.Array | None, pair: Pair) -> pa.Array | None:
+    """The map with one more property behind the others, in the rows that have it; None without any property."""
+    present = _lengths(pair[0]) > 0
+    if not present.any():
+        return column
+    own = [_text("properties", part.filter(pa.array(present))) for part in pair]
+    if column is None:
+        return _map(np.concatenate([[0], np.cumsum(present)]), own[0], own[1])
+    edges = np.frombuffer(column.buffers()[1], np.int32)[: len(column) + 1]
+    old = len(column.keys)
+    order = pa.array(np.insert(np.arange(old), edges[1:][present], old + np.arange(len(own[0]))))
+    keys, values = (
+        pa.concat_arrays([theirs, ours]).take(order)
+        for theirs, ours in zip((column.keys, column.items), own, strict=True)
+    )
+    return _map(edges + np.concatenate([[0], np.cumsum(present)]), keys, values)
+
+
+def _map(edges: np.ndarray[Any, Any], keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Properties by row, none of them longer than fits."""
     sizes = pc.add(pc.binary_length(keys), pc.binary_length(values)).to_numpy(zero_copy_only=False)
     ends = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
     _check_length(int(np.max(ends[edges[1:]] - ends[edges[:-1]])), "properties")

@@ -37,6 +37,18 @@ def test_a_span_arrives_with_all_it_has() -> None:
     assert (tracer.exported, tracer.failed) == (2, 0)
 
 
+def test_what_waits_is_sent_when_somebody_waits_for_it() -> None:
+    tracer = Tracer()
+    with OtlpReceiver() as receiver:
+        running = SpanSender(tracer, receiver.endpoint, "tested", interval_s=600, timeout_s=5)
+        running.start()
+        for number in (1, 2):
+            tracer.note(CONTEXT, "publish", SpanKind.SERVER, 1, 2, {})
+            assert running.flush(20)
+            assert len(receiver.spans()) == number
+        running.close(5)
+
+
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_receiver_that_takes_nothing(is_there: bool, caplog: pytest.LogCaptureFixture) -> None:
     tracer = Tracer()

@@ -16,19 +16,19 @@ CONTEXT = TraceContext(7, 8, True, "a=1")
 
 def test_a_full_queue_drops_and_counts() -> None:
     tracer = Tracer(queue_spans_max=2)
-    for number in range(3):
-        tracer.note(CONTEXT, f"publish {number}", SpanKind.SERVER, 5, 4, {})
+    ids = [tracer.note(CONTEXT, f"publish {number}", SpanKind.SERVER, 5, 4, {}) for number in range(3)]
     assert (tracer.recorded, tracer.dropped, len(tracer)) == (3, 1, 2)
     first, second = tracer.take(10)
     assert (first.name, first.trace_id, first.parent_id, first.state) == ("publish 0", 7, 8, "a=1")
     assert first.end_ns == first.start_ns == 5
     assert first.span_id != second.span_id
+    assert ids == [first.span_id, second.span_id, 0]
     assert tracer.take(10) == []
 
 
 def test_what_is_not_sampled_is_nothing() -> None:
     tracer = Tracer()
-    tracer.note(CONTEXT._replace(sampled=False), "publish", SpanKind.SERVER, 1, 2, {})
+    assert tracer.note(CONTEXT._replace(sampled=False), "publish", SpanKind.SERVER, 1, 2, {}) == 0
     assert (tracer.recorded, len(tracer), tracer.begins) == (0, 0, False)
 
 

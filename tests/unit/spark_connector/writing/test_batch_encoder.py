@@ -63,6 +63,29 @@ def test_slices_are_written_as_what_they_contain() -> None:
     ]
 
 
+@pytest.mark.parametrize("skip", [0, 1])
+def test_columns_that_are_properties_are_behind_those_of_the_map(skip: int) -> None:
+    pairs = [[("p", "1"), ("traceparent", "old")], None, [("q", "2")], [("traceparent", "old")]]
+    columns = {
+        "body": pa.array([b"a", b"b", b"c", b"d"]),
+        "properties": pa.array(pairs, MAP),
+        "contentType": pa.array([None, "text/50%", "b", None]),
+        "traceparent": pa.array(["new", None, "other", None]),
+    }
+    wanted = [
+        ((b"p", b"1"), (b"traceparent", b"new")),
+        ((b"mqttContentType", b"text/50%25"),),
+        ((b"q", b"2"), (b"mqttContentType", b"b"), (b"traceparent", b"other")),
+        (),
+    ]
+    whole = pa.record_batch(columns).slice(skip)
+    (rows,) = rows_of(encode_batches({name: whole.column(name) for name in columns}, "t", "none", 10, 77))
+    assert [row.properties for row in rows] == wanted[skip:]
+    del columns["properties"]
+    (rows,) = rows_of(encode_batches(columns, "t", "none", 10, 77))
+    assert [dict(row.properties).get(b"traceparent") for row in rows] == [b"new", None, b"other", None]
+
+
 def test_columns_without_a_value_are_left_out() -> None:
     columns = {"body": pa.array([b"x"]), "properties": pa.array([[("originMqttTopic", "a")]], MAP)}
     (rows,) = rows_of(encode_batches(columns, "t", "none", 10, 77))

@@ -20,6 +20,7 @@ def test_rows_of_the_source_can_be_written_back() -> None:
     found = sink_columns([(one.name, one.type) for one in COLUMNS], parse_write({}))
     assert found.parts["retain"] == "retained"
     assert (found.parts["queueId"], found.parts["broker"]) == ("queueId", "broker")
+    assert found.parts["traceparent"] == "traceparent"
     assert "queueOffset" not in found.parts.values()
 
 

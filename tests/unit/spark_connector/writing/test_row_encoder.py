@@ -23,13 +23,16 @@ row = st.fixed_dictionaries(
         "tag": st.none() | st.text(max_size=5),
         "properties": st.none()
         | st.lists(
-            st.tuples(st.sampled_from(["k", "originMqttTopic", "", "DELAY"]), st.none() | st.text(max_size=4)),
+            st.tuples(
+                st.sampled_from(["k", "originMqttTopic", "", "DELAY", "traceparent"]), st.none() | st.text(max_size=4)
+            ),
             max_size=3,
         ),
         "body": st.none() | st.binary(max_size=30),
         "qos": st.none() | st.integers(0, 2),
         "retain": st.none() | st.booleans(),
         "contentType": st.none() | st.sampled_from(["text/plain", "50%", ""]),
+        "traceparent": st.none() | st.sampled_from(["00-1-2-01", ""]),
         "delay": st.none() | st.sampled_from([0, 5, 86_400_000]),
     }
 )
@@ -44,7 +47,9 @@ def by_hand(one: dict[str, Any]) -> bytes:
         own.append((b"TIMER_DELAY_MS" if exact is None else b"delay-ms", b"%d" % delay))
     if one["contentType"] is not None:
         own.append((b"mqttContentType", one["contentType"].replace("%", "%25").encode()))
-    taken = ("originMqttTopic", "DELAY")
+    if one["traceparent"] is not None:
+        own.append((b"traceparent", one["traceparent"].encode()))
+    taken = ("originMqttTopic", "DELAY", "traceparent")
     pairs = [(k.encode(), (v or "").encode()) for k, v in one["properties"] or [] if k not in taken]
     flags = 0 if exact is None else 8 | (1 if one["qos"] is None else one["qos"]) | (4 if one["retain"] else 0)
     return image.encode_image(
