@@ -73,6 +73,8 @@ def test_the_defaults_are_the_safe_ones() -> None:
     assert VALUES["mqtt"]["tls"]["enabled"]
     assert not VALUES["mqtt"]["plain"]["enabled"]
     assert VALUES["networkPolicy"]["enabled"]
+    probes = re.findall(r"httpGet: (.*)", TEMPLATES["_helpers.tpl"])
+    assert [yaml.safe_load(each)["scheme"] for each in probes] == ["HTTPS"] * 3
     assert [group["replicas"] for group in VALUES["brokers"]["groups"]] == [3]
     assert (VALUES["brokers"]["inSyncMin"], VALUES["controllers"]["replicas"]) == (2, 3)
     monitoring = ROOT / "deploy" / "monitoring"
@@ -162,6 +164,39 @@ def test_the_configuration_is_declared_and_the_certificate_has_every_name(
     opened = {port["name"]: port["port"] for port in objects(text, "Service")["rel-lightmq-mqtt"]["spec"]["ports"]}
     assert opened == (PORTS if settings else {"mqtts": 8883})
     assert value.proxy.listen.tls_port == 8883
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("settings", [EVERYTHING, [*EVERYTHING, "console.enabled=false"]], ids=["console", "none"])
+def test_administration_ports_speak_tls_and_prometheus_checks_it(
+    tools: Path, tmp_path: Path, settings: list[str]
+) -> None:
+    """Every part has the certificate that the configuration names; the console has its key, where there is one."""
+    text = rendered(tools, *settings)
+    path = tmp_path / "lightmq.toml"
+    path.write_text(objects(text, "ConfigMap")["rel-lightmq"]["data"]["lightmq.toml"])
+    value = load_configuration(path, {"LIGHTMQ_BROKER__BROKER_NAME": "x"}).value.console
+    wanted = {"lightmq-tls-certificate", "lightmq-tls-key", "lightmq-tls-ca"}
+    assert {str(each) for each in (value.tls.certificate, value.tls.key, value.dial_tls.ca)} == {
+        f"/run/secrets/{each}" for each in wanted
+    }
+    for name, each in {**objects(text, "StatefulSet"), **objects(text, "Deployment")}.items():
+        pod = each["spec"]["template"]["spec"]
+        sources = next(volume["projected"]["sources"] for volume in pod["volumes"] if volume["name"] == "secrets")
+        mounted = {item["path"] for source in sources for item in source["secret"]["items"]}
+        assert wanted <= mounted, name
+        names = {variable["name"] for variable in pod["containers"][0]["env"]}
+        has_console = name == "rel-lightmq-controller" and value.enabled
+        assert ("LIGHTMQ_CONSOLE__ACCESS_KEY_FILE" in names, "lightmq-console" in mounted) == (has_console,) * 2
+    (endpoint,) = objects(text, "PodMonitor")["rel-lightmq"]["spec"]["podMetricsEndpoints"]
+    secret = objects(text, "Secret")["rel-lightmq-tls"]["data"]
+    certificate = x509.load_pem_x509_certificate(base64.b64decode(secret["tls.crt"]))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    _pod, _, domain = endpoint["tlsConfig"]["serverName"].partition(".")
+    assert endpoint["scheme"] == "https"
+    assert f"*.{domain}" in names.get_values_for_type(x509.DNSName)
+    assert endpoint["tlsConfig"]["ca"]["secret"] == {"name": "rel-lightmq-tls", "key": "ca.crt"}
 
 
 @pytest.mark.slow

@@ -92,17 +92,17 @@ securityContext:
 {{- /* (dict "starts" 24): how often the startup probe may fail, every 5 s */ -}}
 {{- define "lightmq.probes" -}}
 startupProbe:
-  httpGet: {path: /startupz, port: admin}
+  httpGet: {path: /startupz, port: admin, scheme: HTTPS}
   periodSeconds: 5
   timeoutSeconds: 4
   failureThreshold: {{ .starts }}
 livenessProbe:
-  httpGet: {path: /livez, port: admin}
+  httpGet: {path: /livez, port: admin, scheme: HTTPS}
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 3
 readinessProbe:
-  httpGet: {path: /readyz, port: admin}
+  httpGet: {path: /readyz, port: admin, scheme: HTTPS}
   periodSeconds: 5
   timeoutSeconds: 5
   failureThreshold: 2
