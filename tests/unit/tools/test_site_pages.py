@@ -116,8 +116,17 @@ def test_small_pictures_are_taken(tmp_path: Path) -> None:
     (source / "other-light.png").write_bytes(b"1")
     left_out = site.take_pictures(source, target)
     assert [path.name for path in target.iterdir()] == ["overview.png"]
-    assert any(each.startswith("clients: 150001 bytes") for each in left_out)
+    assert any(each.startswith("clients: 200001 bytes") for each in left_out)
     assert any(each.startswith("topics: ") for each in left_out)
+
+
+def test_the_pictures_of_the_console_are_those_that_documents_show() -> None:
+    """Each is taken from the browser tests, and none lies about unseen."""
+    shown = set()
+    for document in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        shown |= set(re.findall(r"assets/console/([\w-]+)\.", document.read_text()))
+    kept = {path.stem for path in site.PICTURES.iterdir()}
+    assert shown == kept == set(site.PICTURE_NAMES)
 
 
 def test_pictures_in_the_repository_are_small() -> None:
