@@ -21,6 +21,7 @@ from broker.store.log.metadata import check_format
 from broker.store.parts import Change, Parts, ReplicaLog, Site, Truncation, mount
 from broker.store.placed import Appended, Placed
 from broker.store.recovery.log_end import DamagedRange
+from broker.store.recovery.replayer import Passed
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from runtime.clock import Clock
@@ -63,13 +64,15 @@ class LogStore:
         soon: Schedule | None = None,
         role: str = WRITER,
         epoch: int | None = None,
+        passed: Passed | None = None,
     ) -> Self:
         """Open or create the store in `directory` and recover it.
 
         `schedule` runs a function on the owner's loop thread (`loop.call_soon_threadsafe`); `log` takes events. With
         `soon`, which runs a function at the end of the loop's turn, small quick flushes are done there (`Flusher`).
-        `role` and `epoch`: see `role` and the README. Raises DirectoryLocked, WrongFormat, CorruptLog (the log is
-        damaged below its durable position), LocalMisuse (the epoch was used before), OSError.
+        `role` and `epoch`: see `role` and the README. `passed` is told how much of the log is replayed. Raises
+        DirectoryLocked, WrongFormat, CorruptLog (the log is damaged below its durable position), LocalMisuse (the epoch
+        was used before), OSError.
         """
         wanted = role_of(role, epoch)
         make_directory(directory, mode=0o700)
@@ -78,7 +81,7 @@ class LogStore:
             check_format(directory)
             site = Site(
                 directory=directory, settings=settings, role=wanted, clock=clock, faults=faults, schedule=schedule,
-                soon=soon, log=log, thread=IndexThread(schedule),
+                soon=soon, log=log, thread=IndexThread(schedule), passed=passed,
             )  # fmt: skip
             return cls(site, lock)
         except BaseException:

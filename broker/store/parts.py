@@ -40,6 +40,7 @@ from broker.store.placed import Placed
 from broker.store.queues import Queues, Reading
 from broker.store.recovery.log_end import DamagedRange, Quarantine, keep_torn_tail, load_quarantine, save_quarantine
 from broker.store.recovery.opening import Opened, Opening
+from broker.store.recovery.replayer import Passed
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import SNAPSHOT, load_snapshot
@@ -66,6 +67,8 @@ class Site:
     log: Any
     """Takes events."""
     thread: IndexThread
+    passed: Passed | None = None
+    """Is told how far the replay of the log is."""
     listeners: Listeners = field(default_factory=Listeners)
 
 
@@ -125,7 +128,7 @@ def mount(site: Site) -> Parts:
     """Recover the directory and make everything that works on it. Raises CorruptLog, LocalMisuse, OSError."""
     opened = Opening(
         site.directory, site.settings, site.faults, site.log, room_maker(site.thread, site.settings, site.faults),
-        site.role,
+        site.role, site.passed,
     ).run()  # fmt: skip
     try:
         parts = _assembled(site, opened)

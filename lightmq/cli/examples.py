@@ -109,7 +109,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "lightmq store verify /var/lib/lightmq",
         "lightmq store dump /var/lib/lightmq --limit 10",
         "lightmq store stat /var/lib/lightmq --json",
-        "lightmq store rebuild-index /var/lib/lightmq",
+        "lightmq store rebuild-index /var/lib/lightmq --progress",
     ),
     "profile": (
         "lightmq profile add plant --server controller-1:9876,controller-2:9876 --mqtt mqtt.plant:8883 --mqtt-tls",

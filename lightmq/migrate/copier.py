@@ -51,6 +51,8 @@ class CopyRate(Protocol):
 class Counts:
     """What one queue's copier did."""
 
+    wanted: int = 0
+    """Source offsets that were still to be copied when the copier began; without `follow`."""
     copied: int = 0
     expired: int = 0
     """Source offsets that the source deleted before they were copied."""
@@ -105,6 +107,8 @@ class QueueCopier:
                 if not is_known:
                     await self.load()
                     is_known = True
+                    if not (follow or self.counts.wanted):
+                        self.counts.wanted = await self._missing()
                 if not await self._step(wait_ms=AT_END_MS if follow else NOW) and not follow:
                     return
             except (LightMQError, OSError) as error:
@@ -115,6 +119,11 @@ class QueueCopier:
             else:
                 self.failure = ""
                 self._backoff.reached()
+
+    async def _missing(self) -> int:
+        """How many source offsets are not copied at present. Raises LightMQError."""
+        begin, end = await self._source.min_offset(), await self._source.max_offset()
+        return max(0, end - max(begin, self.offsets.copied or 0))
 
     async def load(self) -> None:
         """Learn from the target what is copied."""

@@ -26,6 +26,7 @@ from broker.store.log.commit_log import list_segments
 from broker.store.log.metadata import Checkpoint, save_checkpoint
 from broker.store.log_store import LogStore
 from broker.store.recovery.log_end import Scan, decide_end
+from broker.store.recovery.replayer import Passed
 from broker.store.settings import SEGMENT_SIZE_BYTES_MIN, StoreSettings
 from broker.store.state.state_kinds import NAMES, QUEUE, decode_changes
 from broker.store.state.state_tables import StateTables, restore
@@ -233,8 +234,8 @@ def _queue_id(path: Path, queue: str) -> int:
 ASIDE = "index.former"
 
 
-def rebuild_index(path: Path, *, clock: Clock, log: Any) -> dict[str, int]:
-    """Rebuild and return what was read: `records`, `queues`, `end_position`.
+def rebuild_index(path: Path, *, clock: Clock, log: Any, passed: Passed | None = None) -> dict[str, int]:
+    """Rebuild and return what was read: `records`, `queues`, `end_position`; `passed` is told how far it is.
 
     Raises NoDataDirectory, DirectoryLocked (a broker uses it), CorruptLog, OSError.
     """
@@ -252,7 +253,9 @@ def rebuild_index(path: Path, *, clock: Clock, log: Any) -> dict[str, int]:
         damage_policy="refuse",
     )  # fmt: skip
     try:
-        store = LogStore.open(directory, settings, clock=clock, faults=FaultPoints(), schedule=due.append, log=log)
+        store = LogStore.open(
+            directory, settings, clock=clock, faults=FaultPoints(), schedule=due.append, log=log, passed=passed
+        )
     except BaseException:
         if aside.exists():
             shutil.rmtree(directory / "index", ignore_errors=True)

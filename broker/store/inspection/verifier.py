@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from broker.store.inspection.directory import (
     open_directory,
 )
 from broker.store.recovery.log_end import Damage, decide_end
+from broker.store.recovery.replayer import Passed
 from broker.store.state import state_kinds
 from broker.store.state.state_kinds import NAMES, StateChange, decode_changes
 from broker.store.state.state_tables import StateTables, restore
@@ -228,10 +229,6 @@ class Report:
             self.errors.append(Finding(check, str(path), text))
 
 
-Passed = Callable[[int, int], None]
-"""Is told how many bytes of the log are checked, and of how many."""
-
-
 def verify(path: Path, passed: Passed = lambda _done, _total: None) -> Report:
     """Check the data directory at `path`. Raises NoDataDirectory, OSError."""
     found = open_directory(path)
@@ -284,7 +281,6 @@ def _walk(
 ) -> None:
     begin, total = found.files.begin, max(found.durable - found.files.begin, 0)
     for file, first, end in stretches:
-        passed(min(first - begin, total), total)
         known = [each.start for each in found.quarantine if each.start < end]  # also where bytes are sound again
         entries.pass_damage(max([-1, *known, *(start for start, _, _ in stretches.damage)]))
         records, columns, marks = native.core.survey(file.view, file.base, first, end)
@@ -297,6 +293,7 @@ def _walk(
                 replay.note_marked(file, marks)
             except CorruptRecord as error:
                 report.add("state", file.path, f"a control record between {first} and {end}: {error.reason}")
+        passed(min(end - begin, total), total)
     for replay in replays:
         replay.end_group(below=stretches.scan.groups_end)
 

@@ -39,7 +39,7 @@ from broker.store.recovery.log_end import (
     save_quarantine,
     scan_over_damage,
 )
-from broker.store.recovery.replayer import NamesSeen, Replayer, Stretch, count_below, floors_or_holes, mend
+from broker.store.recovery.replayer import NamesSeen, Passed, Replayer, Stretch, count_below, floors_or_holes, mend
 from broker.store.settings import StoreSettings
 from broker.store.state.state_kinds import StateChange
 from broker.store.state.state_tables import QueueRegistry, Snapshot, StateTables, load_snapshot, restore
@@ -74,7 +74,8 @@ class Opened:
 class Opening:
     """One opening of `directory`, which is locked and has our format.
 
-    `make_room` gives what empties a full tail during the replay. CorruptLog and OSError come out of `run`.
+    `make_room` gives what empties a full tail during the replay, `passed` is told how far that is. CorruptLog and
+    OSError come out of `run`.
     """
 
     def __init__(
@@ -85,8 +86,10 @@ class Opening:
         events: Any,
         make_room: RoomMaker,
         role: Role | None = None,
+        passed: Passed | None = None,
     ) -> None:
         self._role = role or Role()
+        self._passed = passed
         self._directory = directory
         self._settings = settings
         self._events = events
@@ -215,6 +218,9 @@ class Opening:
         replayer = Replayer(index, tables, self._make_room(index, confirmed), rebuilding=late)
         if confirmed is not None:
             replayer.on_entries = lambda entries, end: blocks.append((entries, end))
+        if (passed := self._passed) is not None:
+            first = min(index_from, state_from)
+            replayer.on_position = lambda position: passed(position - first, log.end - first)
         seen = NamesSeen(tables) if scan.gaps else None
         records = replayer.run(log, Stretch(index_from, state_from, log.end, scan.gaps))
         mending = self._mend(index, tables, replayer, seen)

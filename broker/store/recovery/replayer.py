@@ -35,6 +35,8 @@ from remoting.protocol.records.record import CONTROL, RecordView
 
 _BATCH_ENTRIES = 2048
 Gap = tuple[int, int]
+Passed = Callable[[int, int], None]
+"""Takes how many bytes of the log long work has passed, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Replayer:
         self._damage: Gap | None = None
         self.on_entries: Callable[[EntryBlock, int], None] = _ignore
         """Called with the entries replayed, and with the log position up to which all are."""
+        self.on_position: Callable[[int], None] = _unseen
+        """Called with the log position up to which all is replayed."""
         self.holes = 0
         """Holes made so far."""
 
@@ -104,6 +108,7 @@ class Replayer:
             for mark in marks:
                 entries = self._apply(view, mark - base, mark, entries, starts_late=starts_late)
             self._take(entries, position, starts_late=starts_late)
+            self.on_position(position)
         return records
 
     def _apply(self, view: memoryview, at: int, position: int, entries: EntryBlock, *, starts_late: bool) -> EntryBlock:
@@ -186,6 +191,10 @@ class Replayer:
 
 def _ignore(_entries: EntryBlock, _end: int) -> None:
     """The callback for entries while there is none."""
+
+
+def _unseen(_position: int) -> None:
+    """The callback for positions while there is none."""
 
 
 def count_below(entries: EntryBlock, position: int) -> int:

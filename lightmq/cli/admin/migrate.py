@@ -21,7 +21,7 @@ from cyclopts import App, Parameter
 from lightmq.cli.connections import ServerTarget
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import CommandFailed, print_rows, printable
-from lightmq.cli.progress import progress
+from lightmq.cli.progress import ShowProgress, progress
 from lightmq.cli.times import Seconds
 from remoting.client.connection import dial_as, signing_dial
 from remoting.client.tls import ClientTls
@@ -61,6 +61,7 @@ def rocketmq(
     from_tls: Annotated[bool, Parameter(negative=(), help="Connect to the source with TLS.")] = False,
     from_tls_ca: Annotated[Path | None, Parameter(help="Certificate authorities of the source, PEM.")] = None,
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per line.")] = False,
+    show: ShowProgress = False,
     target: ServerTarget = HERE,
 ) -> None:
     """Mirror topics, groups, offsets and messages from a live RocketMQ cluster."""
@@ -82,7 +83,8 @@ def rocketmq(
         there = Cluster(source, signing_dial(from_key_file, tls))
         here = Cluster(target.server, dial_as(target.security.signer, target.security.client_tls))
         try:
-            await _carry_out(action, Migration(there, here, options, SystemClock()), follow=follow, as_json=json_output)
+            migration = Migration(there, here, options, SystemClock())
+            await _carry_out(action, migration, follow=follow, as_json=json_output, as_lines=show)
         finally:
             await there.close()
             await here.close()
@@ -96,13 +98,13 @@ def _chosen(patterns: list[str] | None) -> Callable[[str], bool]:
     return lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool) -> None:
+async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool, as_lines: bool) -> None:
     from lightmq.migrate.report import lags, verified
 
     if action == "copy" and follow:
         await migration.follow(lambda: _mirroring(migration, as_json=as_json))
     elif action == "copy":
-        await _copied(migration)
+        await _copied(migration, as_lines=as_lines)
         _left_out(migration, as_json=as_json)
         rows = await lags(migration)
         _say(f"copied {sum(row['copied'] for row in rows)} messages in {len(rows)} queues\n")
@@ -122,13 +124,21 @@ async def _carry_out(action: str, migration: Any, *, follow: bool, as_json: bool
         _say(f"producers write {side} now: {', '.join(map(printable, topics)) or 'no topic'}\n")
 
 
-async def _copied(migration: Any) -> None:
-    """Copy to the end, and show how many messages are copied by now."""
-    with progress("copying messages") as report:
+async def _copied(migration: Any, *, as_lines: bool) -> None:
+    """Copy to the end, and show how much of what was there at the beginning is copied by now."""
+    with progress("copying messages", as_lines=as_lines) as report:
         copying = asyncio.create_task(migration.copy_to_the_end())
         while not (await asyncio.wait([copying], timeout=PROGRESS_S))[0]:
-            report(sum(copier.counts.copied for copier in migration.copiers), 0)
+            _tell(migration, report)
         await copying
+        _tell(migration, report)
+
+
+def _tell(migration: Any, report: Callable[[int, int], None]) -> None:
+    counts = [copier.counts for copier in migration.copiers]
+    wanted = sum(one.wanted for one in counts)
+    done = sum(one.copied + one.expired for one in counts)
+    report(min(done, wanted) if wanted else done, wanted)
 
 
 def _mirroring(migration: Any, *, as_json: bool) -> None:

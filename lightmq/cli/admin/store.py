@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 
 from lightmq.cli.examples import epilogue
 from lightmq.cli.outcome import FAILED, MISUSED, fail
-from lightmq.cli.progress import progress
+from lightmq.cli.progress import ShowProgress, progress
 
 store = App(
     name="store",
@@ -42,12 +42,12 @@ def _misuse_without_directory() -> Iterator[None]:
 
 
 @store.command
-def verify(directory: Directory = HERE, *, json_output: Json = False) -> None:
+def verify(directory: Directory = HERE, *, json_output: Json = False, show: ShowProgress = False) -> None:
     """Check every record, queue, index run and the state, changing nothing; exit status 1 when damaged."""
     from broker.store.inspection.verifier import render
     from broker.store.inspection.verifier import verify as check
 
-    with _misuse_without_directory(), progress("checking the log") as passed:
+    with _misuse_without_directory(), progress("checking the log", as_lines=show) as passed:
         report = check(directory, passed)
     sys.stdout.write(json.dumps(asdict(report)) + "\n" if json_output else render(report))
     if report.errors:
@@ -109,14 +109,14 @@ def stat(
 
 
 @store.command(name="rebuild-index")
-def rebuild_index(directory: Directory = HERE, *, json_output: Json = False) -> None:
+def rebuild_index(directory: Directory = HERE, *, json_output: Json = False, show: ShowProgress = False) -> None:
     """Rebuild the index from the log; the broker must be stopped."""
     from broker.store.inspection.commands import rebuild_index as rebuild
     from runtime.clock import SystemClock
     from runtime.logs import get_logger
 
-    with _misuse_without_directory(), progress("rebuilding the index"):
-        done = rebuild(directory, clock=SystemClock(), log=get_logger("store"))
+    with _misuse_without_directory(), progress("rebuilding the index", as_lines=show) as passed:
+        done = rebuild(directory, clock=SystemClock(), log=get_logger("store"), passed=passed)
     if json_output:
         sys.stdout.write(json.dumps(done) + "\n")
     else:

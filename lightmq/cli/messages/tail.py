@@ -5,17 +5,21 @@ filter is read from the queues of the parent topics it covers and matched here. 
 the order of its log. `query` prints the newest messages of a topic with a key, from the brokers' key indexes, the
 newest first. A key is one of the sender's KEYS, or with ``--unique`` the id it gave the message; without a match the
 exit status is 1.
-Invariant: ``_next`` contains, per queue, the offset after the last message printed (or examined and not selected), so
-that no message is printed twice and no confirmed one is skipped.
+Invariants: messages are read as they are printed, so that a selection may be as large as the log: of each broker
+``HELD_BYTES_MAX`` are held, and a message of each queue. ``_next`` contains, per queue, the offset after the last
+message handed out (or examined and not selected), so that none is printed twice and no confirmed one is skipped.
 """
 
 from __future__ import annotations
 
+import heapq
 import json
 import sys
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -43,6 +47,8 @@ from remoting.protocol.records.stored_message import StoredMessage, offset_messa
 from remoting.protocol.records.topics import matches
 
 PULL_BYTES = 1024 * 1024
+HELD_BYTES_MAX = 32 * 1024 * 1024
+"""What is read ahead of one broker, all its queues together; a larger message comes alone."""
 WINDOW_MIN = 64
 """Messages examined per queue in the first step back; each further step is four times as long."""
 
@@ -94,34 +100,36 @@ class QueueReader:
         found.sort(key=_place)
         return found[len(found) - min(count, len(found)) :]
 
-    def since(self, from_ms: int) -> list[LogMessage]:
+    def since(self, from_ms: int) -> Iterator[LogMessage]:
         """Selected messages stored at or after a time, oldest first."""
-        found: list[LogMessage] = []
+        stretches = []
         for queue_id, lowest, end in self._bounds(0):
-            found += self._stored_since(queue_id, lowest, end, from_ms)
+            stretches.append((queue_id, self._first_since(queue_id, lowest, end, from_ms), end))
             self._next[queue_id] = end
-        found.sort(key=_place)
-        return found
+        return self._merged(stretches)
 
-    def from_offset(self, offset: int) -> list[LogMessage]:
+    def from_offset(self, offset: int) -> Iterator[LogMessage]:
         """Selected messages from ``offset`` of each queue to its present end."""
-        found: list[LogMessage] = []
+        stretches = []
         for queue_id, lowest, end in self._bounds(0):
-            found += self._read(queue_id, max(offset, lowest), end)
+            stretches.append((queue_id, max(offset, lowest), end))
             self._next[queue_id] = max(offset, end)
-        found.sort(key=_place)
-        return found
+        return self._merged(stretches)
 
-    def fresh(self, wait_ms: int) -> list[LogMessage]:
+    def fresh(self, wait_ms: int) -> Iterator[LogMessage]:
         """What arrived since the last call; waits up to ``wait_ms`` for something."""
-        found: list[LogMessage] = []
+        stretches = []
         for queue_id, lowest, end in self._bounds(wait_ms):
             start = self._next.get(queue_id, lowest)  # a queue that is new since then is read from its beginning
             if start < end:
-                found += self._read(queue_id, max(start, lowest), end)
+                stretches.append((queue_id, max(start, lowest), end))
             self._next[queue_id] = max(start, end)
-        found.sort(key=_place)
-        return found
+        return self._merged(stretches)
+
+    def _merged(self, stretches: list[tuple[int, int, int]]) -> Iterator[LogMessage]:
+        """The selected messages of queues (id, first offset, end) in the order of the log, read as they are taken."""
+        pull_bytes = min(PULL_BYTES, HELD_BYTES_MAX // max(1, len(stretches)))
+        return heapq.merge(*(self._read(*stretch, pull_bytes) for stretch in stretches), key=_place)
 
     def _bounds(self, wait_ms: int) -> list[tuple[int, int, int]]:
         reply = self._ask_bounds(wait_ms)
@@ -148,14 +156,13 @@ class QueueReader:
         upper = end
         while upper > lowest and len(found) < count:
             start = max(lowest, upper - window)
-            found = [*self._read(queue_id, start, upper), *found]
+            found = [*deque(self._read(queue_id, start, upper), count - len(found)), *found]
             upper, window = start, window * 4
         return found
 
-    def _stored_since(self, queue_id: int, lowest: int, end: int, from_ms: int) -> list[LogMessage]:
-        """The queue's times do not fall, so the first offset of the time is found by halves."""
-        first = bisect_left(range(lowest, end), from_ms, key=lambda at: self._store_ms(queue_id, at, end))
-        return list(self._read(queue_id, lowest + first, end))
+    def _first_since(self, queue_id: int, lowest: int, end: int, from_ms: int) -> int:
+        """The first offset of a time, found by halves: the times of a queue do not fall."""
+        return lowest + bisect_left(range(lowest, end), from_ms, key=lambda at: self._store_ms(queue_id, at, end))
 
     def _store_ms(self, queue_id: int, at: int, end: int) -> int:
         """When the first message at or behind an offset was stored."""
@@ -163,9 +170,9 @@ class QueueReader:
         pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
         return next((record.store_ms for record in iter_records(pulled.blob)), TIME_MAX_MS)
 
-    def _read(self, queue_id: int, start: int, end: int) -> Iterator[LogMessage]:
+    def _read(self, queue_id: int, start: int, end: int, pull_bytes: int = PULL_BYTES) -> Iterator[LogMessage]:
         while start < end:
-            body = encode_range_pull(queue_id, start, end, PULL_BYTES)
+            body = encode_range_pull(queue_id, start, end, pull_bytes)
             pulled = decode_range_pull_reply(self._broker.ask_again(RequestCode.RANGE_PULL, body).body)
             records = map(_checked, iter_records(pulled.blob))
             at = max(start, pulled.first_offset)
@@ -230,48 +237,56 @@ def tail(
         if topic and not any(reader.exists() for reader in readers):
             raise CommandFailed(f"there is no topic {topic_filter}; see: lightmq topics")
         first = [_begin(reader, last, offset, since_ms) for reader in readers]
-        batches = [(broker, message) for broker, batch in zip(found, first, strict=True) for message in batch]
-        if offset is None:
-            batches.sort(key=lambda item: item[1].record.store_ms)
-        if offset is None and since_ms is None:
-            batches = batches[len(batches) - min(last, len(batches)) :]
-        printer.put(batches)
-        if not batches:
+        labelled = [zip(repeat(broker), messages, strict=False) for broker, messages in zip(found, first, strict=True)]
+        if offset is not None:
+            printer.put(chain(*labelled))
+        elif since_ms is not None:
+            printer.put(heapq.merge(*labelled, key=_stored_ms))
+        else:
+            batches = sorted(chain(*labelled), key=_stored_ms)
+            printer.put(batches[len(batches) - min(last, len(batches)) :])
+        if not printer.printed:
             what = "is in" if topic else "matches"
             sys.stderr.write(f"no message {what} {topic_filter}{' yet' if follow else ''}\n")
         while follow and not printer.full:
             for broker, reader in zip(found, readers, strict=True):
-                fresh = reader.fresh(WAIT_MS // len(found))
-                printer.put([(broker, message) for message in fresh])
+                printer.put(zip(repeat(broker), reader.fresh(WAIT_MS // len(found)), strict=False))
 
 
-def _begin(reader: QueueReader, last: int, offset: int | None, since_ms: int | None) -> list[LogMessage]:
+def _begin(reader: QueueReader, last: int, offset: int | None, since_ms: int | None) -> Iterable[LogMessage]:
     """The messages to begin with: from an offset, else from a time, else the last ones."""
     if offset is not None:
         return reader.from_offset(offset)
     return reader.newest(last) if since_ms is None else reader.since(since_ms)
 
 
+def _stored_ms(item: tuple[Broker, LogMessage]) -> int:
+    return item[1].record.store_ms
+
+
 class Printer:
-    """Writes messages until its limit is reached."""
+    """Writes messages until its limit is reached; what a terminal shows is not held back."""
 
     def __init__(self, *, limit: int, json_output: bool) -> None:
         self._limit = limit
         self._json = json_output
-        self._printed = 0
+        self._at_once = sys.stdout.isatty()
+        self.printed = 0
 
     @property
     def full(self) -> bool:
         """Whether nothing more is to be printed."""
-        return bool(self._limit) and self._printed >= self._limit
+        return bool(self._limit) and self.printed >= self._limit
 
-    def put(self, messages: list[tuple[Broker, LogMessage]]) -> None:
+    def put(self, messages: Iterable[tuple[Broker, LogMessage]]) -> None:
         """Print what the limit still allows, and flush it."""
-        for broker, message in messages:
+        for broker, message in () if self.full else messages:
+            sys.stdout.buffer.write(render(broker.name, message, json_output=self._json))
+            self.printed += 1
+            if self._at_once:
+                sys.stdout.buffer.flush()
             if self.full:
                 break
-            sys.stdout.buffer.write(render(broker.name, message, json_output=self._json))
-            self._printed += 1
         sys.stdout.buffer.flush()
 
 

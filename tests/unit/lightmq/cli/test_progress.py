@@ -9,6 +9,9 @@ import sys
 
 import pytest
 
+from lightmq.cli.progress import Lines, progress
+from tests.support.clock import ManualClock
+
 WORK = """
 import sys
 from lightmq.cli.outcome import fail
@@ -73,3 +76,17 @@ def test_a_pipe_gets_no_bar(variables: dict[str, str], expected: str) -> None:
         [sys.executable, "-c", WORK], env=own | variables, capture_output=True, text=True, timeout=30, check=True
     )
     assert (done.stdout, done.stderr) == ("", expected)
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """When asked for: only what is new, not too often, and the end always."""
+    clock = ManualClock()
+    with progress("nothing said") as report:
+        report(1, 2)
+    lines = Lines("copying", clock)
+    for passed_ms, done in ((0, 0), (10, 10), (500, 50), (1_000, 51), (2_000, 51), (1, 100), (1, 100)):
+        clock.advance_ms(passed_ms)
+        lines.report(done, 100)
+    assert capsys.readouterr().err.splitlines() == ["copying: 0 %", "copying: 51 %", "copying: 100 %"]
+    Lines("counting", clock).report(1_234, 0)
+    assert capsys.readouterr().err == "counting: 1,234\n"

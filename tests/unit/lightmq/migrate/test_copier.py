@@ -66,3 +66,15 @@ async def test_a_source_that_has_lost_messages_is_an_error(sides, clusters, migr
     await old.send("orders", 0, b"other")
     with pytest.raises(Refused, match="was the topic deleted"):
         await copier.run(follow=False)
+
+
+async def test_how_much_is_wanted_is_known_before_it_is_copied(sides, clusters, migration: Migration) -> None:
+    """What another run has copied is not counted again."""
+    copier = await begun(sides, migration, b"0", b"1")
+    old, _new = sides
+    await copier.run(follow=False)
+    assert (copier.counts.wanted, copier.counts.copied) == (2, 2)
+    await old.send("orders", 0, b"2", b"3", b"4")
+    other = QueueCopier(copier.queue, *clusters, "rmq", SteadyPace(0, SystemClock()), SystemClock())
+    await other.run(follow=False)
+    assert (other.counts.wanted, other.counts.copied) == (3, 3)

@@ -48,8 +48,12 @@ def test_rebuild_index(directory: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert run(["store", "rebuild-index", str(directory), "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
     assert (done["records"], done["queues"]) == (51, 1)
-    assert run(["store", "rebuild-index", str(directory)]) == 0
-    assert "rebuilt from 51 records" in capsys.readouterr().out
+    assert run(["store", "rebuild-index", str(directory), "--progress"]) == 0
+    said = capsys.readouterr()
+    assert "rebuilt from 51 records" in said.out
+    assert "rebuilding the index: 100 %\n" in said.err
+    assert run(["store", "verify", str(directory), "--progress"]) == 0
+    assert "checking the log: 100 %\n" in capsys.readouterr().err
 
 
 def test_no_directory_and_one_in_use(directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
