@@ -48,9 +48,10 @@ class ControllerConfig:
     peers: tuple[str, ...] = ()
     """All controllers, this one included, as `n1@host:port@raftport`, the same list on each: 3 survive the loss of one,
     5 of two. Empty: this one decides alone."""
-    raft_engine: str = setting("pysyncobj", choices=("dledger", "pysyncobj"))
+    raft_engine: str = setting("dledger", choices=("dledger", "pysyncobj"))
     """How several controllers agree, the same on each of them: `dledger` is LightMQ's own core; `pysyncobj` is the
-    library that carried earlier releases. Both keep the same files: to change it, stop all controllers first."""
+    library that carried earlier releases. Both keep the same files: to change it, restart one controller after the
+    other, as for an upgrade; until more than half have the same engine, the loss of one more halts decisions."""
     raft_host: str = ""
     """Address to listen on for the other controllers; empty: the host this controller has in `peers`."""
     raft_secret_file: Path | None = None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 from controller.consensus.members import ControllerNode
 from controller.consensus.wire import RANDOM_BYTES, SecureChannel
@@ -173,10 +173,9 @@ class PeerConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the hello that opens the encrypted stream."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
         self._peers.made(self)
-        transport.write(self.session.hello())
+        self._transport.write(self.session.hello())
 
     def data_received(self, data: bytes) -> None:
         """Open frames; whatever is wrong with them ends the connection."""

@@ -189,7 +189,10 @@ class SecureChannel:
 
     def _take_hello(self) -> bool:
         buffer = self._buffer
-        if not self._magic.startswith(bytes(buffer[: len(MAGIC)])):
+        start = bytes(buffer[: len(MAGIC)])
+        if not self._magic.startswith(start):
+            if start in (MAGIC, DLEDGER_MAGIC):
+                raise RemoteViolation("it agrees by the other engine: set controller.raft_engine to the same on each")
             raise RemoteViolation("it does not use the controllers' protocol")
         if len(buffer) < _HELLO_FIXED:
             return False

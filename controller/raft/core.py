@@ -349,8 +349,9 @@ class Raft:
     def _serve(self, now: float, sender: str, message: AppendEntries | InstallState) -> None:
         """Take entries or a piece of the state from a leader."""
         if message.term < self.hard.term:
-            # Its term is over, which it must learn, or the two would ignore each other for ever.
-            self._say(sender, AppendAnswer(self.hard.term, 0, matched=False, index=1))
+            # Its term is over, which it must learn, or the two would ignore each other for ever. It may lead this one
+            # by the time that it reads the answer, which is therefore true of this log too.
+            self._say(sender, AppendAnswer(self.hard.term, 0, matched=False, index=self.log.last_index + 1))
             return
         assert self.leading is None, f"{sender} and {self.node_id} both lead term {message.term}"
         if self.leader != sender or self.role is not RaftRole.FOLLOWER:

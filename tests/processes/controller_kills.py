@@ -80,11 +80,17 @@ async def cycle(controllers: Controllers, takers: list[IdTaker], chance: random.
 
 
 async def run(
-    folder: Path, cycles: int, seed: int, snapshot_entries: int = SNAPSHOT_ENTRIES, *, forked: bool = False
+    folder: Path,
+    cycles: int,
+    seed: int,
+    snapshot_entries: int = SNAPSHOT_ENTRIES,
+    *,
+    engine: str = "dledger",
+    forked: bool = False,
 ) -> Account:
     """Kill this many times; raises AssertionError when an answered decision is missing."""
     chance, account = random.Random(seed), Account()
-    controllers = Controllers(folder, forked=forked, snapshot_entries=snapshot_entries)
+    controllers = Controllers(folder, forked=forked, snapshot_entries=snapshot_entries, raft_engine=engine)
     takers = [IdTaker(controllers, f"g{each}") for each in range(CLIENTS)]
     try:
         controllers.start()
@@ -116,11 +122,21 @@ def main() -> int:
     parser.add_argument("--cycles", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--snapshot-entries", type=int, default=SNAPSHOT_ENTRIES)
+    parser.add_argument("--engine", choices=("dledger", "pysyncobj"), default="dledger")
     parser.add_argument("--whole", action="store_true", help="start each by its command line: slower")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="controller-kills-", dir=options.folder) as folder:
-        asyncio.run(run(Path(folder), options.cycles, options.seed, options.snapshot_entries, forked=not options.whole))
+        asyncio.run(
+            run(
+                Path(folder),
+                options.cycles,
+                options.seed,
+                options.snapshot_entries,
+                engine=options.engine,
+                forked=not options.whole,
+            )
+        )
     return 0
 
 

@@ -43,7 +43,7 @@ class ControllerProcess(Server):
 class Controllers:
     """A set of controllers, their data side by side in a folder."""
 
-    def __init__(self, folder: Path, count: int = 3, *, forked: bool = False, **settings: int) -> None:
+    def __init__(self, folder: Path, count: int = 3, *, forked: bool = False, **settings: int | str) -> None:
         """`forked`: without a command line of their own, started in milliseconds."""
         kind = ForkedController if forked else ControllerProcess
         self.processes = [kind(folder, f"n{each}", free_port()) for each in range(1, count + 1)]

@@ -85,9 +85,10 @@ async def test_followers_point_at_the_leader_and_are_ready(controllers: Controll
         await client.close()
 
 
-async def test_kills_at_random(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("engine", "forked"), [("dledger", False), ("pysyncobj", True)])
+async def test_kills_at_random(tmp_path: Path, engine: str, *, forked: bool) -> None:
     """A short form of `python -m tests.processes.controller_kills`."""
-    account = await run(tmp_path, 4, seed=3)
+    account = await run(tmp_path, 4, seed=3, engine=engine, forked=forked)
     assert account.kills.total() == 4
     assert json.dumps(account.kills)
 

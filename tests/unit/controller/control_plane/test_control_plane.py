@@ -75,7 +75,7 @@ async def test_several_controllers_agree(tmp_path):
     config = ControllerConfig(data_directory=tmp_path / "n2", node_id="n2", peers=peers)
     members = members_of(config)
     engine = make_engine(config, members, None)
-    assert (type(engine).__name__, engine.node_id) == ("RaftEngine", "n2")
+    assert (type(engine).__name__, engine.node_id) == ("DledgerEngine", "n2")
     assert (tmp_path / "raft.secret").exists()
     slow = ControllerConfig(data_directory=tmp_path, peers=peers, raft_heartbeat_ms=100)
     with pytest.raises(LocalMisuse, match="three times"):

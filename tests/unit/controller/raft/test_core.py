@@ -238,6 +238,26 @@ def test_old_entries_are_committed_without_a_new_command():
     assert {raft.log.committed for raft in group.members.values()} == {4}
 
 
+def test_an_answer_to_the_same_members_former_leadership_is_harmless():
+    """It lost a lead, leads again, and gets the answer to a message of the first: of this term, and about no entry."""
+    group = elected()
+    late = group["a"].hard.term
+    group["a"].step(group.now, "b", Voted(late + 1, VoteAnswer.REJECT_EXPIRED_VOTE_TERM))
+    group.pass_time(3)
+    (leader,) = group.leaders
+    (other, *_) = set(IDS) - {leader}
+    group.links.clear()
+    group[other].step(group.now, leader, AppendEntries(late, 7, 2, 2, late, []))
+    group.settle(other)
+    answer = group.waiting(other, leader)[-1]
+    assert (answer.term, answer.matched) == (group[leader].hard.term, False)
+    group[leader].step(group.now, other, answer)
+    group.settle(leader)
+    group.propose(leader, b"\x00x")
+    group.pass_time(2)
+    assert group.applied[other] == [b"\x00x"]
+
+
 def test_only_what_contradicts_is_cut_and_in_the_same_request():
     """A follower that has more of the leader's log keeps it when an earlier message comes again."""
     group = elected()
