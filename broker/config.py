@@ -239,6 +239,9 @@ class BrokerConfig:
     it hands those to others; longer than a proxy needs to come back."""
     lite_client_expiry_s: int = setting(180, minimum=1)
     """A client of lite topics that neither pops nor repeats its subscriptions for so long loses them."""
+    audit_retention_ms: int = setting(7_776_000_000, minimum=0)
+    """How long the record of administrative acts is kept, also after the log around it has expired; the newest 10,000
+    acts of an expired log at most. 0: no limit of age."""
     maintain_interval_ms: int = setting(1_000, minimum=50)
     """How often retention, expiry and snapshots are checked."""
     tls: ListenTlsConfig = field(default_factory=ListenTlsConfig)

@@ -18,7 +18,13 @@ from typing import Any
 from console.viewers import ADMIN, MONITOR, Viewer
 from remoting.access.rights import MONITOR as MONITOR_ACTION
 from remoting.access.rights import RIGHTS
-from remoting.protocol.bodies.controller_body import LEADER_ADDRESS_FIELD, ClusterInfo, decode_body
+from remoting.protocol.bodies.controller_body import (
+    LEADER_ADDRESS_FIELD,
+    ClusterInfo,
+    ControllerMetadata,
+    decode_body,
+    from_fields,
+)
 from remoting.protocol.errors import LightMQError, Refused, RemoteViolation
 from remoting.protocol.frames import fastjson
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -76,6 +82,8 @@ class BrokerGroupsView:
         self._dialling: dict[str, asyncio.Lock] = {}
         self._known: dict[str, str] = {}
         self._known_until_s = 0.0
+        self._members: dict[str, str] = {}
+        self._members_until_s = 0.0
 
     async def close(self) -> None:
         """Close every connection."""
@@ -92,6 +100,15 @@ class BrokerGroupsView:
             self._known = {name: data.master() or "" for name, data in sorted(table.items())}
             self._known_until_s = loop.time() + KNOWN_FOR_S
         return self._known
+
+    async def controllers(self) -> dict[str, str]:
+        """Return the address of each controller, as the controllers know one another, by `controller NAME`."""
+        loop = asyncio.get_running_loop()
+        if not self._members or loop.time() >= self._members_until_s:
+            answer = await self.ask_controller(None, Code.CONTROLLER_GET_METADATA_INFO)
+            self._members = {f"controller {name}": address for name, address in members(answer).items()}
+            self._members_until_s = loop.time() + KNOWN_FOR_S
+        return self._members
 
     async def ask_controller(
         self, viewer: Viewer | None, code: int, fields: Mapping[str, str] | None = None, body: bytes = b""
@@ -213,6 +230,14 @@ def json_object(answer: Command) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise RemoteViolation("an answer is not a JSON object")
     return value
+
+
+def members(answer: Command) -> dict[str, str]:
+    """Return the controllers that an answer with metadata names: name -> address."""
+    metadata = from_fields(answer.fields, ControllerMetadata)
+    named = [each.partition("-") for each in metadata.peers.split(";") if each]
+    leader = metadata.controller_leader_address or ""
+    return {name: address for name, _, address in named} or {metadata.controller_leader_id or "": leader}
 
 
 async def or_none(asked: Awaitable[Command]) -> Command | None:

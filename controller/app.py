@@ -1,6 +1,7 @@
 """The composition root of a controller: builds every part, joins them, starts and stops them. No decisions.
 
-With `listen=False` it opens no port: the all-in-one takes `handlers` and answers them on its own.
+With `listen=False` it opens no port: the all-in-one takes `handlers`, answers them on its own, and its broker records
+what operators do.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ import asyncio
 import contextlib
 from functools import partial
 
+from controller.acts import ControllerActs
 from controller.api import handlers
-from controller.authority import judge_unserved
+from controller.authority import guarded, judge_unserved
 from controller.config import ControllerConfig
 from controller.control_plane.control_plane import ControlPlane
 from controller.name_server.name_server import MetadataFile, NameServer
@@ -61,11 +63,12 @@ class ControllerApp:
             policy = self._watched = KeyPolicy(config.access_list, self._log, WatchedFile)
         self.authorizer = Authorizer(policy)
         """Who may do what."""
-        self._watching: asyncio.Task[None] | None = None
         self._name_server: NameServer | None = None
         self._plane: ControlPlane | None = None
+        self._acts: ControllerActs | None = None
         self._server: RemotingServer | None = None
-        self._ticker: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        """Once started: the ticks, and perhaps the watch on the access list."""
 
     @property
     def access(self) -> Access:
@@ -103,6 +106,7 @@ class ControllerApp:
             self.handlers = handlers(self._name_server, self._plane, self.authorizer)
             await self._plane.start()
             if self._listen:
+                self._acts = self._record_acts()
                 self._server = self._make_server()
                 if self._registry is not None:
                     declare_port_metrics(self._registry, self._server)
@@ -114,9 +118,9 @@ class ControllerApp:
             self._lock.close()
             raise
         loop = asyncio.get_running_loop()
-        self._ticker = loop.create_task(self._tick())
+        self._tasks.append(loop.create_task(self._tick()))
         if self._watched is not None:
-            self._watching = loop.create_task(self._watched.keep_current())
+            self._tasks.append(loop.create_task(self._watched.keep_current()))
         if self._registry is not None:
             declare_metrics(self._registry, self)
 
@@ -127,17 +131,18 @@ class ControllerApp:
 
     async def stop(self) -> None:
         """Stop answering, write what is not written, free the directory."""
-        for task in (self._ticker, self._watching):
-            if task is not None:
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+        for task in self._tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         if self._plane is not None:
             self._plane.masters.stopping = True
         if self._server is not None:
             await self._server.stop()
         if self._plane is not None:
             await self._plane.stop()
+        if self._acts is not None:
+            await self._acts.stop()
         if self._name_server is not None:
             await self._name_server.persister.stop()
         if self._lock is not None:
@@ -150,11 +155,11 @@ class ControllerApp:
 
     def ready(self) -> bool:
         """Whether it answers requests and a leading controller is known."""
-        return self._ticker is not None and not self._ticker.done() and self.plane.ready()
+        return bool(self._tasks) and not self._tasks[0].done() and self.plane.ready()
 
     def unready_reason(self) -> str:
         """Why it is not ready; empty when it is."""
-        if self._ticker is None or self.plane.ready():
+        if not self._tasks or self.plane.ready():
             return ""
         return self.plane.engine.obstacle or "it knows no leader or has not caught up yet: a majority must run"
 
@@ -173,6 +178,16 @@ class ControllerApp:
             "metadata_write_failures": self.name_server.persister.failures,
             "control_plane": self.plane.status(),
         }
+
+    def _record_acts(self) -> ControllerActs:
+        """Have the acts among the requests recorded, and listed."""
+        acts = ControllerActs(
+            self.config.data_directory, self.config.audit_retention_ms, self.config.node_id, clock=self._clock,
+            log=self._log, authorizer=self.authorizer, registry=self._registry,
+        )  # fmt: skip
+        listing = guarded(acts.handlers(), self.authorizer, self.name_server.state.member_of)
+        self.handlers = {**acts.watching(self.handlers), **listing}
+        return acts
 
     def _make_server(self) -> RemotingServer:
         config, access = self.config, self.access

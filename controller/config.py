@@ -90,6 +90,9 @@ class ControllerConfig:
     when no broker registers that topic itself; 0 gives no such route."""
     persist_pause_ms: int = setting(200, minimum=0)
     """Minimum interval between two writes of the metadata file; changes in between are written together."""
+    audit_retention_ms: int = setting(7_776_000_000, minimum=0)
+    """How long this controller keeps the record of what operators did at it, the newest 10,000 acts at most. 0: no
+    limit of age."""
     frame_size_bytes_max: int = setting(16_777_216, minimum=65_536)
     """Largest remoting frame; a peer that announces more is disconnected. Must hold a broker's whole topic table."""
     connection_output_bytes_max: int = setting(8_388_608, minimum=65_536)

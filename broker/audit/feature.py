@@ -1,35 +1,46 @@
 """Every administrative act becomes one record of the log; AUDIT_LIST (9116) shows them to operators.
 
-    AUDIT_LIST  fields `from_ms`, `until_ms`, `before` (the `next` of the page before), `limit` ->
-                {"records": [{time_ms, who, role, address, act, target, outcome, road}], "next"}, newest first
+    AUDIT_LIST  fields `from_ms`, `until_ms`, `before` (the `next` of the page before, or the `id` of a record), `limit`
+                -> {"records": [{id, time_ms, who, role, address, act, target, outcome, road}], "next", "server"},
+                newest first; `server` is this broker's name
 
-The acts are the requests in `remoting.access.rights.ACTS`; those in `ACTS_BY_TOOLS` are acts only where the request
-names the tool it comes from, because clients send them too. The reply is sent when the record is confirmed, so that an
-act that was answered is in the record after a crash as well. An act on a full disk is carried out, answered and logged
-without a record, and counted; so are refused acts above `REFUSED_PER_MINUTE_MAX`, with which nobody can fill the log.
+The acts are the requests in `remoting.access.rights.ACTS`, and some of those in `SOMETIMES`. The reply is sent when the
+record is confirmed, so that an act that was answered is in the record after a crash as well. An act on a full disk is
+carried out, answered and logged without a record, and counted; so are refused acts above `REFUSED_PER_MINUTE_MAX`, with
+which nobody can fill the log.
 
     queue `0x01 audit`, hidden from readers: no topic has such a name, so no client can write there or read it
     record: topic `LIGHTMQ_AUDIT`, body JSON of one `ActRecord`
 
-It expires with the log. Invariant: records are in the order in which the acts ended. Loop thread only.
+What expires with the log is kept in a table (`kept`), for `audit_retention_ms` in all; both are listed as one.
+Invariant: records are in the order in which the acts ended, also across the two. Loop thread only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from broker.audit.kept import KeptActs, decode
 from broker.requests import Feature, RequestTools, limit_of, number
 from broker.store.errors import StoreError, UnreadableOffsets
 from broker.store.placed import Placed
-from remoting.access.rights import ACTS, ACTS_BY_TOOLS, MONITOR
+from remoting.access.rights import ACTS, MONITOR
 from remoting.protocol.errors import Refused
 from remoting.protocol.frames.codes import RequestCode, ResponseCode
 from remoting.protocol.frames.commands import Command
 from remoting.protocol.records.image import encode_image
 from remoting.protocol.records.record import RecordView
-from remoting.server.acts import DONE, ROAD_FIELD, ActRecord, described, witnessed
+from remoting.server.acts import (
+    DONE,
+    REFUSED_PER_MINUTE_MAX,
+    ActRecord,
+    RefusedActs,
+    described,
+    watched,
+)
 from remoting.transport.contracts import Handler, Peer
 
 if TYPE_CHECKING:
@@ -40,12 +51,8 @@ TOPIC = b"LIGHTMQ_AUDIT"
 LIMIT_MAX = 200
 """Most records in one page."""
 PAGE_BYTES_MAX = 1024 * 1024
-REFUSED_PER_MINUTE_MAX = 120
-"""Refused acts that become records; more are only counted and logged."""
-MINUTE_MS = 60_000
 
 _encode = msgspec.json.encode
-_decode = msgspec.json.Decoder(ActRecord).decode
 
 
 class AuditFeature(Feature):
@@ -58,8 +65,9 @@ class AuditFeature(Feature):
         self._queue_id = tools.store.queues.find(QUEUE)
         if self._queue_id is not None:
             hidden.add(self._queue_id)
-        self._minute = 0
-        self._refused = 0
+        self._kept = KeptActs(tools.store, tools.clock, tools.log, tools.config.audit_retention_ms)
+        tools.store.retention.carried.keep(lambda target, append: self._kept.keep_from(self._queue_id, target, append))
+        self._refused = RefusedActs(REFUSED_PER_MINUTE_MAX)
         self._unrecorded = registry.counter(
             "rocketmq_audit_unrecorded_total", "Administrative acts without a record in the log", ("reason",)
         )
@@ -69,22 +77,9 @@ class AuditFeature(Feature):
         """Request code -> handler: AUDIT_LIST."""
         return {RequestCode.AUDIT_LIST: self.audit_list}
 
-    def watching(self, handlers: dict[int, Handler]) -> dict[int, Handler]:
+    def watching(self, handlers: Mapping[int, Handler]) -> dict[int, Handler]:
         """The same handlers, acts recorded."""
-        found = dict(handlers)
-        for code in ACTS & handlers.keys():
-            found[code] = witnessed(handlers[code], self._report)
-        for code in ACTS_BY_TOOLS & handlers.keys():
-            found[code] = self._by_tools(handlers[code])
-        return found
-
-    def _by_tools(self, handler: Handler) -> Handler:
-        act = witnessed(handler, self._report)
-
-        def handle(peer: Peer, command: Command) -> Command | None:
-            return (act if ROAD_FIELD in command.fields else handler)(peer, command)
-
-        return handle
+        return watched(handlers, ACTS, self._report)
 
     def _report(self, peer: Peer, command: Command, reply: Command | None, outcome: str) -> None:
         """Record an act, then answer it."""
@@ -102,7 +97,7 @@ class AuditFeature(Feature):
 
     def _recorded(self, record: ActRecord) -> int | None:
         """The end of the act's record in the log; None when it has none."""
-        if record.outcome != DONE and self._too_many(record.time_ms):
+        if self._refused.too_many(record):
             self._unrecorded.child("refused_too_often").value += 1
             return None
         try:
@@ -120,35 +115,40 @@ class AuditFeature(Feature):
         image = encode_image(flags=0, born_ms=record.time_ms, topic=TOPIC, body=_encode(record))
         return store.append(Placed(image, [(self._queue_id,)])).end_position
 
-    def _too_many(self, now_ms: int) -> bool:
-        """Whether this refused act is above what one minute may record."""
-        minute = now_ms // MINUTE_MS
-        if minute != self._minute:
-            self._minute, self._refused = minute, 0
-        self._refused += 1
-        return self._refused > REFUSED_PER_MINUTE_MAX
-
     def audit_list(self, peer: Peer, command: Command) -> Command:
         """9116: a page of the acts, newest first."""
         self._tools.authorizer.authorize(peer, command, MONITOR, "audit")
         fields, limit = command.fields, limit_of(command, LIMIT_MAX)
-        if self._queue_id is None:
-            return command.reply(body=_encode({"records": [], "next": ""}))
+        from_ms = max(number(fields, "from_ms", 0), self._kept.oldest_ms)
+        until_ms = number(fields, "until_ms") if "until_ms" in fields else None
+        queue = self._queue_id
+        if queue is None:
+            return self._page(command, [], more=False)
         reading = self._tools.store.reading
-        low, high = reading.bounds(self._queue_id)
-        high = min(high, number(fields, "before", high))
-        if "until_ms" in fields:
-            high = min(high, reading.search_time(self._queue_id, number(fields, "until_ms"), upper=True))
-        if "from_ms" in fields:
-            low = max(low, reading.search_time(self._queue_id, number(fields, "from_ms")))
-        first = max(low, high - limit)
-        records = self._read(first, high)
-        answer = {"records": records[::-1], "next": str(first) if first > low else ""}
-        return command.reply(body=_encode(answer))
+        low, high = reading.bounds(queue)
+        end = min(high, number(fields, "before", high))
+        if until_ms is not None:
+            end = min(end, reading.search_time(queue, until_ms, upper=True))
+        first = max(low, reading.search_time(queue, from_ms))
+        begin = max(first, end - limit)
+        found = self._read(begin, end)
+        more = begin > first
+        if not more and first == low:
+            kept = self._kept.between(from_ms, until_ms, min(end, low))
+            wanted = limit - len(found)
+            more = len(kept) > wanted
+            found = kept[len(kept) - wanted if more else 0 :] + found
+        records = [{"id": str(offset), **msgspec.to_builtins(decode(body))} for offset, body in reversed(found)]
+        return self._page(command, records, more=more)
 
-    def _read(self, first: int, end: int) -> list[dict[str, Any]]:
+    def _page(self, command: Command, records: list[dict[str, Any]], *, more: bool) -> Command:
+        following = records[-1]["id"] if more and records else ""
+        server = self._tools.config.broker_name
+        return command.reply(body=_encode({"records": records, "next": following, "server": server}))
+
+    def _read(self, first: int, end: int) -> list[tuple[int, bytes]]:
         assert self._queue_id is not None
-        found: list[dict[str, Any]] = []
+        found: list[tuple[int, bytes]] = []
         while first < end:
             try:
                 result = self._tools.store.reading.read(self._queue_id, first, end - first, PAGE_BYTES_MAX, end)
@@ -156,6 +156,6 @@ class AuditFeature(Feature):
                 raise Refused(ResponseCode.SYSTEM_ERROR, f"the record of acts is damaged: {error}") from error
             if not result.records:
                 break
-            found += [msgspec.to_builtins(_decode(RecordView(record).body)) for record in result.records]
+            found += [(first + at, bytes(RecordView(record).body)) for at, record in enumerate(result.records)]
             first += len(result.records)
         return found

@@ -10,6 +10,7 @@ import msgspec
 from console.api.operations import INTEGER, PAGE, TEXT, ApiCall, Operation, Parameter
 from console.api.pages import Page, slice_page
 from console.api.problems import ApiProblem, bad, not_found
+from console.cluster import members
 from console.roles import broker_rows, group_states
 from remoting.protocol.bodies.controller_body import (
     ClusterInfo,
@@ -170,18 +171,9 @@ async def list_role_changes(call: ApiCall) -> Any:
 
 async def list_controllers(call: ApiCall) -> Any:
     """Return a page of controllers."""
-    metadata = from_fields(
-        (await call.cluster.ask_controller(call.viewer, Code.CONTROLLER_GET_METADATA_INFO)).fields, ControllerMetadata
-    )
-    rows = []
-    for peer in filter(None, metadata.peers.split(";")):
-        identity, _, address = peer.partition("-")
-        rows.append({"id": identity, "address": address, "leads": address == metadata.controller_leader_address})
-    if not rows:
-        rows = [{
-            "id": metadata.controller_leader_id or "", "address": metadata.controller_leader_address or "",
-            "leads": True,
-        }]  # fmt: skip
+    answer = await call.cluster.ask_controller(call.viewer, Code.CONTROLLER_GET_METADATA_INFO)
+    leader = from_fields(answer.fields, ControllerMetadata).controller_leader_address or ""
+    rows = [{"id": name, "address": address, "leads": address == leader} for name, address in members(answer).items()]
     return slice_page(call, rows)
 
 

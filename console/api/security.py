@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from console.api.operations import CURSOR, INTEGER, LIMIT, PAGE, ApiCall, Operation, Parameter
-from console.api.pages import Page, page_over, slice_page
+from console.api.pages import Page, decode_cursor, encode_cursor, page_over, slice_page
 from console.api.problems import bad, not_found
+from console.audit import acts_page
 from console.cluster import json_object
 from remoting.protocol.errors import LightMQError, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
@@ -60,6 +61,9 @@ class Quota(msgspec.Struct):
 class AuditRecord(msgspec.Struct):
     """An administrative act."""
 
+    id: str
+    server: str
+    """The broker or controller that carried it out; ids are its own."""
     time_ms: int
     who: str
     role: str = ""
@@ -119,7 +123,14 @@ async def list_audit(call: ApiCall) -> Any:
     """Return a page of administrative acts, the newest first."""
     times = {name: call.values[name] for name in ("from_ms", "until_ms") if call.values[name] is not None}
     fields = {name: str(value) for name, value in times.items()}
-    return await page_over(call, Code.AUDIT_LIST, "records", fields, after_field="before")
+    _, marks = decode_cursor(call.text("cursor"))
+    try:
+        begin = msgspec.json.decode(marks or "{}", type=dict[str, str])
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise bad("cursor is not one of a page before") from error
+    page = await acts_page(call.cluster, call.viewer, fields, call.number("limit"), begin)
+    following = "" if page.last else encode_cursor("", msgspec.json.encode(page.marks).decode())
+    return {"items": page.acts, "next": following, "total": None, "missing": page.missing}
 
 
 OPERATIONS = (

@@ -23,6 +23,7 @@ from aiohttp import web
 
 from console.api.overview import overview_of
 from console.api.problems import ApiProblem
+from console.audit import acts_page
 from console.cluster import BrokerGroupsView
 from console.figures import OverviewFigures, Sample
 from console.roles import broker_rows
@@ -164,9 +165,6 @@ def event_sources(cluster: BrokerGroupsView) -> dict[str, ItemSource]:
         return [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("queries", ())]
 
     async def audit() -> list[Any]:
-        asked = await cluster.ask_all(None, Code.AUDIT_LIST, {"limit": str(AUDIT_SHOWN)})
-        rows = [{**row, "broker": broker} for broker, body in asked.objects() for row in body.get("records", ())]
-        rows.sort(key=lambda row: -int(row.get("time_ms", 0)))
-        return rows[:AUDIT_SHOWN]
+        return (await acts_page(cluster, None, {}, AUDIT_SHOWN, {})).acts
 
     return {"roles": roles, "spark": spark, "audit": audit}

@@ -245,6 +245,7 @@ class LeadingController:
 
     def ask(self, command: Command) -> Command:
         """A request and its answer. Raises Refused, and CommandFailed when this controller no longer leads."""
+        command.fields.setdefault("road", ROAD)
         try:
             return checked(self.connection.request(command))
         except Refused as refused:
@@ -332,6 +333,14 @@ def leading_controller(target: ServerTarget) -> Iterator[LeadingController]:
             return
     failures = "; ".join(f"{address}: {reason}" for address, reason in search.failures.items())
     raise CommandFailed(f"no controller that leads was found: {failures}")
+
+
+def controllers(target: ServerTarget) -> dict[str, str]:
+    """The address of each controller, by name, as the controllers know one another. Raises as `leading_controller`."""
+    with leading_controller(target) as leader:
+        named = [each.partition("-") for each in leader.metadata.peers.split(";") if each]
+        lone = {leader.metadata.controller_leader_id or "": leader.address}
+        return {name: address for name, _, address in named} or lone
 
 
 def _metadata(connection: BlockingConnection) -> ControllerMetadata:

@@ -124,7 +124,9 @@ class AllInOne:
                 await self._group.begin("tracing", self._tracing)
             await self._group.begin("controller", self._controller, ready=self._controller.ready)
             await self._group.begin("broker", self._broker, ready=self._broker.ready)
-            table = merged(self._controller.handlers, self._broker.handlers)
+            assert self._broker.broker is not None
+            acts = self._broker.broker.audit  # what operators do at the controller is recorded by the broker
+            table = merged(acts.watching(self._controller.handlers), self._broker.handlers)
             self._router = Router(
                 traced(table, self._tracing.tracer, self._clock.now_ns), access=self._broker.access,
                 not_offered=self._broker.not_offered,

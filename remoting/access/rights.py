@@ -188,8 +188,6 @@ ACTS = frozenset(
     }
 )  # fmt: skip
 """Requests that change something for others than who sends them: each becomes a record (docs/howto/operate.md)."""
-ACTS_BY_TOOLS = frozenset({Code.RECALL_MESSAGE, Code.RESCHEDULE_MESSAGE, Code.UPDATE_CONSUMER_OFFSET})
-"""The same where a tool sends them and says so: clients send them too, for themselves."""
 
 PAGES: dict[str, Right | None] = {
     "/livez": None,

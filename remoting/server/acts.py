@@ -2,7 +2,8 @@
 
 `witnessed` wraps the handler of an act: whatever becomes of the request (an answer now or later, a refusal, a failure)
 is reported once, with the reply if there is one; the reporter sends the reply. `described` says what is recorded: who
-asked, with which role, from where, by which road, for what, and how it ended.
+asked, with which role, from where, by which road, for what, and how it ended. Brokers and controllers keep the records,
+each in its own way.
 
     road      the field `road` of the request, as our own tools and the console set it; else the language of the client
     target    the values of a few named fields; bodies are read for names alone, so that no record has a secret
@@ -14,11 +15,12 @@ router where the request is for what is not offered. Loop rule: on the loop's th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
+from remoting.protocol.bodies.controller_body import NO_BROKER
 from remoting.protocol.errors import LightMQError, NotOffered, Refused
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode, request_name
@@ -32,18 +34,21 @@ ROAD_FIELD = "road"
 DONE = "done"
 TARGET_FIELDS = (
     "topic", "queueId", "consumerGroup", "group", "groupName", "srcGroup", "destGroup", "client", "clientId",
-    "username", "subject", "resource", "brokerName", "brokerAddress", "clusterName", "namespace", "key", "timestamp",
-    "offset", "recallHandle", "delayMs", "deliverMs", "end", "queue",
+    "username", "subject", "resource", "brokerName", "brokerId", "brokerControllerIdsToClean", "brokerAddress",
+    "clusterName", "namespace", "key", "timestamp", "offset", "recallHandle", "delayMs", "deliverMs", "end", "queue",
 )  # fmt: skip
 """Fields that say what an act is about; the value of a setting is none of them, it may be a secret."""
 NAMED_BODIES = frozenset({Code.UPDATE_BROKER_CONFIG, Code.UPDATE_NAMESRV_CONFIG, Code.UPDATE_CONTROLLER_CONFIG})
 """Acts whose body is lines of `name=value`; the names are recorded."""
+REFUSED_PER_MINUTE_MAX = 120
+"""Refused acts that become records; more are only counted and logged."""
+MINUTE_MS = 60_000
 VALUE_CHARACTERS_MAX = 200
 NAMES_MAX = 20
 _ROAD = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
-class ActRecord(msgspec.Struct):
+class ActRecord(msgspec.Struct, omit_defaults=True):
     """One administrative act."""
 
     time_ms: int
@@ -56,6 +61,8 @@ class ActRecord(msgspec.Struct):
     outcome: str
     """`done`, or `refused: ` and the reason."""
     road: str
+    id: str = ""
+    """Where it is in its server's list: a whole number that rises. A record in the log has its offset instead."""
 
 
 Report = Callable[[Peer, Command, Command | None, str], None]
@@ -120,6 +127,61 @@ def witnessed(handler: Handler, report: Report) -> Handler:
             report(peer, command, None, DONE)
 
     return handle
+
+
+def from_tool(command: Command) -> bool:
+    """Whether a request names the tool it was made with."""
+    return ROAD_FIELD in command.fields
+
+
+def names_master(command: Command) -> bool:
+    """Whether an operator asks for an election: a broker asks for itself."""
+    fields = command.fields
+    return fields.get("designateElect", "").lower() == "true" or fields.get("brokerId", "") in ("", str(NO_BROKER))
+
+
+SOMETIMES = {
+    Code.RECALL_MESSAGE: from_tool, Code.RESCHEDULE_MESSAGE: from_tool, Code.UPDATE_CONSUMER_OFFSET: from_tool,
+    Code.CONTROLLER_ELECT_MASTER: names_master,
+}  # fmt: skip
+"""Requests that clients and brokers send for themselves, and which of them are acts."""
+
+
+def watched(handlers: Mapping[int, Handler], acts: Iterable[int], report: Report) -> dict[int, Handler]:
+    """The same handlers, those of `acts` reported, and of `SOMETIMES` the requests that are acts."""
+    found = dict(handlers)
+    for code in acts:
+        if code in handlers:
+            found[code] = witnessed(handlers[code], report)
+    for code, is_act in SOMETIMES.items():
+        if code in handlers:
+            found[code] = _either(handlers[code], witnessed(handlers[code], report), is_act)
+    return found
+
+
+def _either(plain: Handler, act: Handler, is_act: Callable[[Command], bool]) -> Handler:
+    def handle(peer: Peer, command: Command) -> Command | None:
+        return (act if is_act(command) else plain)(peer, command)
+
+    return handle
+
+
+class RefusedActs:
+    """Counts refused acts by minute: above a limit they leave no record, so that nobody fills a disk with them."""
+
+    def __init__(self, per_minute_max: int) -> None:
+        self._per_minute_max = per_minute_max
+        self._minute = self._count = 0
+
+    def too_many(self, record: ActRecord) -> bool:
+        """Whether this act was refused and is above what one minute may record."""
+        if record.outcome == DONE:
+            return False
+        minute = record.time_ms // MINUTE_MS
+        if minute != self._minute:
+            self._minute, self._count = minute, 0
+        self._count += 1
+        return self._count > self._per_minute_max
 
 
 def outcome_of(reply: Command) -> str:

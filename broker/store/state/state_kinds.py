@@ -58,6 +58,8 @@ MIGRATION = 31
 """Source queue, queue id and source offset -> where the messages copied from there on are in the queue."""
 MIGRATION_RETURN = 33
 """Source queue, queue id and source offset -> where the messages are in the queue that were mirrored back to there."""
+AUDITED = 34
+"""Offset (u64, big-endian) in the queue of administrative acts -> the act, once that part of the queue has expired."""
 OPTION = 32
 """Key of an option, as below `broker` in the configuration -> its value as text, changed at run time."""
 
@@ -88,6 +90,7 @@ NAMES = {
     MIGRATION: "migration",
     MIGRATION_RETURN: "migration_return",
     OPTION: "option",
+    AUDITED: "audited",
 }
 
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from lightmq.cli.admin.clients import first_that_has
-from lightmq.cli.connections import Broker, ServerTarget, brokers
+from lightmq.cli.connections import Broker, ServerTarget, brokers, controllers, dial
 from lightmq.cli.outcome import CommandFailed, columns, json_object, print_rows, printable, unreadable
 from lightmq.cli.times import age, moment, time_ms
+from remoting.client.blocking import BlockingConnection, checked
+from remoting.protocol.errors import LightMQError
 from remoting.protocol.frames.codes import RequestCode
 from remoting.protocol.frames.commands import Command
 
@@ -65,29 +69,57 @@ def audit(
     json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per act.")] = False,
     target: ServerTarget = HERE,
 ) -> None:
-    """Show who did what: every administrative act, by whatever tool, with its outcome."""
+    """Show who did what at brokers and controllers: every administrative act, by whatever tool, with its outcome."""
     fields = {"from_ms": str(time_ms(since))} if since else {}
     fields |= {"until_ms": str(time_ms(until))} if until else {}
     with brokers(target) as found:
-        rows = [row for broker in found for row in _acts(broker, fields, count)]
+        servers = dict(_acts(broker.ask, fields, count) for broker in found)
+    servers |= _controller_acts(target, fields, count)  # in one process both are the same server
+    rows = [{"server": name, **row} for name, acts in servers.items() for row in acts]
     rows.sort(key=lambda row: -int(row["time_ms"]))
     print_rows(rows[:count], AUDIT_HEADINGS, _act, json_output=json_output, empty="no act is recorded in that time")
 
 
-def _acts(broker: Broker, fields: dict[str, str], count: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    before: dict[str, str] = {}
-    while len(rows) < count:
-        asked = fields | before | {"limit": str(min(PAGE, count - len(rows)))}
-        answer = json_object(broker.ask(Command(RequestCode.AUDIT_LIST, fields=asked)).body, "to AUDIT_LIST")
+Acts = list[dict[str, Any]]
+
+
+def _controller_acts(target: ServerTarget, fields: dict[str, str], count: int) -> dict[str, Acts]:
+    """The acts of each controller; one that does not answer is named on standard error."""
+    signer, tls, timeout_ms = target.security.signer, target.security.client_tls, int(target.timeout * 1000)
+    found: dict[str, Acts] = {}
+    try:
+        addresses = controllers(target)
+    except CommandFailed as error:
+        sys.stderr.write(f"the acts of controllers are missing: {error}\n")
+        return found
+    for name, address in addresses.items():
         try:
-            rows += [{"broker": broker.name, **record} for record in answer["records"]]
-            before = {"before": answer["next"]}
+            with dial(address, timeout_ms, signer, tls) as connection:
+                server, acts = _acts(partial(_asked, connection), fields, count)
+                found[server] = acts
+        except LightMQError as error:
+            sys.stderr.write(f"the acts of controller {name} are missing: {error}\n")
+    return found
+
+
+def _asked(connection: BlockingConnection, command: Command) -> Command:
+    return checked(connection.request(command))
+
+
+def _acts(ask: Callable[[Command], Command], fields: dict[str, str], count: int) -> tuple[str, Acts]:
+    """The name of a server, and its newest acts."""
+    rows: Acts = []
+    before: dict[str, str] = {}
+    while True:
+        asked = fields | before | {"limit": str(min(PAGE, max(1, count - len(rows))))}
+        answer = json_object(ask(Command(RequestCode.AUDIT_LIST, fields=asked)).body, "to AUDIT_LIST")
+        try:
+            rows += answer["records"]
+            server, before = answer["server"], {"before": answer["next"]}
         except KeyError as error:
             raise unreadable("to AUDIT_LIST", error) from error
-        if not answer["next"]:
-            break
-    return rows
+        if not answer["next"] or len(rows) >= count:
+            return server, rows
 
 
 def _act(row: dict[str, Any]) -> tuple[str, ...]:

@@ -1,7 +1,11 @@
-"""The console at a controller and at a broker of a cluster, asked over sockets with a key: `console.cluster`."""
+"""The console at a controller and at a broker of a cluster, asked over sockets with a key: `console.cluster`,
+`console.audit`.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -14,9 +18,14 @@ from broker.config import BrokerConfig
 from console.config import ConsoleConfig, ConsoleTlsConfig
 from controller.config import ControllerConfig
 from lightmq import certificates
+from lightmq.cli.admin.inspect_server import audit
+from lightmq.cli.connections import Security, ServerTarget
 from lightmq.servers.parts import Part, bridge_part, broker_part, controller_part
 from mqtt_bridge.config import BridgeConfig, ConnectionConfig, RuleConfig
+from remoting.client.connection import signing_dial
 from remoting.protocol.errors import LocalMisuse
+from remoting.protocol.frames.codes import RequestCode as Code
+from remoting.protocol.frames.commands import Command
 from runtime.clock import SystemClock
 from tests.support.console_rig import ConsolePage
 
@@ -65,6 +74,53 @@ async def parts(tmp_path: Path) -> AsyncIterator[tuple[Part, Part]]:
     finally:
         await broker.stop()
         await controller.stop()
+
+
+async def test_acts_at_brokers_and_controllers_are_one_list(
+    parts: tuple[Part, Part], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the console page by page, and in the command line's."""
+    ports = [part.ports()["remoting"] for part in parts]
+    dial = signing_dial(key_file(tmp_path, "boss"), None)
+    for number in range(3):
+        for port, code, fields in (
+            (ports[0], Code.PUT_KV_CONFIG, {"namespace": "n", "key": f"k{number}", "value": "v"}),
+            (ports[1], Code.SESSION_END, {"client": f"c{number}"}),
+        ):
+            connection = await dial(f"127.0.0.1:{port}")
+            await connection.request(Command(code, fields=fields), 5_000)
+            await connection.close()
+    wanted = [
+        (server, target)
+        for number in (2, 1, 0)
+        for server, target in (("broker-a", f"client=c{number}"), ("controller n1", f"namespace=n key=k{number}"))
+    ]
+    for part in parts:
+        url = f"http://127.0.0.1:{part.ports()['admin']}"
+        async with aiohttp.ClientSession(url, cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            page = ConsolePage(http, url, part.notes()["console_token"])
+            await page.sign_in()
+            for limit in (1, 4, 200):
+                assert await all_acts(page, limit) == wanted
+            await page.ask("/audit?cursor=nonsense", status=400)
+    target = ServerTarget(server=f"127.0.0.1:{ports[0]}", security=Security(access_key_file=key_file(tmp_path, "boss")))
+    await asyncio.to_thread(audit, json_output=True, target=target)
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert [(row["server"], row["target"]) for row in printed if "act" in row] == wanted
+    assert {(row["who"], row["role"]) for row in printed if "act" in row} == {("boss", "admin")}
+
+
+async def all_acts(page: ConsolePage, limit: int) -> list[tuple[str, str]]:
+    """Server and target of every act, over as many pages as there are."""
+    found, cursor = [], ""
+    while True:
+        shown = await page.ask(f"/audit?limit={limit}&cursor={cursor}")
+        assert shown["missing"] == {}
+        assert len(shown["items"]) <= limit
+        found += [(act["server"], act["target"]) for act in shown["items"]]
+        cursor = shown["next"]
+        if not cursor:
+            return found
 
 
 async def test_controllers_and_brokers_serve_it(parts: tuple[Part, Part]) -> None:

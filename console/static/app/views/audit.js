@@ -1,5 +1,5 @@
 // @ts-check
-/** Audit: every administrative act, by whom, from where, and how it ended; kept in the log itself. */
+/** Audit: every administrative act, by whom, from where, and how it ended; kept where it was carried out. */
 import { on } from '../core/events.js';
 import { moment } from '../core/format.js';
 import { html, useEffect, useMemo, useState } from '../core/lib.js';
@@ -25,10 +25,11 @@ export function Audit() {
     { name: 'Act', of: (/** @type {any} */ one) => one.act.replaceAll('_', ' ').toLowerCase() },
     { name: 'On', class: 'wide-value', of: (/** @type {any} */ one) => html`<span class="mono">${one.target}</span>` },
     { name: 'From', of: (/** @type {any} */ one) => html`<span class="mono">${one.address}</span><div class="sub">${ROADS[one.road] ?? one.road}</div>` },
+    { name: 'Carried out by', of: (/** @type {any} */ one) => html`<span class="nowrap">${one.server}</span>` },
     { name: 'Outcome', of: (/** @type {any} */ one) => html`<${Badge} kind=${one.outcome === 'done' ? 'good' : 'bad'}>${one.outcome}<//>` },
   ];
   return html`<${Page} title="Audit" about="Every administrative act, from this page, the command line or any other tool, newest first.">
-    <${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.time_ms} ${one.act} ${one.target} ${one.who}`} caption="Administrative acts" noun="acts"
+    <${List} of=${page} columns=${columns} rowKey=${(/** @type {any} */ one) => `${one.server} ${one.id}`} caption="Administrative acts" noun="acts"
       toolbar=${html`<div class="window"><${Field} label="Since" kind="select" value=${since} onInput=${setSince} options=${SINCE} /></div>`}
       empty=${html`<${Empty} icon="audit" title=${since ? 'No act in this time' : 'No administrative act yet'}><p>Disconnecting a client, clearing a retained message, resetting a group and every other act is recorded here.</p><//>`} />
   <//>`;

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from broker.audit import feature as module
-from remoting.access.rights import ACTS, ACTS_BY_TOOLS, MANAGE, RIGHTS
+from remoting.access.rights import ACTS, MANAGE, RIGHTS
 from remoting.protocol.frames.codes import RequestCode as Code
 from remoting.protocol.frames.codes import ResponseCode, request_name
 from remoting.protocol.records.record import FLAG_RETAIN
+from remoting.server.acts import SOMETIMES, RefusedActs
 from tests.unit.broker.operating.asking import asked, publish
 
 NO_ACTS = frozenset(
@@ -31,7 +32,7 @@ NO_ACTS = frozenset(
 def test_what_changes_something_is_an_act() -> None:
     managing = {code for code, right in RIGHTS.items() if right.verb == MANAGE}
     assert managing == ACTS | NO_ACTS
-    assert not ACTS_BY_TOOLS & managing
+    assert not SOMETIMES.keys() & managing
 
 
 async def records(running, **fields: str) -> list[tuple[str, str, str]]:
@@ -45,7 +46,7 @@ async def test_acts_are_recorded_with_who_what_and_outcome(running) -> None:
     await asked(running, Code.RETAINED_CLEAR, topic="a")
     (refused, done) = (await asked(running, Code.AUDIT_LIST))["records"]
     assert done == {
-        "time_ms": running.clock.now_ms(), "who": "anonymous", "role": "", "address": "in-process",
+        "id": "0", "time_ms": running.clock.now_ms(), "who": "anonymous", "role": "", "address": "in-process",
         "act": "RETAINED_CLEAR", "target": "topic=a", "outcome": "done", "road": "lightmq",
     }  # fmt: skip
     assert (refused["outcome"], refused["road"]) == (
@@ -107,7 +108,7 @@ async def test_records_survive_a_restart_and_stay_hidden(running) -> None:
 
 
 async def test_refused_acts_cannot_fill_the_log(running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "REFUSED_PER_MINUTE_MAX", 2)
+    monkeypatch.setattr(running.broker.audit, "_refused", RefusedActs(2))
     running.judge_by(lambda identity, action, resource: action == "monitor")
     for number in range(4):
         assert (await asked(running, Code.SESSION_END, client=str(number)))[0] == ResponseCode.NO_PERMISSION
@@ -130,4 +131,4 @@ async def test_a_full_disk_does_not_keep_an_act_from_its_answer(running, monkeyp
 
 
 def test_every_act_has_a_name() -> None:
-    assert not [code for code in ACTS | ACTS_BY_TOOLS if request_name(code).isdigit()]
+    assert not [code for code in ACTS | SOMETIMES.keys() if request_name(code).isdigit()]

@@ -119,3 +119,12 @@ async def test_sessions_and_clients_of_nobody(page: ConsolePage) -> None:
     await page.ask("/sessions/nobody", "DELETE", 404)
     await page.ask("/trace", status=400)
     await page.ask("/access/test", "POST", 400, json={"action": "fly"})
+
+
+async def test_what_operators_do_at_the_controller_of_the_same_process_is_listed_once(page: ConsolePage) -> None:
+    connection = await connect("127.0.0.1", await remoting_port(page))
+    fields = {"namespace": "n", "key": "k", "value": "v"}
+    assert (await connection.request(Command(RequestCode.PUT_KV_CONFIG, fields=fields))).code == 0
+    await connection.close()
+    (act,) = (await page.ask("/audit"))["items"]
+    assert (act["server"], act["act"], act["target"]) == ("broker-a", "PUT_KV_CONFIG", "namespace=n key=k")

@@ -40,6 +40,7 @@ def test_numbers_are_fixed() -> None:
         31: "migration",
         32: "option",
         33: "migration_return",
+        34: "audited",
     }
 
 
