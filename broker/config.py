@@ -159,11 +159,11 @@ class BrokerConfig:
     advertised_host: str = ""
     """Host that clients connect to; empty means the listening address (127.0.0.1 if that is 0.0.0.0)."""
     admin_host: str = "127.0.0.1"
-    """Address of the administration page."""
+    """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8_081, minimum=0, maximum=65_535)
-    """Port of /metrics, /livez, /readyz; 0 takes any free one."""
+    """Administration port: console, /metrics, /livez, /readyz; 0 takes any free one."""
     controllers: tuple[str, ...] = ("127.0.0.1:9876",)
     """Controllers (they are the name servers too) to register with; empty for a broker that is found by address."""
     access_key_file: Path | None = None
@@ -220,7 +220,7 @@ class BrokerConfig:
     """Longest delay a message may ask for; a longer one is refused with MESSAGE_ILLEGAL."""
     delay_precision_ms: int = setting(100, minimum=1, maximum=1_000)
     """Least time between two deliveries of delayed messages: one that is due alone is delivered at its time, those due
-    shortly after it together and at most so much late. Fewer make fewer appends."""
+    shortly after it together and at most so much late. A larger value makes fewer appends."""
     transaction_check_after_ms: int = setting(6_000, minimum=100, live=True)
     """How long a transaction may stay open before its producer group is asked for the outcome."""
     transaction_check_interval_ms: int = setting(30_000, minimum=100, live=True)
@@ -228,7 +228,7 @@ class BrokerConfig:
     transaction_checks_max: int = setting(15, minimum=1, live=True)
     """Questions about one transaction; then its message goes to the topic TRANS_CHECK_MAX_TIME_TOPIC."""
     transaction_age_s_max: int = setting(86_400, minimum=1, live=True)
-    """How long a transaction may stay open when none of its producers is connected; then its message goes there too."""
+    """How long a transaction may stay open when none of its producers is connected; then its message goes there."""
     client_expiry_s: int = setting(120, minimum=5, live=True)
     """How long a RocketMQ client counts as present after its last heartbeat (clients send one each 30 s)."""
     shared_commit_interval_ms: int = setting(200, minimum=1, live=True)

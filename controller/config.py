@@ -22,11 +22,11 @@ class ControllerConfig:
     port: int = setting(9_876, minimum=0, maximum=65_535)
     """Remoting port; 0 takes any free one."""
     admin_host: str = "127.0.0.1"
-    """Address of the administration page."""
+    """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_port: int = setting(8_080, minimum=0, maximum=65_535)
-    """Port of /metrics, /livez, /readyz; 0 takes any free one."""
+    """Administration port: console, /metrics, /livez, /readyz; 0 takes any free one."""
     data_directory: Path = Path("lightmq-data/controller")
     """Where metadata and journal lie; one running controller per directory."""
     access_keys: tuple[str, ...] = ()

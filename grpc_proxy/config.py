@@ -61,7 +61,7 @@ class GrpcLimitsConfig:
     batch_max: int = setting(32, minimum=1, maximum=32)
     """Most messages of one receive, which clients are told."""
     renewed_max: int = setting(100_000, minimum=0)
-    """Messages whose invisible time the proxy extends at a time; of further ones it ends as it was given."""
+    """Messages whose invisible time the proxy extends at a time; for further ones it ends as it was granted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class GrpcConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq grpc-proxy`."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may see the administration pages from other machines (docs/howto/metrics.md)."""
     admin_access_list: Path | None = None

@@ -22,7 +22,7 @@ from runtime.tracing_config import TracingConfig
 
 @dataclass(frozen=True, kw_only=True)
 class UpConfig:
-    """`lightmq up`: everything in one process. What is set here takes the place of the parts' own ports and places."""
+    """`lightmq up`: everything in one process. What is set here replaces the parts' own addresses and ports."""
 
     data_directory: Path = Path("lightmq-data")
     """Where everything durable lies: the log in `broker/`, the cluster's metadata in `controller/`."""
@@ -31,12 +31,12 @@ class UpConfig:
     remoting_port: int = setting(9876, minimum=0, maximum=65_535)
     """One port for RocketMQ clients and Spark that answers as name server and as broker; 0 takes any free one."""
     grpc_port: int | None = setting(None, minimum=0, maximum=65_535)
-    """Port for RocketMQ's gRPC clients, usually 8081; 0 takes any free one, not set: none is open. The address and
+    """Port for RocketMQ's gRPC clients, usually 8081; 0 takes any free one, unset: no port is opened. The address and
     everything else is set in `[grpc]`; the extra `grpc` must be installed."""
     admin_port: int = setting(8080, minimum=0, maximum=65_535)
     """Port of the console, /metrics, /livez, /readyz and /status; 0 takes any free one."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -202,7 +202,7 @@ class BridgeConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration port of `lightmq bridge`."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may see the administration pages from other machines (docs/howto/metrics.md)."""
     admin_access_list: Path | None = None

@@ -19,7 +19,7 @@ from runtime.tls_config import DialTlsConfig
 
 @dataclass(frozen=True, kw_only=True)
 class QuotaConfig:
-    """Quotas. Rates are held by reading later, never by loss; everything else is refused with its reason code."""
+    """Quotas. Rates are enforced by delaying reads, never by loss; everything else is refused with its reason code."""
 
     connections_per_address_max: int = setting(0, minimum=0)
     """Open sockets of one address; a further one is closed at once. 0 = no quota."""
@@ -32,22 +32,22 @@ class QuotaConfig:
     connects_per_address_burst: int = setting(100, minimum=1)
     """Connections one address may open at once before `connects_per_address_per_s` counts: a gateway coming back."""
     client_messages_per_s: float = setting(0.0, minimum=0)
-    """Messages one client id may publish per second. Above it the client is read later. 0 = no quota."""
+    """Messages one client id may publish per second. Above it the client is read more slowly. 0 = no quota."""
     client_bytes_per_s: float = setting(0.0, minimum=0)
-    """Bytes of topics and payloads one client id may publish per second. Above it the client is read later. 0 = no
-    quota."""
+    """Bytes of topics and payloads one client id may publish per second. Above it the client is read more slowly.
+    0 = no quota."""
     user_messages_per_s: float = setting(0.0, minimum=0)
-    """Messages all clients of one user may publish per second. Above it they are read later. 0 = no quota."""
+    """Messages all clients of one user may publish per second. Above it they are read more slowly. 0 = no quota."""
     user_bytes_per_s: float = setting(0.0, minimum=0)
-    """Bytes all clients of one user may publish per second. Above it they are read later. 0 = no quota."""
+    """Bytes all clients of one user may publish per second. Above it they are read more slowly. 0 = no quota."""
     address_messages_per_s: float = setting(0.0, minimum=0)
-    """Messages all clients of one address may publish per second. Above it they are read later. 0 = no quota."""
+    """Messages all clients of one address may publish per second. Above it they are read more slowly. 0 = no quota."""
     address_bytes_per_s: float = setting(0.0, minimum=0)
-    """Bytes all clients of one address may publish per second. Above it they are read later. 0 = no quota."""
+    """Bytes all clients of one address may publish per second. Above it they are read more slowly. 0 = no quota."""
     listener_messages_per_s: float = setting(0.0, minimum=0)
-    """Messages all clients of this proxy may publish per second. Above it they are read later. 0 = no quota."""
+    """Messages all clients of this proxy may publish per second. Above it they are read more slowly. 0 = no quota."""
     listener_bytes_per_s: float = setting(0.0, minimum=0)
-    """Bytes all clients of this proxy may publish per second. Above it they are read later. 0 = no quota."""
+    """Bytes all clients of this proxy may publish per second. Above it they are read more slowly. 0 = no quota."""
     keep_alive_s_max: int = setting(0, minimum=0, maximum=65_535)
     """Longest keep-alive. Clients of MQTT 5 that ask for more, or for none, get this one in the CONNACK; 3.1.1 clients
     are closed after one and a half times this long without a packet. 0 = as long as the client asks."""
@@ -60,7 +60,7 @@ class QuotaConfig:
     """Most user properties of one message; more close the connection with 0x97. Any other packet may have 1,024."""
     receive_maximum: int = setting(1_024, minimum=1, maximum=65_535)
     """Publishes with QoS 1 or 2 of an MQTT 5 client that may wait for their acknowledgement; the CONNACK names it,
-    and more close the connection with 0x93. A 3.1.1 client that has more is read later."""
+    and more close the connection with 0x93. A 3.1.1 client that has more is read more slowly."""
     topic_alias_max: int = setting(64, minimum=0, maximum=65_535)
     """Topic aliases an MQTT 5 client may use; the CONNACK names it, and a higher one closes the connection with
     0x94. Each may hold a topic of `topic_bytes_max`."""
@@ -85,11 +85,11 @@ class ListenConfig:
     """What is listened on besides `proxy.port`, all on the address of `proxy.host`."""
 
     tls_port: int | None = setting(None, minimum=0, maximum=65535)
-    """Port of MQTT over TLS, usually 8883; 0 takes any free one, not set: none is open."""
+    """Port of MQTT over TLS, usually 8883; 0 takes any free one, unset: no port is opened."""
     ws_port: int | None = setting(None, minimum=0, maximum=65535)
-    """Port of MQTT over WebSocket, usually 8080 or 9001; 0 takes any free one, not set: none is open."""
+    """Port of MQTT over WebSocket, usually 9001; 0 takes any free one, unset: no port is opened."""
     wss_port: int | None = setting(None, minimum=0, maximum=65535)
-    """Port of MQTT over WebSocket over TLS, usually 8884; 0 takes any free one, not set: none is open."""
+    """Port of MQTT over WebSocket over TLS, usually 8884; 0 takes any free one, unset: no port is opened."""
     tls_certificate: Path | None = None
     """The server's certificate and those up to its authority, PEM. Read again on SIGHUP and when it changes."""
     tls_key: Path | None = None
@@ -181,11 +181,11 @@ class AccessConfig:
     http_secret_file: Path | None = None
     """Sent as `Authorization: Bearer …`, so that the hook can authenticate the proxy."""
     http_timeout_ms: int = setting(2_000, minimum=10, maximum=60_000)
-    """Longest wait for an answer; without one the client is not let in and gets a code to try again."""
+    """Longest wait for an answer; without one the client is not let in and gets a code that asks it to try again."""
     http_concurrent_max: int = setting(16, minimum=1, maximum=1_024)
     """Most questions under way; further ones wait."""
     http_waiting_max: int = setting(256, minimum=0, maximum=65_536)
-    """Most questions that wait; further clients are refused with a code to try again."""
+    """Most questions that wait; further clients are refused with a code that asks them to try again."""
     http_cache_ms: int = setting(60_000, minimum=0)
     """How long an accepted client is accepted again without asking."""
 
@@ -242,7 +242,7 @@ class ProxyConfig:
     admin_host: str = "127.0.0.1"
     """Address of the administration port."""
     admin_hosts: tuple[str, ...] = ()
-    """Further host names under which the administration page answers, beside `localhost` and IP addresses."""
+    """Further host names under which the administration port answers, beside `localhost` and IP addresses."""
     admin_access_keys: tuple[str, ...] = ()
     """`key:secret` pairs that may see the administration pages from other machines (docs/howto/metrics.md)."""
     admin_access_list: Path | None = None

@@ -19,7 +19,7 @@ SEGMENT_SIZE_BYTES_MAX = 2**31 - 8
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoreSettings:
-    """Settings of one LogStore."""
+    """The log: files, flushing, indexes, retention, damage."""
 
     segment_size_bytes: int = 256 * MIB
     """Size of one log file, a multiple of 8. Existing files keep theirs. Smaller ones expire in finer steps."""

@@ -70,6 +70,10 @@ SCHEMA_TEXT = (
     "`timestampType`), shows offsets in its JSON and takes those options of Kafka's that have another name here; see "
     "[from Kafka's source](howto/spark-from-kafka.md)."
 )
+SINK_SCHEMA_TEXT = (
+    "`kafka` takes rows as Kafka's sink does (columns `key`, `value`, `topic`, `partition`, `headers`) and those "
+    "options of Kafka's that have another name here; see [from Kafka's source](howto/spark-from-kafka.md)."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +320,7 @@ class WriteOptions(ConnectionOptions):
         4_096,
         "Rows of one record with `batchCodec`, at most 65,536; a record also ends at 2 MiB of rows.",
     )
-    schema: str = option(option_table.one_of("rocketmq", "kafka"), "rocketmq", SCHEMA_TEXT)
+    schema: str = option(option_table.one_of("rocketmq", "kafka"), "rocketmq", SINK_SCHEMA_TEXT)
     include_headers: bool = option(
         option_table.flag, True, "Whether a column `headers` is written; with `false` it is left out."
     )
