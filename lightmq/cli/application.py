@@ -101,6 +101,14 @@ GROUPED = (
 )  # fmt: skip
 """Commands with commands of their own, or with their own parser."""
 NAMES = tuple(name for name, *_ in COMMANDS)
+EXIT_STATUS = """\
+Options and examples of a command: lightmq COMMAND --help
+
+Exit status: 0    done
+             1    could not be done, or what was checked is not well
+             2    the command line was not understood
+             130  interrupted with Ctrl-C
+"""
 
 
 def _epilogue(name: str) -> dict[str, str]:
@@ -116,6 +124,7 @@ def application() -> App:
         version=f"lightmq {VERSION}",
         version_flags=["--version", "-V"],
         config=from_profile,
+        help_epilogue=EXIT_STATUS,
         help_format="plaintext",  # a Markdown renderer for one-line texts would cost a fifth of the start
     )
     for name, target, group, text in COMMANDS:

@@ -48,18 +48,28 @@ WORDS = {
 
 
 @acl.command
-def check(file: Annotated[Path, Parameter(help="The access list.")]) -> None:
-    """Read an access list as the proxy would, and report every invalid line."""
+def check(
+    file: Annotated[Path, Parameter(help="The access list.")],
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="Print one JSON object.")] = False,
+) -> None:
+    """Read an access list as the proxy would, and report every invalid line; exit status 1 if there is one."""
     from remoting.access.acl_file import AclError, load
 
     try:
         rules = load(file)
     except AclError as error:
-        for problem in error.problems:
-            sys.stderr.write(f"{file}: {problem}\n")
+        if json_output:
+            sys.stdout.write(json.dumps({"file": str(file), "problems": list(map(str, error.problems))}) + "\n")
+        else:
+            sys.stderr.write("".join(f"{file}: {problem}\n" for problem in error.problems))
         raise CommandFailed(
             f"{file} gives no rules: a proxy that reads it denies everything, or keeps its old rules"
         ) from None
+    if json_output:
+        counts = {"rules": rules.count, "users": len(rules.users), "groups": len(rules.groups)}
+        sys.stdout.write(json.dumps({"file": str(file), "problems": [], **counts}) + "\n")
+        return
     sys.stdout.write(
         f"{file}: {rules.count} rules for {len(rules.users)} users, {len(rules.groups)} groups, "
         f"clients without a name ({len(rules.anonymous)}) and everybody ({len(rules.everyone)})\n"

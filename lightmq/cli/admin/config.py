@@ -63,7 +63,11 @@ def show(
 
 
 @config.command
-def explain(key: Annotated[str, Parameter(help="A key, or a prefix of several.")]) -> None:
+def explain(
+    key: Annotated[str, Parameter(help="A key, or a prefix of several.")],
+    *,
+    json_output: Annotated[bool, Parameter(name=["--json"], negative=(), help="One JSON object per key.")] = False,
+) -> None:
     """Explain what a key does, its type, default and how to set it."""
     from lightmq.cli.outcome import CommandFailed
 
@@ -75,6 +79,13 @@ def explain(key: Annotated[str, Parameter(help="A key, or a prefix of several.")
         field, declared = known[name]
         rule = rule_text(field.metadata.get(RULE, {}))
         variable = ENVIRONMENT_PREFIX + name.upper().replace(".", "__")
+        if json_output:
+            said = {
+                "key": name, "meaning": _doc(name), "type": type_name(declared), "default": default_text(field),
+                "allowed": rule, "environment": variable,
+            }  # fmt: skip
+            sys.stdout.write(json.dumps(said) + "\n")
+            continue
         sys.stdout.write(
             f"{name}\n    {_doc(name)}\n    {type_name(declared)}, default {default_text(field)}"
             f"{', ' + rule if rule else ''}\n    {variable}=…   --set {name}=…\n"

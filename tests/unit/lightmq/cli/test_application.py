@@ -19,6 +19,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     said = capsys.readouterr().out
     assert all(name in said for name, *_ in COMMANDS)
+    assert "Exit status: 0    done" in said
 
 
 @pytest.mark.parametrize(

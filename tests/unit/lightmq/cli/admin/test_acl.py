@@ -46,6 +46,18 @@ def test_check(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "line 1: " not in said
 
 
+def test_check_for_programs(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same as an object; the exit status is the same."""
+    assert run(["acl", "check", str(acl), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "file": str(acl), "problems": [], "rules": 6, "users": 1, "groups": 1,
+    }  # fmt: skip
+    acl.write_text("what\n")
+    assert run(["acl", "check", str(acl), "--json"]) == 1
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith("line 1: ")
+
+
 def test_the_rule_that_decided(acl: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With its line, for both verdicts."""
     said = explain(capsys, "--client", "c1", "--topic", "dev/c1/x", "--file", acl)

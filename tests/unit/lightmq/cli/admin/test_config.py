@@ -37,3 +37,11 @@ def test_explain_a_key_and_a_section(capsys: pytest.CaptureFixture[str]) -> None
     assert "broker.store.flush\n" in capsys.readouterr().out
     assert run(["config", "explain", "broker.stor"]) == 1
     assert "unknown key broker.stor" in capsys.readouterr().err
+    assert run(["config", "explain", "up", "--json"]) == 0
+    found = {one["key"]: one for one in map(json.loads, capsys.readouterr().out.splitlines())}
+    port = found["up.remoting_port"]
+    assert (port["default"], port["allowed"], port["environment"]) == (
+        "9876",
+        "0 to 65535",
+        "LIGHTMQ_UP__REMOTING_PORT",
+    )
