@@ -59,8 +59,8 @@ def test_commands_that_say_their_examples_themselves() -> None:
 
 
 PLAIN = {
-    ("demo",), ("acl", "check"), ("passwd",), ("certs",), ("keys",), ("store", "dump"), ("profile", "add"),
-    ("profile", "use"), ("profile", "remove"), ("completion",), ("config", "explain"),
+    ("demo",), ("passwd",), ("certs",), ("keys",), ("store", "dump"), ("profile", "add"),
+    ("profile", "use"), ("profile", "remove"), ("completion",),
 }  # fmt: skip
 """Commands that work on files here and print a sentence, a script, or JSON anyway."""
 
