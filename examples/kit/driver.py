@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightmq.demo.query import SHORT_RUN, KeptQuery, begin, say, serve
-from lightmq.spark import session
+from lightmq.demo.query import KeptQuery, begin, say, serve, short_session
 
 if TYPE_CHECKING:
     from kit.stage import Example, Stage
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 def drive(example: Example, stage: Stage) -> int:
     """Run the queries until told to stop; status 1 when one was given up."""
     assert example.queries is not None
-    say(event="step", text="starting its Java process")
-    spark = session(f"lightmq-{example.name}", conf={**SHORT_RUN, **(example.settings or {})})
-    spark.sparkContext.setLogLevel("ERROR")
+    spark, archive = short_session(f"lightmq-{example.name}", example.settings)
     queries = [KeptQuery(name, start, say) for name, start in example.queries(spark, stage).items()]
 
     def batch() -> None:
@@ -28,5 +25,5 @@ def drive(example: Example, stage: Stage) -> int:
             example.batch(spark, stage)
 
     serve(queries, lambda wanted: begin(queries, spark.version, wanted), {"batch": batch})
-    spark.stop()
+    archive.stop(spark)
     return 1 if any(query.failed is not None for query in queries) else 0

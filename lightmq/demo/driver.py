@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+LATER = "--later"
+"""Alone on the command line: start Java at once, and read the arguments from standard input, a JSON list in a line."""
 STOP_TIMEOUT_S, ABANDON_S_MAX, POLL_S = 30.0, 5.0, 0.1
 
 
@@ -50,6 +52,7 @@ class SparkDriver:
         self._child: subprocess.Popen[str] | None = None
         self._arguments: tuple[str, ...] = ()
         self.progress: dict[str, QueryProgress] = {}
+        self._is_prepared = False
         self._before: dict[str, int] = {}
         """Rows of each query in processes that have ended."""
         self.revivals = 0
@@ -62,8 +65,33 @@ class SparkDriver:
         self._said = threading.Condition()
         self._heard: dict[str, int] = {}
 
+    def prepare(self) -> None:
+        """Start a driver that brings up its Java now and is given its arguments by `start`."""
+        self._launch((LATER,))
+        self._is_prepared = True
+
     def start(self, arguments: Sequence[str]) -> None:
         """Start the driver; returns at once. Started again, it goes on from its checkpoints."""
+        if self._is_prepared:
+            self._is_prepared = False
+            if not self.count_of("ended") and self._tell(json.dumps(list(arguments))):
+                with self._said:
+                    self._arguments = tuple(arguments)
+                return
+        self._launch(arguments)
+
+    def _tell(self, line: str) -> bool:
+        """Write a line to the process; False when it has ended."""
+        assert self._child is not None
+        assert self._child.stdin is not None
+        try:
+            self._child.stdin.write(line + "\n")
+            self._child.stdin.flush()
+        except BrokenPipeError:
+            return False
+        return True
+
+    def _launch(self, arguments: Sequence[str]) -> None:
         with self._log_path.open("a") as log:
             child = subprocess.Popen(
                 [sys.executable, *self._program, *arguments],
@@ -155,13 +183,8 @@ class SparkDriver:
 
     def order(self, word: str, answer: str, timeout_s: float) -> None:
         """Send `drain` or `stop` and wait for the answer."""
-        assert self._child is not None
-        assert self._child.stdin is not None
         before = self.count_of(answer)
-        try:
-            self._child.stdin.write(word + "\n")
-            self._child.stdin.flush()
-        except BrokenPipeError:
+        if not self._tell(word):
             self.check()
         with self._said:
             self._said.wait_for(
@@ -194,16 +217,28 @@ class SparkDriver:
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()
 
-    def stop(self) -> None:
-        """End the driver, by word if it listens, by signal if not."""
-        if self._child is None:
-            return
-        if self._child.poll() is None:
+    def dismiss(self) -> None:
+        """Order it to end; what it still tidies up for the next start goes on meanwhile, see `is_tidying`."""
+        if self._child is not None and self._child.poll() is None and not self.count_of("stopped"):
             try:
                 self.order("stop", "stopped", STOP_TIMEOUT_S)
-                self._child.wait(STOP_TIMEOUT_S)
-            except (SparkFailed, subprocess.TimeoutExpired):
+            except SparkFailed:
                 self.kill()
+
+    @property
+    def is_tidying(self) -> bool:
+        """Whether it was dismissed and has not ended."""
+        return self._child is not None and self._child.poll() is None
+
+    def stop(self) -> None:
+        """End the driver, by word if it listens, by signal if not."""
+        self.dismiss()
+        if self._child is None:
+            return
+        try:
+            self._child.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
         self._child.wait()
 
 

@@ -35,8 +35,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name every Spark user knows
 from pyspark.sql.streaming import StatefulProcessor, StatefulProcessorHandle, StreamingQuery
 
+from lightmq.demo.driver import LATER
+from lightmq.demo.java_classes import ClassArchive, class_archive
 from lightmq.demo.rule import SensorState, step
-from lightmq.spark_session import cause_of, is_session_lost, run_forever
+from lightmq.spark_session import cause_of, ensure_java, is_session_lost, run_forever
+
+NAME = "lightmq-demo"
 
 STATE_SCHEMA = "readings long, mean double, variance double, since_alarm long"
 COMMAND_SCHEMA = "sensor string, reading string, value double, deviation double, sent_ms long, time_ms long"
@@ -160,11 +164,15 @@ REPORT_INTERVAL_S = 0.5
 FILTER = "machines/+/+"
 RESULTS = "results"
 """First level of the topics of what Spark found; commands are below `machines/`, where devices look for them."""
-SHORT_RUN = {"spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1"}
-"""Settings of a session that lives for minutes: Java's second compiler takes a quarter of the CPU before the first row
-and pays off later only."""
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+"""For a session that lives for minutes: Java's second compiler takes a quarter of the CPU before the first row and pays
+off later only."""
 ROWS_PER_BATCH_MAX = 5_000
 """So that the first batch is short also when readings have gathered for minutes."""
+
+
+SMALL_STREAM = {"spark.sql.shuffle.partitions": "1"}
+"""Some hundred rows a batch: each further partition costs a task, a state store and a Python process or two."""
 
 
 def say(**event: object) -> None:
@@ -338,8 +346,44 @@ def serve(
             say(event=f"{order} done")
 
 
+def short_session(name: str, settings: Mapping[str, str] | None = None) -> tuple[SparkSession, ClassArchive]:
+    """Start a session for minutes, with Java's classes from an archive if there is one.
+
+    It is ended by `ClassArchive.stop`.
+    """
+    from lightmq.spark import session
+
+    say(event="step", text="starting its Java process")
+    archive = class_archive(str(ensure_java().home))
+    java = {"spark.driver.defaultJavaOptions": f"{ONE_COMPILER} {archive.options}".rstrip()}
+    spark = session(name, conf={**java, **SMALL_STREAM, **(settings or {})})
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark, archive
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the driver; status 1 when a query was given up."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    prepared = None
+    if given == [LATER]:
+        prepared = short_session(NAME)
+        line = sys.stdin.readline()
+        if not line.startswith("["):  # an order to stop, or the demo has ended
+            prepared[1].stop(prepared[0])
+            say(event="stopped")
+            return 0
+        given = json.loads(line)
+    options = parse(given)
+    spark, archive = prepared or short_session(NAME)
+    started = writers(spark, options).items()
+    queries = [KeptQuery(name, start, say, restarts_max=options.restarts) for name, start in started]
+    serve(queries, lambda stopping: begin(queries, spark.version, stopping))
+    archive.stop(spark)
+    return 1 if any(query.failed is not None for query in queries) else 0
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="python -m lightmq.demo.query")
     parser.add_argument("--nameserver", required=True)
     parser.add_argument("--host", required=True)
@@ -348,17 +392,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--watermark", default="2 seconds")
     parser.add_argument("--trigger", default="500 milliseconds")
     parser.add_argument("--restarts", type=int, default=RESTARTS_MAX)
-    options = parser.parse_args(arguments)
-    from lightmq.spark import session
-
-    say(event="step", text="starting its Java process")
-    spark = session("lightmq-demo", conf=SHORT_RUN)
-    spark.sparkContext.setLogLevel("ERROR")
-    started = writers(spark, options).items()
-    queries = [KeptQuery(name, start, say, restarts_max=options.restarts) for name, start in started]
-    serve(queries, lambda stopping: begin(queries, spark.version, stopping))
-    spark.stop()
-    return 1 if any(query.failed is not None for query in queries) else 0
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

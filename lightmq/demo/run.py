@@ -131,6 +131,7 @@ class Demo:
         try:
             self._prepare_folder()
             installation.begin()
+            self._prepare_spark(installation)
             self._ports = stack.start(processes=self._options.processes)
             self._figures = BrokerFigures(self._ports.admin)
             with LiveView(self._console, plain=self._options.plain) as view:
@@ -162,6 +163,7 @@ class Demo:
 
     def _fail(self, failure: Exception) -> int:
         known = isinstance(failure, (RuntimeError, BadSeries, OSError, LightMQError))
+        self._spark.abandon()
         text = str(failure) if known else f"{type(failure).__name__}: {failure}"
         if not known:
             log = self._out / "demo.log"
@@ -185,13 +187,26 @@ class Demo:
         """The page that shows this machine's readings, and what Spark finds in them."""
         return self._ports.console_link(f"+/{self._options.host}/#")
 
+    def _prepare_spark(self, installation: Installation) -> None:
+        """Bring Spark's Java up beside the broker, whose ports it learns later, if all of it is installed."""
+        if not installation.done.is_set() or self._interrupted.is_set():
+            return
+        from lightmq.spark_session import ensure_java
+
+        ensure_java()
+        self._spark.prepare()
+
     def _finish_compilation(self) -> None:
-        """Wait for the compiled core, which the next start uses; Ctrl-C leaves it for the next run."""
+        """Wait for what makes the next start quicker; Ctrl-C leaves it for the next run."""
         self._interrupted.clear()
         if self._compilation.running:
             self._print("the compiled core is being finished for the next start; Ctrl-C leaves it for another time")
-        while self._compilation.running and not self._interrupted.wait(TICK_S):
+        elif self._spark.is_tidying:
+            self._print("Java's classes are being kept for the next start; Ctrl-C leaves them for another time")
+        while (self._compilation.running or self._spark.is_tidying) and not self._interrupted.wait(TICK_S):
             pass
+        if self._spark.is_tidying:
+            self._spark.abandon()
         if not self._compilation.running:
             self._compilation.tell(self._print)
 
@@ -343,7 +358,7 @@ class Demo:
         for line in accounting.lines:
             device.tell(line.text)
         device.close()
-        self._spark.stop()
+        self._spark.dismiss()
         self._save(accounting)
         return accounting, [*device.problems(), *self._draw(rows, accounting)]
 

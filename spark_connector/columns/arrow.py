@@ -151,7 +151,7 @@ class _Columns:
     def constant(self, value: str | int) -> pa.Array:
         """The same value in every row."""
         kind = pa.string() if isinstance(value, str) else pa.int32()
-        return pa.repeat(pa.scalar(value, kind), len(self._records))
+        return pa.repeat(layout.one(value, kind), len(self._records))
 
     def quality(self) -> pa.Array:
         """MQTT quality of service, null outside MQTT."""
@@ -168,7 +168,7 @@ def headers_of(keys: pa.Array, values: pa.Array, first: Ints, type_: pa.DataType
     """Lists of (key, value) whose edges are `first`; an empty list is null, as Kafka's source has it."""
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(type_.value_type))
     found = pa.ListArray.from_arrays(layout.numbers(first.astype(np.int32)), pairs, type=type_)
-    return pc.if_else(layout.numbers(first[1:] > first[:-1]), found, pa.scalar(None, type_))
+    return pc.if_else(layout.numbers(first[1:] > first[:-1]), found, layout.one(None, type_))
 
 
 _MAKERS: dict[str, Callable[[Any], pa.Array]] = {

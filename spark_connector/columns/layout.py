@@ -145,6 +145,17 @@ def numbers(values: NDArray[Any], absent: Bools | None = None) -> pa.Array:
     return pa.Array.from_buffers(type_, rows, [validity, pa.py_buffer(held)])
 
 
+def one(value: str | int | None, type_: pa.DataType) -> pa.Scalar:
+    """One text, whole number or null as Arrow's value; `pa.scalar` imports pandas, see `numbers`."""
+    if value is None:
+        return pa.nulls(1, type_)[0]
+    if isinstance(value, str):
+        raw = value.encode()
+        edges = pa.py_buffer(np.array([0, len(raw)], np.int32))
+        return pa.Array.from_buffers(type_, 1, [None, edges, pa.py_buffer(raw)])[0]
+    return numbers(np.array([value], np.dtype(str(type_))))[0]
+
+
 def as_text(raw: pa.Array) -> pa.Array:
     """Bytes as text; those that are not UTF-8 show the replacement character."""
     try:

@@ -48,12 +48,14 @@ def test_the_source_s_process_connects_before_it_imports_the_source() -> None:
     assert not loaded & {"spark_connector", "pyspark_rocketmq", "remoting", "lightmq"}
 
 
-def test_columns_of_numbers_do_not_import_pandas() -> None:
-    """`pa.array` does, the first time: seconds of CPU before the first rows of each Python worker."""
+def test_columns_do_not_import_pandas() -> None:
+    """`pa.array` and `pa.scalar` do, the first time: a second of CPU before the first rows of each Python worker."""
     program = """
 import sys
 import numpy as np
-from spark_connector.columns.layout import numbers
+import pyarrow as pa
+from spark_connector.columns.layout import numbers, one
+pa.repeat(one(7, pa.int32()), 3), pa.repeat(one("sensor", pa.string()), 3), one(None, pa.binary())
 numbers(np.arange(3)), numbers(np.array([True, False]), np.array([False, True]))
 print("pandas" in sys.modules)
 """

@@ -56,6 +56,43 @@ def test_progress_drain_and_stop(driver: SparkDriver) -> None:
     driver.check()
 
 
+LATE_CHILD = """
+import json, sys
+assert sys.argv[1:] == ["--later"], sys.argv
+words = json.loads(sys.stdin.readline())
+print(json.dumps({"event": "step", "text": " ".join(words)}), flush=True)
+print(json.dumps({"event": "ready", "version": "4.x"}), flush=True)
+sys.stdin.readline()
+print(json.dumps({"event": "stopped"}), flush=True)
+"""
+
+
+def test_a_prepared_driver_is_told_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "child.py"
+    script.write_text(LATE_CHILD)
+    driver = SparkDriver(tmp_path / "spark.log", (str(script),))
+    driver.prepare()
+    driver.start(["--host", "here"])
+    driver.order("stop", "stopped", 60)
+    assert driver.step == "--host here"
+    driver.stop()
+    assert not driver.is_tidying
+
+
+def test_a_prepared_driver_that_has_ended_is_replaced(tmp_path: Path) -> None:
+    """The one that takes its place has the arguments on its command line."""
+    script = tmp_path / "child.py"
+    script.write_text('import sys\nprint(\'{"event": "step", "text": "%s"}\' % \' \'.join(sys.argv[1:]), flush=True)\n')
+    driver = SparkDriver(tmp_path / "spark.log", (str(script),))
+    driver.prepare()
+    with driver._said:
+        assert driver._said.wait_for(lambda: driver._heard.get("ended"), 60)
+    driver.start(["--host", "here"])
+    with driver._said:
+        assert driver._said.wait_for(lambda: driver._heard.get("ended"), 60)
+    assert driver.step == "--host here"
+
+
 def test_a_killed_driver_is_gone(driver: SparkDriver) -> None:
     driver.order("drain", "drained", 20)
     driver.kill()

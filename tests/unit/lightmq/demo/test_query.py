@@ -108,6 +108,20 @@ def test_arguments_are_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--nameserver" in capsys.readouterr().err
 
 
+def test_a_prepared_driver_ends_without_arguments(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An order to stop comes in their place, or the demo's end: the session is stopped, and nothing is read."""
+    stopped: list[object] = []
+    archive = SimpleNamespace(stop=stopped.append)
+    monkeypatch.setattr(query, "short_session", lambda _: ("session", archive))
+    for line in ("stop\n", ""):
+        monkeypatch.setattr(sys, "stdin", io.StringIO(line))
+        assert query.main(["--later"]) == 0
+    assert stopped == ["session"] * 2
+    assert [event["event"] for event in said(capsys)] == ["stopped"] * 2
+
+
 class KeptState:
     """Spark's value state as the processor uses it."""
 

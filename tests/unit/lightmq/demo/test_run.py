@@ -14,6 +14,12 @@ from lightmq.demo.stack import InstallationFailed
 pytestmark = pytest.mark.processes
 
 
+@pytest.fixture(autouse=True)
+def _without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its Java, which the demo brings up beside the broker, has no part in these tests."""
+    monkeypatch.setattr(Demo, "_prepare_spark", lambda *_: None)
+
+
 def test_paths_are_shown_as_one_would_type_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Relative below the current folder, absolute elsewhere."""
     monkeypatch.chdir(tmp_path)
