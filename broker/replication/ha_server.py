@@ -196,6 +196,8 @@ class Pieces:
 
 
 TICK_S = 0.1  # how often silence is counted
+PAUSE_S = 0.001
+"""How long little data waits for more of it under load: a transfer costs the master two calls of the system."""
 CONNECTIONS_MAX = 64
 """Connections, including those without a HELLO yet; one more ends the oldest of these."""
 REFUSALS_LOGGED_MS = 10_000
@@ -300,7 +302,7 @@ class HaServer:
         self._ticker: asyncio.Task[None] | None = None
         self._lead: Leadership | None = None
         self._numbers = 0
-        self._pump_due = False
+        self._pump_due = self._is_pausing = False
         self._pieces = Pieces()
 
     async def start(self, host: str, port: int) -> int:
@@ -456,7 +458,15 @@ class HaServer:
             size = len(piece.data)
             connection.send(piece.head, piece.data)
             self.sent_bytes += size
-            leader.sent(connection.number, size, store.end_position, self.now_ms())
+            if leader.sent(connection.number, size, store.end_position, self.now_ms()) and not self._is_pausing:
+                self._is_pausing = True
+                asyncio.get_running_loop().call_later(PAUSE_S, self._paused)
+
+    def _paused(self) -> None:
+        self._is_pausing = False
+        if self._lead is not None:
+            self._lead.leader.paused()
+            self._pump_all()
 
     def _pump_soon(self) -> None:
         if not self._pump_due and self.connections:

@@ -261,7 +261,7 @@ class SyncStateSet:
         self.effective = members | self.open.members if self.open is not None else members
 
 
-SMALL_BYTES = 16 * 1024
+SMALL_BYTES = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,6 +284,9 @@ class LeaderSettings:
     """Less than this waits for an acknowledgement when `small_parts` transfers are under way: each costs the master two
     calls of the system, and the replica's disk does not take more of them in the same time."""
     small_parts: int = 2
+    pause_bytes: int = 1024
+    """After a transfer of at least so much, one that is small waits for the end of a pause: there is load, and more
+    gathers. Where a replica has everything there is no pause."""
     replicas_max: int = 16
     """Connections of replicas; one more is refused."""
 
@@ -310,6 +313,8 @@ class FollowerProgress:
     parts: deque[int] = field(default_factory=deque)
     """Ends of the transfers that are not acknowledged, of those that held all there was: others may end within a group,
     which is acknowledged as a whole."""
+    is_pausing: bool = False
+    """Whether a small transfer waits."""
     mark_end: int = -1
     mark_ms: int = 0
     """The log's end at a send; when the replica acknowledges it, it was caught up then."""
@@ -451,16 +456,25 @@ class Leader:
     def demand(self, connection: int, end: int) -> tuple[int, int] | None:
         """Return (position, most bytes) of what the replica gets next; None when it has all or must acknowledge."""
         replica = self._replicas.get(connection)
-        if replica is None or not 0 <= replica.sent < end:
+        if replica is None:
+            return None
+        if not 0 <= replica.sent < end:
+            if replica.acknowledged >= end:
+                replica.is_pausing = False
             return None
         settings = self.settings
-        if end - replica.sent < settings.small_bytes and len(replica.parts) >= settings.small_parts:
+        if end - replica.sent < settings.small_bytes and (
+            replica.is_pausing or len(replica.parts) >= settings.small_parts
+        ):
             return None
         room = settings.window_bytes - (replica.sent - max(replica.acknowledged, replica.first))
         return (replica.sent, min(room, settings.part_bytes)) if room > 0 else None
 
-    def sent(self, connection: int, length: int, end: int, now_ms: int) -> None:
-        """`length` bytes of a log that ends at `end` went to the replica; 0 for a heartbeat."""
+    def sent(self, connection: int, length: int, end: int, now_ms: int) -> bool:
+        """`length` bytes of a log that ends at `end` went to the replica; 0 for a heartbeat.
+
+        Returns whether a pause begins, which `paused` ends.
+        """
         replica = self._replicas[connection]
         replica.sent += length
         replica.sent_ms = now_ms
@@ -468,6 +482,14 @@ class Leader:
             replica.parts.append(end)
         if replica.mark_end < 0:
             replica.mark_end, replica.mark_ms = end, now_ms
+        if length >= self.settings.pause_bytes:
+            replica.is_pausing = True
+        return replica.is_pausing
+
+    def paused(self) -> None:
+        """The pause is over, for all replicas."""
+        for replica in self._replicas.values():
+            replica.is_pausing = False
 
     def heartbeats_due(self, now_ms: int) -> list[int]:
         """Return the connections that carried nothing for too long."""

@@ -22,6 +22,7 @@ from broker.replication.frames import (
     encode_transfer_head,
     encode_welcome,
 )
+from broker.replication.ha_server import PAUSE_S
 from broker.replication.leader import Leader, expired
 from remoting.protocol.errors import RemoteViolation
 from tests.sim.cluster.network import Side, Stream
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tests.sim.cluster.broker import Broker
 
 CHECK_TICKS = 2
+PAUSE_MS = PAUSE_S * 1_000
 Answered = Callable[[bool], None]
 
 
@@ -44,6 +46,7 @@ class Leading:
         self._waiting: deque[tuple[int, Answered]] = deque()
         self._next = 0
         self._ticks = 0
+        self._is_pausing = False
         self.is_open = True
 
     def accept(self, stream: Stream) -> ReplicaSide:
@@ -121,6 +124,19 @@ class Leading:
         """End the connections of replicas that no longer count."""
         for other in [each for each, side in self.sides.items() if side.is_greeted and not self.core.knows(each)]:
             self.drop(other)
+
+    def pause(self) -> None:
+        """Send little after a while only."""
+        if not self._is_pausing:
+            self._is_pausing = True
+            self.broker.after(PAUSE_MS, self._paused)
+
+    def _paused(self) -> None:
+        self._is_pausing = False
+        if self.is_open:
+            self.core.paused()
+            for side in list(self.sides.values()):
+                side.pump()
 
     def drop(self, connection: int) -> None:
         """End a replica's connection."""
@@ -202,7 +218,8 @@ class ReplicaSide(Side):
                 return
             epoch, start, data = log.raw(position, room, core.epoch)
             self._send(Transfer(epoch, start, position, log.confirm, 0, 2**31, data))
-            core.sent(self._connection, len(data), log.end, now_ms)
+            if core.sent(self._connection, len(data), log.end, now_ms):
+                self._leading.pause()
 
     def heartbeat(self) -> None:
         """Send a heartbeat with the confirm position."""

@@ -10,7 +10,8 @@ from broker.roles.steps import pause_limit_ms
 BEAT_TICKS = 2
 """Ticks between two heartbeats of a broker."""
 
-_SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60)
+_SETTINGS = LeaderSettings(window_bytes=600, part_bytes=150, small_bytes=60, pause_bytes=40)
+"""A pause is much shorter than what a storm is about: there is none in one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,6 +144,26 @@ def test_little_waits_while_enough_is_in_flight():
     assert leader.demand(20, 269) is not None
 
 
+def test_little_waits_for_the_end_of_a_pause_under_load():
+    """A large transfer begins one; large ones go on, a replica that has everything ends it."""
+    leader = a_leader()
+    leader.settings = LeaderSettings(small_bytes=50, pause_bytes=30)
+    stream(leader, 2)
+    assert not leader.sent(20, 10, 210, 0)
+    assert leader.sent(20, 30, 240, 0)
+    assert leader.demand(20, 289) is None
+    assert leader.demand(20, 290) == (240, 1024 * 1024)
+    leader.acknowledged(20, Ack(5, 240), 0)
+    assert leader.demand(20, 289) is None
+    leader.paused()
+    assert leader.demand(20, 289) == (240, 1024 * 1024)
+    assert leader.sent(20, 40, 280, 0)
+    assert leader.demand(20, 280) is None
+    leader.acknowledged(20, Ack(5, 280), 0)
+    assert leader.demand(20, 280) is None
+    assert leader.demand(20, 281) == (280, 1024 * 1024)
+
+
 def test_the_rest_of_a_group_waits_for_nothing():
     """Parts of a group are acknowledged with its end only, so they do not count as in flight."""
     leader = a_leader()
