@@ -58,6 +58,7 @@ NOT_RUN = {
     "docs/howto/spark.md": 3,
     "docs/howto/spark-cluster.md": 5,
     "docs/howto/store-commands.md": 1,
+    "docs/howto/tls-and-websockets.md": 1,
     "docs/tutorial/README.md": 1,
     "benchmarks/README.md": 2,
 }
